@@ -1,0 +1,49 @@
+"""Every bound of the system, in one place; the unit is the last word of the name."""
+
+from __future__ import annotations
+
+import msgspec
+
+# The protocol's own numbers.
+PRODUCER_INTEGER_MAX = 2**53 - 1  # what a JavaScript peer can hold
+OFFSET_DIGITS = 16
+CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
+CURSOR_INTERVAL_S = 20
+CURSOR_JITTER_MAX_S = 3_600
+CACHE_MAX_AGE_S = 60
+CACHE_STALE_S = 300
+COMPRESS_BYTES_MIN = 1_024
+
+# What a request may name.
+PATH_BYTES_MAX = 1_024
+PATH_SEGMENT_BYTES_MAX = 255
+HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
+TTL_S_MAX = 100 * 366 * 86_400
+FORK_DEPTH_MAX = 128
+LIST_PAGE_MAX = 1_000
+LIST_PAGE_DEFAULT = 100
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds that a deployment may set; the defaults suit one server on a small machine."""
+
+    body_bytes_max: int = 16 * 1024 * 1024
+    header_bytes_max: int = 32 * 1024
+    url_bytes_max: int = 8 * 1024
+    read_chunk_bytes: int = 2 * 1024 * 1024
+    sse_chunk_bytes: int = 256 * 1024
+    pipeline_requests_max: int = 16
+    pipeline_bytes_max: int = 1024 * 1024
+    write_buffer_bytes: int = 256 * 1024
+    live_buffer_bytes: int = 256 * 1024  # what one live reader may have waiting before it falls back to reading
+    long_poll_s: float = 30.0
+    sse_lifetime_s: float = 60.0
+    sse_keep_alive_s: float = 15.0
+    idle_s: float = 75.0
+    header_s: float = 10.0
+    body_stall_s: float = 30.0
+    write_stall_s: float = 60.0
+    linger_s: float = 2.0
+    expiry_sweep_s: float = 1.0
+    commit_backlog_bytes: int = 64 * 1024 * 1024  # accepted and not yet durable; beyond it writers get 503
+    compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop

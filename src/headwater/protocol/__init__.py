@@ -1,0 +1,1 @@
+"""The Durable Streams protocol as pure functions: no input, output, clock or randomness."""

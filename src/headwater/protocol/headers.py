@@ -1,0 +1,142 @@
+"""The names of the protocol's headers and the strict reading of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from headwater import limits
+from headwater.errors import InvalidHeaderError
+from headwater.types import Producer
+
+NEXT_OFFSET = "stream-next-offset"
+CURSOR = "stream-cursor"
+UP_TO_DATE = "stream-up-to-date"
+CLOSED = "stream-closed"
+TTL = "stream-ttl"
+EXPIRES_AT = "stream-expires-at"
+SEQ = "stream-seq"
+FORKED_FROM = "stream-forked-from"
+FORK_OFFSET = "stream-fork-offset"
+FORK_SUB_OFFSET = "stream-fork-sub-offset"
+SSE_DATA_ENCODING = "stream-sse-data-encoding"
+PRODUCER_ID = "producer-id"
+PRODUCER_EPOCH = "producer-epoch"
+PRODUCER_SEQ = "producer-seq"
+PRODUCER_EXPECTED_SEQ = "producer-expected-seq"
+PRODUCER_RECEIVED_SEQ = "producer-received-seq"
+
+REQUEST_HEADERS = (
+    SEQ,
+    TTL,
+    EXPIRES_AT,
+    CLOSED,
+    FORKED_FROM,
+    FORK_OFFSET,
+    FORK_SUB_OFFSET,
+    PRODUCER_ID,
+    PRODUCER_EPOCH,
+    PRODUCER_SEQ,
+)
+RESPONSE_HEADERS = (
+    NEXT_OFFSET,
+    CURSOR,
+    UP_TO_DATE,
+    CLOSED,
+    TTL,
+    EXPIRES_AT,
+    SSE_DATA_ENCODING,
+    PRODUCER_EPOCH,
+    PRODUCER_SEQ,
+    PRODUCER_EXPECTED_SEQ,
+    PRODUCER_RECEIVED_SEQ,
+)
+
+_DIGITS = re.compile(r"[0-9]{1,16}")
+_CANONICAL = re.compile(r"0|[1-9][0-9]*")
+_RFC3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+def parse_closed(headers: Mapping[str, str]) -> bool:
+    """Only `true` in any case closes; every other value counts as absent."""
+    value = headers.get(CLOSED)
+    return value is not None and value.strip().lower() == "true"
+
+
+def parse_producer(headers: Mapping[str, str]) -> Producer | None:
+    producer_id = headers.get(PRODUCER_ID)
+    epoch = headers.get(PRODUCER_EPOCH)
+    seq = headers.get(PRODUCER_SEQ)
+    if producer_id is None and epoch is None and seq is None:
+        return None
+    if producer_id is None or epoch is None or seq is None:
+        raise InvalidHeaderError("Producer-Id, Producer-Epoch and Producer-Seq come together or not at all")
+    if not producer_id:
+        raise InvalidHeaderError("Producer-Id must not be empty")
+    _check_length("Producer-Id", producer_id)
+    return Producer(producer_id, _integer("Producer-Epoch", epoch), _integer("Producer-Seq", seq))
+
+
+def _integer(name: str, value: str) -> int:
+    if not _DIGITS.fullmatch(value) or int(value) > limits.PRODUCER_INTEGER_MAX:
+        raise InvalidHeaderError(f"{name} must be an integer from 0 to 2^53-1, got {value[:80]!r}")
+    return int(value)
+
+
+def parse_seq(headers: Mapping[str, str]) -> str | None:
+    value = headers.get(SEQ)
+    if value is not None:
+        _check_length("Stream-Seq", value)
+    return value
+
+
+def parse_expiry(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """The time-to-live in seconds and the expiry instant in milliseconds; at most one is set."""
+    ttl, expires_at = headers.get(TTL), headers.get(EXPIRES_AT)
+    if ttl is not None and expires_at is not None:
+        raise InvalidHeaderError("Stream-TTL and Stream-Expires-At exclude each other")
+    if ttl is not None:
+        return _ttl(ttl), None
+    return None, None if expires_at is None else _instant(expires_at)
+
+
+def _ttl(value: str) -> int:
+    if not _CANONICAL.fullmatch(value):
+        raise InvalidHeaderError(f"Stream-TTL must be whole seconds in plain decimal, got {value[:80]!r}")
+    if len(value) > limits.OFFSET_DIGITS or int(value) > limits.TTL_S_MAX:
+        raise InvalidHeaderError(f"Stream-TTL must be at most {limits.TTL_S_MAX} seconds")
+    return int(value)
+
+
+def _instant(value: str) -> int:
+    if not _RFC3339.fullmatch(value):
+        raise InvalidHeaderError(f"Stream-Expires-At must be an RFC 3339 timestamp, got {value[:80]!r}")
+    try:
+        moment = datetime.fromisoformat(value.upper())
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidHeaderError(f"Stream-Expires-At names no moment: {value[:80]!r}") from None
+
+
+def parse_sub_offset(headers: Mapping[str, str]) -> int:
+    value = headers.get(FORK_SUB_OFFSET)
+    if value is None:
+        return 0
+    if FORKED_FROM not in headers:
+        raise InvalidHeaderError("Stream-Fork-Sub-Offset needs Stream-Forked-From")
+    if not _CANONICAL.fullmatch(value) or len(value) > limits.OFFSET_DIGITS:
+        raise InvalidHeaderError(f"Stream-Fork-Sub-Offset must be a plain non-negative integer, got {value[:80]!r}")
+    return int(value)
+
+
+def _check_length(name: str, value: str) -> None:
+    if len(value) > limits.HEADER_VALUE_BYTES_MAX:
+        raise InvalidHeaderError(f"{name} is longer than {limits.HEADER_VALUE_BYTES_MAX} bytes")
+
+
+def format_instant(ms: int) -> str:
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"

@@ -1,0 +1,41 @@
+"""Stream paths: what a URL may name, decoded once and compared as text."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from urllib.parse import quote, unquote_to_bytes
+
+from headwater import limits
+from headwater.errors import InvalidPathError
+
+RESERVED = "__ds"
+
+
+@lru_cache(maxsize=65_536)
+def parse_path(raw: str) -> str:
+    """The stream path in the part of a URL after the stream root, percent-encoded as it arrived."""
+    lowered = raw.lower()
+    if "%2f" in lowered or "%5c" in lowered or "\\" in raw:
+        raise InvalidPathError("an encoded slash or a backslash cannot be part of a segment")
+    try:
+        path = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidPathError("the path is not UTF-8 after percent-decoding") from None
+    if len(path.encode()) > limits.PATH_BYTES_MAX:
+        raise InvalidPathError(f"the path is longer than {limits.PATH_BYTES_MAX} bytes")
+    for segment in path.split("/"):
+        _check_segment(segment)
+    return path
+
+
+def _check_segment(segment: str) -> None:
+    if segment in ("", ".", ".."):
+        raise InvalidPathError(f"a path segment cannot be {segment!r}")
+    if len(segment.encode()) > limits.PATH_SEGMENT_BYTES_MAX:
+        raise InvalidPathError(f"a path segment is longer than {limits.PATH_SEGMENT_BYTES_MAX} bytes")
+    if any(character < " " or character == "\x7f" for character in segment):
+        raise InvalidPathError("a path segment holds a control character")
+
+
+def quote_path(path: str) -> str:
+    return quote(path, safe="/~!$&'()*+,;=:@")

@@ -1,0 +1,82 @@
+"""Reads: the query of a GET, and what a bounded piece of a stream means to the reader."""
+
+from __future__ import annotations
+
+import enum
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from headwater import limits
+from headwater.errors import InvalidOffsetError, InvalidQueryError
+from headwater.protocol.offsets import BEGINNING, NOW, check_offset
+from headwater.types import ContentKind, StreamState
+
+
+class Live(enum.Enum):
+    NO = "false"
+    LONG_POLL = "long-poll"
+    SSE = "sse"
+
+
+class ReadQuery(msgspec.Struct, frozen=True):
+    offset: str = BEGINNING
+    live: Live = Live.NO
+    cursor: str | None = None
+    until: str | None = None
+
+
+_KNOWN = frozenset({"offset", "live", "cursor", "until"})
+_LIVE = {mode.value: mode for mode in Live}
+
+
+def parse_query(query: str) -> dict[str, str]:
+    """The parameters of a query string; one that is known may be given once. Unknown ones are ignored."""
+    found: dict[str, str] = {}
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        name = unquote_plus(name)
+        if name in found and name in _KNOWN:
+            raise InvalidQueryError(f"{name} is given more than once")
+        found[name] = unquote_plus(value)
+    return found
+
+
+def parse_read(query: str) -> ReadQuery:
+    if not query:
+        return ReadQuery()
+    found = parse_query(query)
+    mode = _LIVE.get(found.get("live", "false"))
+    if mode is None:
+        raise InvalidQueryError(f"live must be false, long-poll or sse, got {found['live'][:80]!r}")
+    offset = found.get("offset")
+    if offset is not None:
+        check_offset(offset)
+    elif mode is not Live.NO:
+        raise InvalidQueryError(f"live={mode.value} needs an offset")
+    until = found.get("until")
+    if until is not None and check_offset(until) in (BEGINNING, NOW):
+        raise InvalidOffsetError("until must be an offset the server gave")
+    return ReadQuery(offset or BEGINNING, mode, found.get("cursor"), until)
+
+
+def wrap(kind: ContentKind, data: bytes) -> tuple[bytes | memoryview, ...]:
+    """The body of a read, as buffers to send one after the other."""
+    if kind is not ContentKind.JSON:
+        return (data,) if data else ()
+    if not data:
+        return (b"[]",)
+    return b"[", memoryview(data)[:-1], b"]"
+
+
+def cache_control(state: StreamState, now_ms: int, *, empty: bool) -> str:
+    """Caching for a catch-up read: data never changes, but an empty answer would hide what comes next."""
+    if empty:
+        return "no-cache"
+    max_age_s = limits.CACHE_MAX_AGE_S
+    deadline_ms = state.deadline_ms
+    if deadline_ms is not None:
+        max_age_s = max(0, min(max_age_s, (deadline_ms - now_ms) // 1000))
+    if max_age_s < limits.CACHE_MAX_AGE_S:
+        return f"public, max-age={max_age_s}"
+    return f"public, max-age={max_age_s}, stale-while-revalidate={limits.CACHE_STALE_S}"
