@@ -1,0 +1,1 @@
+"""Bytes and durability: where records are kept. No HTTP words here."""

@@ -1,0 +1,119 @@
+"""The memory store: everything in this process, durable for as long as it lives."""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from headwater.store.contract import Commit, Done, UnalignedReadError
+from headwater.types import Appended, Created, Deleted, Event, StreamState
+
+
+class _Bytes:
+    """One stream's own bytes and where its records end."""
+
+    __slots__ = ("data", "ends", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.data = bytearray()
+        self.ends = array("Q")
+
+    def append(self, data: bytes) -> None:
+        self.data += data
+        self.ends.append(self.start + len(self.data))
+
+    def read(self, start: int, end: int, bytes_max: int) -> bytes:
+        first = bisect_right(self.ends, start)
+        if start != self.start and (first == 0 or self.ends[first - 1] != start):
+            raise UnalignedReadError(f"no record starts at {start}")
+        stop = min(end, self.start + len(self.data))
+        if stop - start > bytes_max:
+            last = bisect_right(self.ends, start + bytes_max, lo=first) - 1
+            stop = min(stop, self.ends[max(first, last)])
+        return bytes(memoryview(self.data)[start - self.start : stop - self.start])
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self.next_id = 1
+        self._states: dict[int, StreamState] = {}
+        self._ids: dict[str, int] = {}
+        self._bytes: dict[int, _Bytes] = {}
+        self._mortal: list[tuple[int, int]] = []  # heap of deadline, id; checked again when it comes up
+        self._sorted: list[str] | None = None
+
+    def commit(self, batch: Sequence[Commit], done: Done) -> None:
+        for commit in batch:
+            for state in commit.states:
+                self._states[state.id] = state
+            for event in commit.record:
+                self._apply(event)
+        done(None)
+
+    def _apply(self, event: Event) -> None:
+        if isinstance(event, Appended):
+            if event.data:
+                self._bytes[event.id].append(event.data)
+        elif isinstance(event, Created):
+            self._create(event)
+        elif isinstance(event, Deleted):
+            self._delete(event.id)
+
+    def _create(self, event: Created) -> None:
+        state = self._states[event.id]
+        self._bytes[event.id] = own = _Bytes(state.start)
+        if event.data:
+            own.append(event.data)
+        self._ids[event.path] = event.id
+        self._sorted = None
+        if state.deadline_ms is not None:
+            heapq.heappush(self._mortal, (state.deadline_ms, event.id))
+
+    def _delete(self, stream_id: int) -> None:
+        state = self._states.pop(stream_id)
+        del self._bytes[stream_id]
+        if self._ids.get(state.path) == stream_id:
+            del self._ids[state.path]
+            self._sorted = None
+
+    async def load(self, path: str) -> StreamState | None:
+        stream_id = self._ids.get(path)
+        return None if stream_id is None else self._states[stream_id]
+
+    async def load_id(self, stream_id: int) -> StreamState | None:
+        return self._states.get(stream_id)
+
+    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
+        return self._bytes[stream_id].read(start, end, bytes_max)
+
+    async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
+        if self._sorted is None:
+            self._sorted = sorted(self._ids)
+        paths = self._sorted
+        first = max(bisect_left(paths, prefix), bisect_right(paths, after))
+        page = []
+        for path in paths[first : first + limit]:
+            if not path.startswith(prefix):
+                break
+            page.append(self._states[self._ids[path]])
+        return page
+
+    async def due(self, now_ms: int, limit: int) -> list[str]:
+        paths: list[str] = []
+        while self._mortal and self._mortal[0][0] <= now_ms and len(paths) < limit:
+            _, stream_id = heapq.heappop(self._mortal)
+            state = self._states.get(stream_id)
+            if state is None or state.soft_deleted or state.deadline_ms is None:
+                continue
+            heapq.heappush(self._mortal, (max(state.deadline_ms, now_ms + 1), stream_id))
+            if state.deadline_ms <= now_ms:
+                paths.append(state.path)
+        return paths
+
+    async def close(self) -> None:
+        self._states.clear()
+        self._ids.clear()
+        self._bytes.clear()
