@@ -1,0 +1,33 @@
+"""`headwater serve`: run a server."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import typer
+
+from headwater.limits import Limits
+from headwater.server.serve import serve
+
+
+def command(
+    host: str = typer.Option("127.0.0.1", help="Address to listen on."),
+    port: int = typer.Option(4437, min=0, max=65535, help="Port to listen on; 0 takes a free one."),
+    memory: bool = typer.Option(False, "--memory", help="Keep everything in memory, gone when the server stops."),
+    body_bytes_max: int = typer.Option(Limits().body_bytes_max, min=1, help="Largest body of one request."),
+    long_poll_s: float = typer.Option(Limits().long_poll_s, min=0.1, help="How long a long-poll waits."),
+    log_level: str = typer.Option("warning", help="debug, info, warning or error."),
+) -> None:
+    """Serve streams over HTTP until told to stop (Ctrl-C or SIGTERM)."""
+    level = logging.getLevelNamesMapping().get(log_level.upper())
+    if level is None:
+        raise typer.BadParameter(f"unknown level {log_level!r}", param_hint="--log-level")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    limits = Limits(body_bytes_max=body_bytes_max, long_poll_s=long_poll_s)
+    try:
+        code = serve(host, port, limits, lambda url: typer.echo(f"headwater serving streams at {url}/v1/stream/"))
+    except OSError as error:
+        typer.echo(f"headwater: cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}", err=True)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)

@@ -1,0 +1,265 @@
+"""The ASGI edge: the same handlers as an app to mount in someone's application or run under any ASGI server.
+
+    from headwater.server.asgi import app             # everything in memory
+    api.mount("/streams", app)                        # streams below /streams/v1/stream/
+
+An app starts its engine with the server's lifespan, or at the first request where no lifespan reaches it, as in
+a mounted app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, TypeAlias
+
+from headwater.engine import Engine
+from headwater.engine.tails import Update
+from headwater.errors import BodyTooLargeError, HeadersTooLargeError, HeadwaterError, UrlTooLongError
+from headwater.limits import Limits
+from headwater.server.feeds import FeedSession
+from headwater.server.handlers import Handlers
+from headwater.server.http import COMMON_HEADERS, Feed, Headers, Request, Response
+from headwater.server.problems import problem
+from headwater.store.contract import Store
+from headwater.store.memory import MemoryStore
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+_TICK_S = 1.0
+
+
+class _DisconnectedError(Exception):
+    """The client left before its request was whole."""
+
+
+class App:
+    def __init__(self, store: Callable[[], Store] = MemoryStore, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._open_store = store
+        self._handlers: Handlers | None = None
+        self._starting: asyncio.Task[Handlers] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:
+            raise RuntimeError(f"Headwater serves http, not {scope['type']}")
+
+    # Life
+
+    async def start(self) -> Handlers:
+        """Start once, whoever asks first."""
+        if self._handlers is not None:
+            return self._handlers
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> Handlers:
+        engine = Engine(self._open_store(), self._limits)
+        await engine.start()
+        self._handlers = Handlers(engine)
+        return self._handlers
+
+    async def stop(self) -> None:
+        handlers, self._handlers, self._starting = self._handlers, None, None
+        if handlers is not None:
+            await handlers.engine.stop()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    # Requests
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handlers = await self.start()
+        try:
+            request = await self._request(scope, receive)
+        except HeadwaterError as error:
+            await _send(send, problem(error, close=True), scope["method"])
+            return
+        except _DisconnectedError:
+            return
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def respond(response: Response) -> None:
+            if not answer.done():
+                answer.set_result(response)
+
+        task = handlers.dispatch(request, respond)
+        leaving = asyncio.ensure_future(_until_disconnected(receive)) if task is not None else None
+        try:
+            if leaving is not None:
+                await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
+                    return
+            response = await answer
+            if response.feed is None:
+                await _send(send, response, request.method)
+            elif leaving is not None:
+                await self._feed(handlers.engine, response, response.feed, leaving, send)
+        finally:
+            if task is not None:
+                task.cancel()
+            if leaving is not None:
+                leaving.cancel()
+
+    async def _request(self, scope: Scope, receive: Receive) -> Request:
+        headers = _read_headers(scope["headers"], self._limits)
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        mount: str = scope.get("root_path", "").rstrip("/")
+        path = raw_path.partition(b"?")[0].decode("latin-1").removeprefix(mount)
+        query: bytes = scope.get("query_string", b"")
+        if len(raw_path) + len(query) > self._limits.url_bytes_max:
+            raise UrlTooLongError(f"the URL may have {self._limits.url_bytes_max} bytes")
+        body = await self._body(headers, receive)
+        return Request(
+            scope["method"],
+            path,
+            query.decode("latin-1"),
+            headers,
+            body,
+            version=scope.get("http_version", "1.1"),
+            scheme=scope.get("scheme", "http"),
+            mount=mount,
+        )
+
+    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
+        limit = self._limits.body_bytes_max
+        too_large = BodyTooLargeError(f"a body may have {limit} bytes")
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > limit:
+            raise too_large
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _DisconnectedError
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise too_large
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _feed(
+        self, engine: Engine, response: Response, feed: Feed, leaving: asyncio.Future[None], send: Send
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        await send(_head(response))
+        sink = _Sink(self._limits.live_buffer_bytes)
+        session = FeedSession(engine, feed, sink, loop.time())
+        session.start(feed.first)
+        try:
+            while not leaving.done():
+                frames, blocked = sink.take()
+                if frames:
+                    await send({"type": "http.response.body", "body": frames, "more_body": True})
+                    if blocked:
+                        session.drained()
+                elif sink.ended:
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
+                else:
+                    await sink.wait(leaving, _TICK_S)
+                    session.tick(loop.time())
+        finally:
+            session.cancel()
+
+
+class _Sink:
+    """What a feed wrote and the server has not taken yet, bounded by the feed's own restraint."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.ended = False
+        self._bytes_max = bytes_max
+        self._frames: list[bytes] = []
+        self._size = 0
+        self._sending = False
+        self._news = asyncio.Event()
+
+    @property
+    def blocked(self) -> bool:
+        return self._size >= self._bytes_max
+
+    def write(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self._size += len(frame)
+        self._news.set()
+
+    def write_update(self, update: Update, cursor: int) -> None:
+        self.write(update.frame(cursor))
+
+    def end(self) -> None:
+        self.ended = True
+        self._news.set()
+
+    def take(self) -> tuple[bytes, bool]:
+        """Everything written so far, and whether the feed was held back by it."""
+        blocked = self.blocked
+        frames, self._frames, self._size = b"".join(self._frames), [], 0
+        self._news.clear()
+        return frames, blocked
+
+    async def wait(self, leaving: asyncio.Future[None], timeout_s: float) -> None:
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait((news, leaving), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+
+
+async def _until_disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _read_headers(raw: Iterable[tuple[bytes, bytes]], limits: Limits) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    size = 0
+    for name, value in raw:
+        size += len(name) + len(value)
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    if size > limits.header_bytes_max:
+        raise HeadersTooLargeError(f"the headers may have {limits.header_bytes_max} bytes")
+    return headers
+
+
+def _head(response: Response, extra: Headers = ()) -> Message:
+    return {
+        "type": "http.response.start",
+        "status": response.status,
+        "headers": [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in (*COMMON_HEADERS, *response.headers, *extra)
+        ],
+    }
+
+
+async def _send(send: Send, response: Response, method: str) -> None:
+    body = b"".join(response.body)
+    extra: Headers = () if response.status in (204, 304) else (("content-length", str(len(body))),)
+    if response.close:
+        extra += (("connection", "close"),)
+    await send(_head(response, extra))
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+
+
+app = App()

@@ -1,0 +1,53 @@
+"""Content negotiation: which encoding a client takes, and encoding a body in it."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+
+import brotli
+import zstandard
+
+from headwater.server.http import Buffer
+
+# In order of preference at equal quality: by speed for the ratio on JSON, and by what clients decode everywhere.
+_ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "zstd": lambda data: zstandard.ZstdCompressor(level=3).compress(data),
+    "br": lambda data: bytes(brotli.compress(data, quality=4)),
+    "gzip": lambda data: gzip.compress(data, compresslevel=5, mtime=0),
+    "deflate": lambda data: zlib.compress(data, level=5),
+}
+
+
+@lru_cache(maxsize=256)
+def choose_encoding(accept_encoding: str) -> str | None:
+    """The encoding to use for an Accept-Encoding header; None for identity."""
+    qualities: dict[str, float] = {}
+    for item in accept_encoding.lower().split(","):
+        name, _, parameters = item.partition(";")
+        qualities[name.strip()] = _quality(parameters)
+    anything = qualities.get("*", 0.0)
+    identity = qualities.get("identity", 0.0)
+    best, best_quality = None, max(identity, 0.0)
+    for name in _ENCODERS:
+        quality = qualities.get(name, anything)
+        if quality > 0 and quality >= best_quality and (best is None or quality > best_quality):
+            best, best_quality = name, quality
+    return best
+
+
+def _quality(parameters: str) -> float:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return min(1.0, max(0.0, float(value)))
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def encode(body: tuple[Buffer, ...], encoding: str) -> bytes:
+    return _ENCODERS[encoding](b"".join(body))
