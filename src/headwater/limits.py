@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 # The protocol's own numbers.
@@ -47,3 +49,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     expiry_sweep_s: float = 1.0
     commit_backlog_bytes: int = 64 * 1024 * 1024  # accepted and not yet durable; beyond it writers get 503
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
+
+
+def parse_limits(settings: Iterable[str]) -> Limits:
+    """Limits from `name=value` settings over the defaults."""
+    kinds = {field.name: type(field.default) for field in msgspec.structs.fields(Limits)}
+    given: dict[str, int | float] = {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        kind = kinds.get(name)
+        if kind is None:
+            raise ValueError(f"no limit is called {name!r}; there are {', '.join(kinds)}")
+        try:
+            given[name] = kind(value)
+        except ValueError:
+            raise ValueError(f"{name} is {kind.__name__}, got {value!r}") from None
+        if not 0 < given[name] < float("inf"):
+            raise ValueError(f"{name} must be more than 0, got {value!r}")
+    return msgspec.structs.replace(Limits(), **given)

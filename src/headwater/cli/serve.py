@@ -7,7 +7,7 @@ import os
 
 import typer
 
-from headwater.limits import Limits
+from headwater.limits import parse_limits
 from headwater.server.serve import serve
 
 
@@ -15,8 +15,7 @@ def command(
     host: str = typer.Option("127.0.0.1", help="Address to listen on."),
     port: int = typer.Option(4437, min=0, max=65535, help="Port to listen on; 0 takes a free one."),
     memory: bool = typer.Option(False, "--memory", help="Keep everything in memory, gone when the server stops."),
-    body_bytes_max: int = typer.Option(Limits().body_bytes_max, min=1, help="Largest body of one request."),
-    long_poll_s: float = typer.Option(Limits().long_poll_s, min=0.1, help="How long a long-poll waits."),
+    limit: list[str] = typer.Option([], metavar="NAME=VALUE", help="Set a limit, as long_poll_s=20. Repeatable."),
     log_level: str = typer.Option("warning", help="debug, info, warning or error."),
 ) -> None:
     """Serve streams over HTTP until told to stop (Ctrl-C or SIGTERM)."""
@@ -24,7 +23,10 @@ def command(
     if level is None:
         raise typer.BadParameter(f"unknown level {log_level!r}", param_hint="--log-level")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    limits = Limits(body_bytes_max=body_bytes_max, long_poll_s=long_poll_s)
+    try:
+        limits = parse_limits(limit)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--limit") from None
     try:
         code = serve(host, port, limits, lambda url: typer.echo(f"headwater serving streams at {url}/v1/stream/"))
     except OSError as error:

@@ -16,15 +16,17 @@ class Clock(Protocol):
 
 class SteadyClock:
     def __init__(self) -> None:
-        self._now_s = time.time()
-        self._at_s = time.monotonic()
+        self._set_s = time.monotonic()
+        self._ahead_s = time.time() - self._set_s  # of the monotonic clock
 
     def now_ms(self) -> int:
         at_s = time.monotonic()
-        elapsed_s = at_s - self._at_s
-        if elapsed_s > 0:
-            self._at_s = at_s
-            behind_s = time.time() - (self._now_s + elapsed_s)
-            slew_s = elapsed_s / 100
-            self._now_s += elapsed_s + max(-slew_s, min(slew_s, behind_s))
-        return int(self._now_s * 1000)
+        if at_s - self._set_s >= 1.0:
+            self._follow(at_s)
+        return int((at_s + self._ahead_s) * 1000)
+
+    def _follow(self, at_s: float) -> None:
+        slew_s = (at_s - self._set_s) / 100
+        behind_s = time.time() - (at_s + self._ahead_s)
+        self._ahead_s += max(-slew_s, min(slew_s, behind_s))
+        self._set_s = at_s

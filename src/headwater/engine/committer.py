@@ -20,9 +20,7 @@ class Entry:
 
     __slots__ = ("answer", "answered", "record", "streams")
 
-    def __init__(
-        self, record: Record, streams: tuple[Stream, ...], answer: Answer, answered: Answered | None
-    ) -> None:
+    def __init__(self, record: Record, streams: tuple[Stream, ...], answer: Answer, answered: Answered | None) -> None:
         self.record = record
         self.streams = streams  # of each event, the stream it concerns
         self.answer = answer

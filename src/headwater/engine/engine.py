@@ -23,6 +23,7 @@ from headwater.errors import (
     HeadwaterError,
     InternalError,
     InvalidOffsetError,
+    OverloadedError,
     StoppingError,
     StreamGoneError,
     StreamNotFoundError,
@@ -46,6 +47,8 @@ from headwater.store.contract import Store, UnalignedReadError
 from headwater.types import Appended, Created, Deleted, Event, SoftDeleted, StreamState, Touched
 
 log = logging.getLogger("headwater.engine")
+
+_WITH_BODY = (Append, Create)
 
 Key = TypeVar("Key", str, int)
 Load = Callable[[Key], Awaitable[StreamState | None]]
@@ -110,9 +113,16 @@ class Engine:
         )
         self._expiry = asyncio.create_task(self._sweep())
 
-    async def stop(self) -> None:
-        """Refuse new writes, finish those accepted, send live readers home, close the store."""
+    def send_home(self) -> None:
+        """Refuse new writes and end every live read."""
         self._stopping = True
+        for stream in tuple(self._visible.values()):
+            if stream.live_tail is not None:
+                stream.live_tail.end()
+
+    async def stop(self) -> None:
+        """Finish what was accepted and close the store."""
+        self.send_home()
         if self._expiry is not None:
             self._expiry.cancel()
             await asyncio.gather(self._expiry, return_exceptions=True)
@@ -121,9 +131,6 @@ class Engine:
             drained = asyncio.Event()
             self._committer.add(Entry((), (), Reply(), lambda _: drained.set()))
             await drained.wait()
-        for stream in self._visible.values():
-            if stream.live_tail is not None:
-                stream.live_tail.end()
         await self._store.close()
 
     # Writing
@@ -190,11 +197,16 @@ class Engine:
         if committer is None or self._stopping:
             answered(StoppingError("the server takes no more writes"))
             return
-        self._renew_if_watched(self._view.paths.get(command.path), command.now_ms)
+        stream = self._view.paths.get(command.path)
+        if stream is not None and stream.live_tail is not None:
+            self._renew_if_watched(stream, command.now_ms)
         try:
-            size_bytes = len(command.body) if isinstance(command, Append | Create) else 0
+            size_bytes = len(command.body) if isinstance(command, _WITH_BODY) else 0
             committer.check_room(size_bytes)
             decision = decide(self._view, command)
+        except OverloadedError as error:
+            answered(error)
+            return
         except HeadwaterError as error:
             self._answer_when_certain(command.path, error, answered)
             return
@@ -203,7 +215,7 @@ class Engine:
             answered(_internal(error))
             return
         if not decision.events:
-            self._touch(self._view.paths.get(command.path), command.now_ms)
+            self._touch(stream, command.now_ms)
             self._answer_when_certain(command.path, decision.reply, answered)
             return
         streams = tuple([self._evolve(event) for event in decision.events])
@@ -243,9 +255,9 @@ class Engine:
             stream.touched_ms = now_ms
             self._committer.add(Entry((event,), (self._evolve(event),), Reply(), None))
 
-    def _renew_if_watched(self, stream: Stream | None, now_ms: int) -> None:
+    def _renew_if_watched(self, stream: Stream, now_ms: int) -> None:
         """A stream with live readers does not expire, however long they wait."""
-        if stream is not None and stream.live_tail is not None and not stream.live_tail.empty:
+        if stream.live_tail is not None and not stream.live_tail.empty:
             self._touch(stream, now_ms)
 
     # What became durable

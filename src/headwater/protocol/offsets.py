@@ -8,6 +8,7 @@ made again is recognised.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from headwater import limits
 from headwater.errors import InvalidOffsetError, OffsetGoneError
@@ -21,7 +22,12 @@ _SYNTAX = re.compile(rf"([0-9]{{{limits.OFFSET_DIGITS}}})_([0-9]{{{limits.OFFSET
 
 
 def format_offset(incarnation: int, position: int) -> str:
-    return f"{incarnation:016d}_{position:016d}"
+    return _prefix(incarnation) + str(position).zfill(limits.OFFSET_DIGITS)
+
+
+@lru_cache(maxsize=65_536)
+def _prefix(incarnation: int) -> str:
+    return str(incarnation).zfill(limits.OFFSET_DIGITS) + "_"
 
 
 def check_offset(token: str) -> str:

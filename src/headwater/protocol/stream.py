@@ -124,19 +124,16 @@ _NOTHING: Record = ()
 
 
 def decide(view: View, command: Command) -> Decision:
-    match command:
-        case Append():
-            return _append(live(view.at(command.path), command.now_ms), command)
-        case Create():
-            return _create(view, command)
-        case Delete():
-            state = live(view.at(command.path), command.now_ms)
-            return Decision(_removal(view, state), Reply())
-        case Expire():
-            expired = view.at(command.path)
-            if expired is None or expired.soft_deleted or not is_expired(expired, command.now_ms):
-                return Decision(_NOTHING, Reply())
-            return Decision(_removal(view, expired), Reply())
+    state = view.at(command.path)
+    if isinstance(command, Append):
+        return _append(live(state, command.now_ms), command)
+    if isinstance(command, Create):
+        return _create(view, state, command)
+    if isinstance(command, Delete):
+        return Decision(_removal(view, live(state, command.now_ms)), Reply())
+    if state is None or state.soft_deleted or not is_expired(state, command.now_ms):
+        return Decision(_NOTHING, Reply())
+    return Decision(_removal(view, state), Reply())
 
 
 def is_expired(state: StreamState, now_ms: int) -> bool:
@@ -174,9 +171,8 @@ def _removal(view: View, state: StreamState) -> Record:
 # Create
 
 
-def _create(view: View, command: Create) -> Decision:
+def _create(view: View, existing: StreamState | None, command: Create) -> Decision:
     swept = _NOTHING
-    existing = view.at(command.path)
     if existing is not None:
         expired = is_expired(existing, command.now_ms)
         if existing.soft_deleted or (expired and existing.forks):
@@ -379,28 +375,32 @@ def evolve(state: StreamState | None, event: Event) -> StreamState | None:
     if state is None or state.id != event.id:
         raise ValueError(f"{type(event).__name__} does not apply to {state!r}")
     state.version += 1
-    match event:
-        case Appended():
-            state.tail += len(event.data)
-            state.accessed_ms = max(state.accessed_ms, event.at_ms)
-            if event.seq is not None:
-                state.seq = event.seq
-            if event.producer is not None:
-                state.producers[event.producer.id] = (event.producer.epoch, event.producer.seq)
-            if event.close:
-                state.closed = True
-                state.closed_by = event.producer
-        case Touched():
-            state.accessed_ms = max(state.accessed_ms, event.at_ms)
-        case ForkAdded():
-            state.forks += 1
-        case ForkReleased():
-            state.forks -= 1
-        case SoftDeleted():
-            state.soft_deleted = True
-        case Deleted():
-            return None
+    if isinstance(event, Appended):
+        _grow(state, event)
+    elif isinstance(event, Touched):
+        state.accessed_ms = max(state.accessed_ms, event.at_ms)
+    elif isinstance(event, ForkAdded):
+        state.forks += 1
+    elif isinstance(event, ForkReleased):
+        state.forks -= 1
+    elif isinstance(event, SoftDeleted):
+        state.soft_deleted = True
+    else:
+        return None
     return state
+
+
+def _grow(state: StreamState, event: Appended) -> None:
+    state.tail += len(event.data)
+    if event.at_ms > state.accessed_ms:
+        state.accessed_ms = event.at_ms
+    if event.seq is not None:
+        state.seq = event.seq
+    if event.producer is not None:
+        state.producers[event.producer.id] = (event.producer.epoch, event.producer.seq)
+    if event.close:
+        state.closed = True
+        state.closed_by = event.producer
 
 
 def _born(event: Created) -> StreamState:

@@ -126,9 +126,7 @@ class FeedSession:
                 end = self._stream.tail if self._until is None else self._until
                 if self._position >= end and not self._stream.closed:
                     break
-                data = await self._engine.read(
-                    self._stream, self._position, end, self._engine.limits.sse_chunk_bytes
-                )
+                data = await self._engine.read(self._stream, self._position, end, self._engine.limits.sse_chunk_bytes)
                 if not self._ended:
                     self._advance(data)
         except HeadwaterError as error:

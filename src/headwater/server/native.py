@@ -27,6 +27,7 @@ from headwater.errors import (
     UrlTooLongError,
 )
 from headwater.limits import Limits
+from headwater.protocol import headers
 from headwater.server.feeds import FeedSession
 from headwater.server.handlers import Handlers
 from headwater.server.http import COMMON_HEADERS, Request, Response
@@ -34,8 +35,12 @@ from headwater.server.problems import problem
 
 log = logging.getLogger("headwater.server")
 
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 _COMMON = "".join(f"{name}: {value}\r\n" for name, value in COMMON_HEADERS)
+_NAMES = {
+    spelling.encode(): name
+    for name in (*headers.REQUEST_HEADERS, "host", "content-type", "content-length", "accept", "user-agent")
+    for spelling in (name, name.title())
+}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BODILESS = frozenset({204, 304})
 _JOIN_BYTES_MAX = 64 * 1024
@@ -164,7 +169,7 @@ class Connection(asyncio.Protocol):
             self._reject(UrlTooLongError(f"the URL may have {self._edge.limits.url_bytes_max} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        key = name.decode("latin-1").lower()
+        key = _NAMES.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1")
         known = self._headers.get(key)
         self._headers[key] = text if known is None else f"{known}, {text}"
@@ -266,21 +271,19 @@ class Connection(asyncio.Protocol):
         limits = self._edge.limits
         return len(self._queue) >= limits.pipeline_requests_max or self._queue_bytes > limits.pipeline_bytes_max
 
-    def _write(
-        self, transport: asyncio.Transport, response: Response, *, head_only: bool, keep_alive: bool
-    ) -> None:
+    def _write(self, transport: asyncio.Transport, response: Response, *, head_only: bool, keep_alive: bool) -> None:
         body = response.body
         size = sum(map(len, body)) if body else 0
-        head = self._edge.head(response)
+        last = "\r\n" if keep_alive else "connection: close\r\n\r\n"
         if response.status not in _BODILESS:
-            head = f"{head}content-length: {size}\r\n"
-        head = f"{head}\r\n" if keep_alive else f"{head}connection: close\r\n\r\n"
+            last = f"content-length: {size}\r\n{last}"
+        head = self._edge.head(response, last)
         if head_only or not body:
-            transport.write(head.encode("latin-1"))
+            transport.write(head)
         elif size <= _JOIN_BYTES_MAX:
-            transport.write(b"".join((head.encode("latin-1"), *body)))
+            transport.write(b"".join((head, *body)))
         else:
-            transport.writelines((head.encode("latin-1"), *body))
+            transport.writelines((head, *body))
 
     # Refusing
 
@@ -318,18 +321,16 @@ class Connection(asyncio.Protocol):
 
     # Feeds: this connection is the sink
 
-    def _open_feed(
-        self, transport: asyncio.Transport, request: Request, response: Response, keep_alive: bool
-    ) -> None:
+    def _open_feed(self, transport: asyncio.Transport, request: Request, response: Response, keep_alive: bool) -> None:
         feed = response.feed
         if feed is None:
             raise ValueError("the response has no feed")
         self._keep_alive = keep_alive
         self._chunked = request.version == "1.1"
-        head = self._edge.head(response)
-        head += "transfer-encoding: chunked\r\n" if self._chunked else ""
-        head += "\r\n" if keep_alive else "connection: close\r\n\r\n"
-        transport.write(head.encode("latin-1"))
+        last = "\r\n" if keep_alive else "connection: close\r\n\r\n"
+        if self._chunked:
+            last = f"transfer-encoding: chunked\r\n{last}"
+        transport.write(self._edge.head(response, last))
         self._feed = FeedSession(self._edge.handlers.engine, feed, self, self._edge.now_s)
         self._feed.start(feed.first)
 
@@ -390,7 +391,8 @@ class NativeEdge:
         self.stopping = False
         self.now_s = 0.0
         self._empty = asyncio.Event()
-        self._fixed = _COMMON
+        self._date = ""
+        self._fixed: dict[int, bytes] = {}
         self._server: asyncio.Server | None = None
         self._timer: asyncio.Task[None] | None = None
 
@@ -407,10 +409,15 @@ class NativeEdge:
         if self.stopping and not self.connections:
             self._empty.set()
 
-    def head(self, response: Response) -> str:
-        lines = [_STATUS_LINES[response.status], self._fixed]
-        lines += [f"{name}: {value}\r\n" for name, value in response.headers]
-        return "".join(lines)
+    def head(self, response: Response, last: str) -> bytes:
+        """The status line and headers; what all responses of a status share was made at the last tick."""
+        fixed = self._fixed.get(response.status)
+        if fixed is None:
+            phrase = HTTPStatus(response.status).phrase
+            fixed = f"HTTP/1.1 {response.status} {phrase}\r\ndate: {self._date}\r\n{_COMMON}".encode()
+            self._fixed[response.status] = fixed
+        lines = "".join([f"{name}: {value}\r\n" for name, value in response.headers])
+        return fixed + f"{lines}{last}".encode("latin-1")
 
     async def _run_timer(self) -> None:
         loop = asyncio.get_running_loop()
@@ -420,7 +427,8 @@ class NativeEdge:
 
     def _tick(self, now_s: float) -> None:
         self.now_s = now_s
-        self._fixed = f"date: {formatdate(usegmt=True)}\r\n{_COMMON}"
+        self._date = formatdate(usegmt=True)
+        self._fixed.clear()
         for connection in tuple(self.connections):
             connection.tick(now_s)
 

@@ -39,7 +39,5 @@ def stream_path(reference: str, mount: str) -> str:
     """The stream path that a URL path in a header names."""
     name = reference.removeprefix(mount)
     if not name.startswith(STREAM_ROOT):
-        raise InvalidHeaderError(
-            f"expected the URL path of a stream, {mount}{STREAM_ROOT}…, got {reference[:80]!r}"
-        )
+        raise InvalidHeaderError(f"expected the URL path of a stream, {mount}{STREAM_ROOT}…, got {reference[:80]!r}")
     return parse_path(name[len(STREAM_ROOT) :])

@@ -1,0 +1,257 @@
+"""The load driver: raw HTTP/1.1 over asyncio, light enough to saturate a server from the other core."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import cast
+
+from bench.servers import Server
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
+
+
+def request(method: str, server: Server, path: str, body: bytes = b"", headers: str = "") -> bytes:
+    return (
+        f"{method} /v1/stream/{path} HTTP/1.1\r\nhost: {server.host}:{server.port}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+    ).encode() + body
+
+
+def call(server: Server, method: str, path: str, body: bytes = b"") -> bytes:
+    """One request on a connection of its own; the response, headers and all."""
+    with socket.create_connection((server.host, server.port)) as sock:
+        sock.sendall(request(method, server, path, body, "connection: close\r\n"))
+        parts = []
+        while data := sock.recv(1 << 20):
+            parts.append(data)
+        return b"".join(parts)
+
+
+@dataclass
+class Appends:
+    """What a run of appends measured."""
+
+    seconds: float = 0.0
+    count: int = 0
+    latencies_s: list[float] = field(default_factory=list)
+
+    @property
+    def per_second(self) -> float:
+        return self.count / self.seconds
+
+    def latency_ms(self, share: float) -> float:
+        return percentile(self.latencies_s, share) * 1000
+
+
+class _Writer(asyncio.Protocol):
+    """One connection that appends as fast as it is answered."""
+
+    def __init__(self, requests: list[bytes], result: Appends, until_s: float, done: asyncio.Future[None]) -> None:
+        self._requests = requests
+        self._result = result
+        self._until_s = until_s
+        self._done = done
+        self._turn = 0
+        self._sent_s = 0.0
+        self._buffer = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._send()
+
+    def _send(self) -> None:
+        self._sent_s = time.perf_counter()
+        if self._transport is not None:
+            self._transport.write(self._requests[self._turn % len(self._requests)])
+            self._turn += 1
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer = self._buffer + data if self._buffer else data
+        if not self._buffer.endswith(b"\r\n\r\n"):
+            return
+        if self._buffer[9:10] != b"2":
+            self._fail(RuntimeError(f"append failed: {self._buffer[:200]!r}"))
+            return
+        self._buffer = b""
+        now_s = time.perf_counter()
+        self._result.latencies_s.append(now_s - self._sent_s)
+        if now_s < self._until_s:
+            self._send()
+        elif self._transport is not None:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def append_load(server: Server, streams: list[list[str]], body: bytes, seconds: float) -> Appends:
+    """Append to streams over one connection for each list; a connection takes its streams in turn."""
+    loop = asyncio.get_running_loop()
+    result = Appends()
+    started_s = time.perf_counter()
+    waiting = []
+    for names in streams:
+        requests = [request("POST", server, name, body) for name in names]
+        done = loop.create_future()
+        waiting.append(done)
+
+        def connect(r: list[bytes] = requests, d: asyncio.Future[None] = done) -> _Writer:
+            return _Writer(r, result, started_s + seconds, d)
+
+        await loop.create_connection(connect, server.host, server.port)
+    await asyncio.gather(*waiting)
+    result.seconds = time.perf_counter() - started_s
+    result.count = len(result.latencies_s)
+    return result
+
+
+def create_streams(server: Server, names: list[str]) -> None:
+    with socket.create_connection((server.host, server.port)) as sock:
+        for first in range(0, len(names), 16):
+            group = names[first : first + 16]
+            sock.sendall(b"".join(request("PUT", server, name) for name in group))
+            answers = b""
+            while answers.count(b"HTTP/1.1 2") < len(group) or not answers.endswith(b"\r\n\r\n"):
+                answers += sock.recv(1 << 20)
+
+
+def read_all(server: Server, name: str) -> tuple[int, float]:
+    """Catch up with a stream from its beginning: body bytes and seconds."""
+    buffer = bytearray(4 << 20)
+    view = memoryview(buffer)
+    offset, size = "-1", 0
+    started_s = time.perf_counter()
+    with socket.create_connection((server.host, server.port)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        while True:
+            sock.sendall(request("GET", server, f"{name}?offset={offset}"))
+            head, got = _read_head(sock, view)
+            length = _body_length(head)
+            if length is None:
+                size += _read_chunked(sock, view, got)
+            else:
+                size += length
+                left = length - len(got)
+                while left:
+                    count = sock.recv_into(view[: min(left, len(buffer))])
+                    if not count:
+                        raise ConnectionError("the server closed in the middle of a body")
+                    left -= count
+            offset = _header(head, b"stream-next-offset").decode()
+            if _header(head, b"stream-up-to-date"):
+                return size, time.perf_counter() - started_s
+
+
+def _read_head(sock: socket.socket, view: memoryview) -> tuple[bytes, bytes]:
+    received = b""
+    while b"\r\n\r\n" not in received:
+        count = sock.recv_into(view[:65536])
+        if not count:
+            raise ConnectionError("the server closed before a response")
+        received += view[:count]
+    head, _, rest = received.partition(b"\r\n\r\n")
+    return head + b"\r\n", rest
+
+
+def _header(head: bytes, name: bytes) -> bytes:
+    _, found, rest = head.lower().partition(b"\r\n" + name + b": ")
+    return rest.partition(b"\r\n")[0] if found else b""
+
+
+def _body_length(head: bytes) -> int | None:
+    length = _header(head, b"content-length")
+    return int(length) if length else None
+
+
+def _read_chunked(sock: socket.socket, view: memoryview, got: bytes) -> int:
+    size = len(got)
+    tail = got[-5:]
+    while tail != b"0\r\n\r\n":
+        count = sock.recv_into(view)
+        size += count
+        tail = (tail + bytes(view[:count]))[-5:]
+    return size
+
+
+class _Follower(asyncio.Protocol):
+    """A reader of server-sent events that notes when each message arrived."""
+
+    def __init__(self, head: bytes, arrivals: dict[bytes, list[float]], ready: asyncio.Future[None]) -> None:
+        self._head = head
+        self._arrivals = arrivals
+        self._ready = ready
+        self._buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).write(self._head)
+
+    def data_received(self, data: bytes) -> None:
+        now_s = time.perf_counter()
+        self._buffer += data
+        if not self._ready.done() and b"upToDate" in self._buffer:
+            self._ready.set_result(None)
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            at = line.find(b'"bench":"')
+            if at >= 0:
+                self._arrivals.setdefault(line[at + 9 : at + 25], []).append(now_s)
+
+
+async def follow(
+    server: Server, name: str, count: int, arrivals: dict[bytes, list[float]]
+) -> list[asyncio.BaseTransport]:
+    loop = asyncio.get_running_loop()
+    head = request("GET", server, f"{name}?offset=-1&live=sse")
+    transports, waiting = [], []
+    for first in range(0, count, 200):
+        for _ in range(min(200, count - first)):
+            ready = loop.create_future()
+            waiting.append(ready)
+
+            def connect(r: asyncio.Future[None] = ready) -> _Follower:
+                return _Follower(head, arrivals, r)
+
+            transport, _ = await loop.create_connection(connect, server.host, server.port)
+            transports.append(transport)
+        await asyncio.gather(*waiting)
+        waiting.clear()
+    return transports
+
+
+async def delivery_load(server: Server, name: str, subscribers: int, messages: int, pause_s: float) -> list[float]:
+    """Seconds from sending an append to its arrival at each subscriber."""
+    arrivals: dict[bytes, list[float]] = {}
+    sent: dict[bytes, float] = {}
+    transports = await follow(server, name, subscribers, arrivals)
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    for number in range(messages):
+        mark = b"%016d" % number
+        sent[mark] = time.perf_counter()
+        writer.write(request("POST", server, name, b'{"bench":"%b","pad":"%b"}' % (mark, b"x" * 60)))
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(pause_s)
+    for _ in range(100):
+        if sum(map(len, arrivals.values())) >= messages * subscribers:
+            break
+        await asyncio.sleep(0.05)
+    writer.close()
+    for transport in transports:
+        transport.close()
+    delays = [at_s - sent[mark] for mark, times in arrivals.items() for at_s in times]
+    if len(delays) != messages * subscribers:
+        raise RuntimeError(f"{len(delays)} of {messages * subscribers} messages arrived")
+    return delays

@@ -1,0 +1,75 @@
+"""Servers under test, each a process of its own that ends with the bench."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+NODE_DIR = ROOT / "tests" / "node"
+
+
+@dataclass(frozen=True)
+class Server:
+    name: str
+    host: str
+    port: int
+    pid: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}/v1/stream"
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    def memory_bytes(self) -> int:
+        """Resident memory of the process."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        match = re.search(r"VmRSS:\s+(\d+) kB", status)
+        if match is None:
+            raise RuntimeError("no VmRSS in /proc: is this Linux?")
+        return int(match[1]) * 1024
+
+
+@contextlib.contextmanager
+def running(name: str, command: list[str], cwd: Path | None = None) -> Iterator[Server]:
+    """Start a server that prints its URL when ready, and stop it afterwards."""
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        if process.stdout is None:
+            raise RuntimeError("no standard output to read from")
+        for line in process.stdout:
+            if match := re.search(r"http://\S+", line):
+                break
+        else:
+            raise RuntimeError(f"{name} ended before it was ready")
+        parts = urlsplit(match[0])
+        yield Server(name, parts.hostname or "", parts.port or 0, process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def headwater(*options: str) -> contextlib.AbstractContextManager[Server]:
+    command = [sys.executable, "-m", "headwater", "serve", "--port", "0", *options]
+    return running("headwater", command)
+
+
+def reference(data_dir: str | None = None) -> contextlib.AbstractContextManager[Server]:
+    name = "node file-backed" if data_dir else "node in memory"
+    return running(name, ["node", "reference.mjs", *([data_dir] if data_dir else [])], cwd=NODE_DIR)

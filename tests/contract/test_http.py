@@ -1,0 +1,292 @@
+"""What HTTP clients rely on, over every edge: beyond the official suite, our extensions and the fine print."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Iterator
+
+import brotli
+import httpx
+import pytest
+import zstandard
+
+from tests.edges import EDGES, edge, root_of
+
+JSON = {"content-type": "application/json"}
+TEXT = {"content-type": "text/plain"}
+
+
+@pytest.fixture(scope="module", params=EDGES)
+def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    with edge(request.param) as server, httpx.Client(base_url=root_of(request.param, server), timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+def path() -> str:
+    return f"/t/{uuid.uuid4().hex}"
+
+
+def next_offset(response: httpx.Response) -> str:
+    return response.headers["stream-next-offset"]
+
+
+def problem(response: httpx.Response) -> str:
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["status"] == response.status_code
+    return str(response.json()["type"]).removeprefix("urn:headwater:")
+
+
+def test_a_stream_from_creation_to_deletion(client: httpx.Client, path: str) -> None:
+    created = client.put(path, headers=JSON, content=b'[{"n":1}]')
+    assert created.status_code == 201
+    assert created.headers["location"] == str(client.base_url.join(str(client.base_url) + path.lstrip("/")))
+    appended = client.post(path, headers=JSON, content=b'[ {"n": 2},\n{"n":3} ]')
+    assert appended.status_code == 204
+    read = client.get(path)
+    assert read.content == b'[{"n":1},{"n": 2},{"n":3}]'
+    assert next_offset(read) == next_offset(appended)
+    assert client.delete(path).status_code == 204
+    assert client.get(path).status_code == 404
+
+
+def test_bytes_are_kept_as_received(client: httpx.Client, path: str) -> None:
+    odd = b'{"n" : 1.0e+0, "s":"\\u00e9\\/"}'
+    client.put(path, headers=JSON)
+    client.post(path, headers=JSON, content=odd)
+    assert client.get(path).content == b"[" + odd + b"]"
+
+
+@pytest.mark.parametrize("body", [b"{", b'"\xff"', b"1 2", b"", b"[]", b"[1,]"])
+def test_bad_bodies_change_nothing(client: httpx.Client, path: str, body: bytes) -> None:
+    before = next_offset(client.put(path, headers=JSON))
+    producer = {"producer-id": "p", "producer-epoch": "0", "producer-seq": "0"}
+    for more in ({}, producer):
+        response = client.post(path, headers={**JSON, **more}, content=body)
+        assert response.status_code == 400
+        assert problem(response) in ("invalid-json", "empty-body")
+    assert next_offset(client.head(path)) == before
+    assert client.post(path, headers={**JSON, **producer}, content=b"1").status_code == 200
+
+
+def test_until_bounds_a_read(client: httpx.Client, path: str) -> None:
+    offsets = [next_offset(client.put(path, headers=JSON))]
+    offsets += [next_offset(client.post(path, headers=JSON, content=str(n).encode())) for n in range(4)]
+    read = client.get(path, params={"until": offsets[2]})
+    assert read.json() == [0, 1]
+    assert next_offset(read) == offsets[2]
+    assert "stream-up-to-date" not in read.headers
+    assert client.get(path, params={"offset": offsets[1], "until": offsets[3]}).json() == [1, 2]
+    assert client.get(path, params={"offset": offsets[3], "until": offsets[2]}).json() == []
+    whole = client.get(path, params={"until": offsets[4]})
+    assert whole.json() == [0, 1, 2, 3]
+    assert whole.headers["stream-up-to-date"] == "true"
+    for bad in ("x", "now", "-1", f"{offsets[0][:17]}{'9' * 16}"):
+        assert problem(client.get(path, params={"until": bad})) == "invalid-offset"
+    with client.stream("GET", path, params={"offset": "-1", "live": "sse", "until": offsets[2]}) as feed:
+        text = "".join(feed.iter_text())
+    assert "data:[0,1]" in text
+    assert "[2" not in text
+
+
+def test_offsets_that_do_not_fit(client: httpx.Client, path: str) -> None:
+    offset = next_offset(client.put(path, headers=JSON, content=b"[1,22,333]"))
+    inside = f"{offset[:17]}{3:016d}"
+    for token in (inside, f"{offset[:17]}{'9' * 16}", f"{'9' * 16}_{'0' * 16}", "1_2", "x" * 1000):
+        for live in ({}, {"live": "long-poll"}, {"live": "sse"}):
+            response = client.get(path, params={"offset": token, **live})
+            assert (response.status_code, problem(response)) == (400, "invalid-offset")
+
+
+def test_an_offset_from_before_a_recreation_is_gone(client: httpx.Client, path: str) -> None:
+    old = next_offset(client.put(path, headers=TEXT, content=b"old"))
+    client.delete(path)
+    new = next_offset(client.put(path, headers=TEXT, content=b"new"))
+    assert new > old
+    for live in ({}, {"live": "long-poll"}, {"live": "sse"}):
+        response = client.get(path, params={"offset": old, **live})
+        assert (response.status_code, problem(response)) == (410, "offset-gone")
+    assert client.get(path, params={"offset": "-1"}).content == b"new"
+
+
+def test_reads_come_in_bounded_pieces(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=JSON)
+    batch = json.dumps(["x" * 98] * 5000).encode()
+    for _ in range(10):
+        client.post(path, headers=JSON, content=batch)
+    offset, messages, pieces = "-1", 0, 0
+    while True:
+        read = client.get(path, params={"offset": offset})
+        assert len(read.content) <= 2 * 1024 * 1024 + 2
+        messages += len(read.json())
+        pieces += 1
+        offset = next_offset(read)
+        if "stream-up-to-date" in read.headers:
+            break
+    assert (messages, pieces) == (50_000, 3)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "decode"),
+    [
+        ("gzip", gzip.decompress),
+        ("deflate", zlib.decompress),
+        ("br", brotli.decompress),
+        ("zstd", lambda data: zstandard.ZstdDecompressor().decompress(data)),
+    ],
+)
+def test_large_reads_are_compressed_as_asked(client: httpx.Client, path: str, encoding: str, decode: object) -> None:
+    body = json.dumps([{"n": n} for n in range(5000)]).encode()
+    client.put(path, headers=JSON, content=body)
+    plain = client.get(path, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.headers["vary"] == "accept-encoding"
+    with client.stream("GET", path, headers={"accept-encoding": f"{encoding}, identity;q=0.5"}) as read:
+        raw = b"".join(read.iter_raw())
+        assert read.headers["content-encoding"] == encoding
+        assert read.headers["etag"] != plain.headers["etag"]
+    assert decode(raw) == plain.content  # type: ignore[operator]
+    for tag in (read.headers["etag"], plain.headers["etag"]):
+        assert client.get(path, headers={"if-none-match": tag, "accept-encoding": encoding}).status_code == 304
+    refused = client.get(path, headers={"accept-encoding": f"{encoding};q=0"})
+    assert "content-encoding" not in refused.headers
+
+
+def test_small_reads_are_not_compressed(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=TEXT, content=b"x" * 1000)
+    assert "content-encoding" not in client.get(path).headers
+
+
+def test_entity_tags_change_with_closure(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=TEXT, content=b"data")
+    tag = client.get(path).headers["etag"]
+    unchanged = client.get(path, headers={"if-none-match": f'"other", {tag}'})
+    assert (unchanged.status_code, unchanged.content) == (304, b"")
+    assert unchanged.headers["etag"] == tag
+    client.post(path, headers={"stream-closed": "true"})
+    closed = client.get(path, headers={"if-none-match": tag})
+    assert closed.status_code == 200
+    assert closed.headers["stream-closed"] == "true"
+    assert closed.headers["etag"] != tag
+
+
+def test_caching(client: httpx.Client, path: str) -> None:
+    tail = next_offset(client.put(path, headers=TEXT, content=b"data"))
+    assert client.get(path).headers["cache-control"] == "public, max-age=60, stale-while-revalidate=300"
+    assert client.get(path, params={"offset": tail}).headers["cache-control"] == "no-cache"
+    assert client.get(path, params={"offset": "now"}).headers["cache-control"] == "no-store"
+    assert "etag" not in client.get(path, params={"offset": "now"}).headers
+    assert client.head(path).headers["cache-control"] == "no-store"
+    assert client.get(f"{path}-none").headers["cache-control"] == "no-store"
+
+
+def test_a_long_poll_waits_and_moves_the_cursor_on(client: httpx.Client, path: str) -> None:
+    tail = next_offset(client.put(path, headers=TEXT))
+    started = time.monotonic()
+    empty = client.get(path, params={"offset": tail, "live": "long-poll"})
+    assert 1.5 < time.monotonic() - started < 8
+    assert (empty.status_code, next_offset(empty)) == (204, tail)
+    assert empty.headers["stream-up-to-date"] == "true"
+    cursor = empty.headers["stream-cursor"]
+    timer = threading.Timer(0.3, lambda: client.post(path, headers=TEXT, content=b"data"))
+    timer.start()
+    read = client.get(path, params={"offset": tail, "live": "long-poll", "cursor": cursor})
+    timer.join()
+    assert (read.status_code, read.content) == (200, b"data")
+    assert int(read.headers["stream-cursor"]) > int(cursor)
+
+
+def test_a_feed_goes_from_the_past_to_the_present_to_the_end(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=JSON, content=b'[{"n":0}]')
+
+    def write() -> None:
+        for number in range(1, 4):
+            time.sleep(0.1)
+            client.post(path, headers=JSON, content=json.dumps({"n": number}).encode())
+        client.post(path, headers={**JSON, "stream-closed": "true"}, content=b'{"n":"last"}')
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with client.stream("GET", path, params={"offset": "-1", "live": "sse"}) as feed:
+        assert feed.headers["content-type"] == "text/event-stream"
+        text = "".join(feed.iter_text())
+    writer.join()
+    events = [block.split("\n") for block in text.split("\n\n") if block]
+    data = [json.loads(lines[1].removeprefix("data:")) for lines in events if lines[0] == "event: data"]
+    control = [json.loads(lines[1].removeprefix("data:")) for lines in events if lines[0] == "event: control"]
+    assert [message["n"] for batch in data for message in batch] == [0, 1, 2, 3, "last"]
+    assert len(control) >= len(data)
+    assert control[-1] == {
+        "streamNextOffset": next_offset(client.head(path)),
+        "streamClosed": True,
+        "upToDate": True,
+    }
+    assert all(entry.get("streamCursor") for entry in control[:-1])
+
+
+def test_the_list_of_streams(client: httpx.Client, path: str) -> None:
+    for name, more in (("c", {}), ("a", {"stream-ttl": "60"}), ("b", {"stream-closed": "true"}), ("d/e f", {})):
+        client.put(f"{path}/{name}", headers={**TEXT, **more}, content=b"1234")
+    prefix = path.lstrip("/") + "/"
+    page = client.get("/__ds/streams", params={"prefix": prefix, "limit": 3}).json()
+    assert [stream["path"] for stream in page["streams"]] == [f"{prefix}a", f"{prefix}b", f"{prefix}c"]
+    assert page["next_after"] == f"{prefix}c"
+    first, second, _ = page["streams"]
+    assert (first["ttl_seconds"], second["closed"], second["content_type"]) == (60, True, "text/plain")
+    assert first["expires_at"] > first["created_at"]
+    assert second["tail_offset"] == next_offset(client.head(f"{path}/b"))
+    rest = client.get("/__ds/streams", params={"prefix": prefix, "after": page["next_after"], "limit": 3}).json()
+    assert [stream["path"] for stream in rest["streams"]] == [f"{prefix}d/e f"]
+    assert rest["next_after"] is None
+    for limit in ("0", "-1", "1001", "x", "9" * 30):
+        assert problem(client.get("/__ds/streams", params={"limit": limit})) == "invalid-query"
+
+
+def test_forks_look_one_record_ahead_and_no_further(client: httpx.Client, path: str) -> None:
+    start = next_offset(client.put(path, headers=JSON))
+    client.post(path, headers=JSON, content=b"[1,2]")
+    client.post(path, headers=JSON, content=b"[3,4]")
+    fork = {"stream-forked-from": client.base_url.path.rstrip("/") + path, "stream-fork-offset": start}
+    overshoot = client.put(f"{path}-f3", headers={**fork, "stream-fork-sub-offset": "3"})
+    assert (overshoot.status_code, problem(overshoot)) == (400, "invalid-fork")
+    assert client.put(f"{path}-f2", headers={**fork, "stream-fork-sub-offset": "1"}, content=b"9").status_code == 201
+    assert client.get(f"{path}-f2").json() == [1, 9]
+    again = client.put(f"{path}-f2", headers={**fork, "stream-fork-sub-offset": "1"})
+    assert again.status_code == 200
+    bad = client.put(f"{path}-f4", headers={"stream-forked-from": "elsewhere"})
+    assert (bad.status_code, problem(bad)) == (400, "invalid-header")
+
+
+def test_a_rejected_fork_leaves_no_reference(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=JSON, content=b"[1]")
+    source = {"stream-forked-from": client.base_url.path.rstrip("/") + path}
+    assert client.put(f"{path}-f", headers={**source, **JSON}, content=b"{").status_code == 400
+    assert client.put(f"{path}-f", headers={**source, **TEXT}).status_code == 409
+    assert client.delete(path).status_code == 204
+    assert client.get(path).status_code == 404
+
+
+def test_absurd_values_are_refused(client: httpx.Client, path: str) -> None:
+    for headers in (
+        {"stream-ttl": "9" * 40},
+        {"stream-ttl": "-1"},
+        {"stream-expires-at": "never"},
+        {"stream-expires-at": "9999-99-99T00:00:00Z"},
+        {"content-type": "no type"},
+        {"stream-fork-offset": "-1"},
+    ):
+        response = client.put(path, headers=headers)
+        assert (response.status_code, problem(response)) == (400, "invalid-header")
+    assert client.get(path).status_code == 404
+
+
+def test_a_body_over_the_limit(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=TEXT)
+    response = client.post(path, headers=TEXT, content=b"x" * (16 * 1024 * 1024 + 1))
+    assert (response.status_code, problem(response)) == (413, "body-too-large")
+    assert client.get(path).content == b""

@@ -1,0 +1,219 @@
+"""The store contract, over every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from headwater.protocol.stream import evolve
+from headwater.store.contract import Commit, Store, UnalignedReadError
+from headwater.store.memory import MemoryStore
+from headwater.types import (
+    Appended,
+    ContentKind,
+    Created,
+    Deleted,
+    Event,
+    ForkAdded,
+    Producer,
+    SoftDeleted,
+    Span,
+    StreamState,
+)
+
+T = TypeVar("T")
+
+
+class Bench:
+    """A store with the engine's side of the contract: it evolves states and hands them over with the records."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.states: dict[int, StreamState] = {}
+
+    async def commit(self, *records: tuple[Event, ...]) -> None:
+        batch = []
+        for record in records:
+            touched = []
+            for event in record:
+                state = evolve(self.states.get(event.id), event) or self.states[event.id]
+                self.states[event.id] = state
+                touched.append(state)
+            batch.append(Commit(record, tuple(touched)))
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            durable.set_exception(error) if error else durable.set_result(None)
+
+        self.store.commit(batch, done)
+        await durable
+
+
+def created(stream_id: int, path: str, data: bytes = b"", **more: object) -> Created:
+    return Created(
+        id=stream_id, path=path, content_type="text/plain", kind=ContentKind.TEXT, at_ms=1000, data=data, **more
+    )  # type: ignore[arg-type]
+
+
+STORES: dict[str, Callable[[], Store]] = {"memory": MemoryStore}
+
+
+@pytest.fixture(params=list(STORES))
+def run(request: pytest.FixtureRequest) -> Callable[[Callable[[Bench], Awaitable[T]]], T]:
+    def runner(body: Callable[[Bench], Awaitable[T]]) -> T:
+        async def main() -> T:
+            store = STORES[request.param]()
+            try:
+                return await body(Bench(store))
+            finally:
+                await store.close()
+
+        return asyncio.run(main())
+
+    return runner
+
+
+Run = Callable[[Callable[[Bench], Awaitable[None]]], None]
+
+
+def test_an_empty_store_knows_nothing(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        assert bench.store.next_id == 1
+        assert await bench.store.load("a") is None
+        assert await bench.store.load_id(1) is None
+        assert await bench.store.page("", "", 10) == []
+        assert await bench.store.due(10**15, 10) == []
+
+    run(body)
+
+
+def test_a_state_comes_back_as_it_was_committed(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit(
+            (created(1, "a", b"one"),),
+            (Appended(1, 2000, b"two", Producer("p", 3, 0), "s1", False),),
+            (Appended(1, 3000, b"", Producer("p", 3, 1), None, True),),
+        )
+        loaded = await bench.store.load("a")
+        assert loaded is not None
+        assert loaded == await bench.store.load_id(1)
+        assert (loaded.tail, loaded.closed, loaded.seq, loaded.accessed_ms) == (6, True, "s1", 3000)
+        assert loaded.producers == {"p": (3, 1)}
+        assert loaded.closed_by == Producer("p", 3, 1)
+        assert loaded.version == 3
+
+    run(body)
+
+
+def test_reads_are_whole_records(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a", b"aaaa"),), *[(Appended(1, 2000, letter * 4),) for letter in (b"b", b"c")])
+        read = bench.store.read
+        assert await read(1, 0, 12, 100) == b"aaaabbbbcccc"
+        assert await read(1, 0, 12, 11) == b"aaaabbbb"
+        assert await read(1, 0, 12, 8) == b"aaaabbbb"
+        assert await read(1, 4, 12, 1) == b"bbbb"
+        assert await read(1, 4, 6, 100) == b"bb"
+        assert await read(1, 0, 6, 100) == b"aaaabb"
+        assert await read(1, 12, 12, 100) == b""
+        for start in (1, 5, 11):
+            with pytest.raises(UnalignedReadError):
+                await read(1, start, 12, 100)
+
+    run(body)
+
+
+def test_large_and_many_records(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a"),), (created(2, "b"),))
+        whole = b""
+        for number in range(300):
+            data = bytes([number % 251]) * (number * 37 % 5000 + 1)
+            whole += data
+            await bench.commit((Appended(1, 2000, data),), (Appended(2, 2000, b"x"),))
+        position, got = 0, b""
+        while position < len(whole):
+            piece = await bench.store.read(1, position, len(whole), 10_000)
+            assert 0 < len(piece) <= 10_000
+            got += piece
+            position += len(piece)
+        assert got == whole
+        assert await bench.store.read(2, 0, 300, 1000) == b"x" * 300
+
+    run(body)
+
+
+def test_a_fork_holds_its_own_bytes_only(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a", b"source"),))
+        await bench.commit((ForkAdded(1), created(2, "f", b"own", lineage=(Span(1, 0, 4),))))
+        assert await bench.store.read(2, 4, 7, 100) == b"own"
+        fork, source = await bench.store.load("f"), await bench.store.load("a")
+        assert fork is not None
+        assert source is not None
+        assert (fork.tail, fork.lineage, source.forks) == (7, (Span(1, 0, 4),), 1)
+
+    run(body)
+
+
+def test_deleted_streams_are_gone_and_soft_deleted_ones_stay(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a", b"x"),), (created(2, "b", b"y"),))
+        await bench.commit((SoftDeleted(1),), (Deleted(2),))
+        soft = await bench.store.load("a")
+        assert soft is not None
+        assert soft.soft_deleted
+        assert await bench.store.read(1, 0, 1, 10) == b"x"
+        assert await bench.store.load("b") is None
+        assert await bench.store.load_id(2) is None
+        with pytest.raises(LookupError):
+            await bench.store.read(2, 0, 1, 10)
+
+    run(body)
+
+
+def test_a_path_can_be_used_again(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a", b"old"),))
+        await bench.commit((Deleted(1), created(2, "a", b"new!")))
+        again = await bench.store.load("a")
+        assert again is not None
+        assert (again.id, again.tail) == (2, 4)
+        assert await bench.store.read(2, 0, 4, 10) == b"new!"
+
+    run(body)
+
+
+def test_pages_are_in_path_order(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        names = ["b/2", "a", "b/1", "b", "c", "b/10", "é"]
+        await bench.commit(*[(created(number, name),) for number, name in enumerate(names, 1)])
+        await bench.commit((Deleted(1),))
+
+        async def paths(prefix: str, after: str, limit: int) -> list[str]:
+            return [state.path for state in await bench.store.page(prefix, after, limit)]
+
+        assert await paths("", "", 10) == ["a", "b", "b/1", "b/10", "c", "é"]
+        assert await paths("b", "", 2) == ["b", "b/1"]
+        assert await paths("b", "b/1", 2) == ["b/10"]
+        assert await paths("b/", "", 10) == ["b/1", "b/10"]
+        assert await paths("x", "", 10) == []
+        assert await paths("%", "", 10) == []
+
+    run(body)
+
+
+def test_what_may_have_expired_is_due(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "ttl", ttl_s=2),), (created(2, "at", expires_ms=2500),), (created(3, "never"),))
+        assert await bench.store.due(2000, 10) == []
+        assert await bench.store.due(2600, 10) == ["at"]
+        assert sorted(await bench.store.due(3000, 10)) == ["at", "ttl"]
+        await bench.commit((Appended(1, 2900, b"x"),), (Deleted(2),))
+        assert await bench.store.due(4000, 10) == []
+        assert await bench.store.due(4900, 10) == ["ttl"]
+
+    run(body)

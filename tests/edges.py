@@ -1,0 +1,53 @@
+"""The app behind every edge that can carry it, each as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+from bench.servers import Server, headwater, running
+
+NATIVE, UVICORN, GRANIAN, MOUNTED = "native", "uvicorn", "granian", "mounted in FastAPI"
+EDGES = (NATIVE, UVICORN, GRANIAN, MOUNTED)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextlib.contextmanager
+def edge(name: str) -> Iterator[Server]:
+    if name == NATIVE:
+        with headwater("--memory", "--limit", "long_poll_s=2") as server:
+            yield server
+        return
+    port = free_port()
+    app = "tests.asgi_apps:mounted" if name == MOUNTED else "tests.asgi_apps:app"
+    if name == GRANIAN:
+        command = ["granian", "--interface", "asgi", "--port", str(port), "--no-ws", app]
+    else:
+        command = ["uvicorn", app, "--port", str(port), "--log-level", "warning"]
+    # Neither prints its URL on standard output, so say it for them and wait until it is true.
+    script = (
+        f"import subprocess, sys; print('http://127.0.0.1:{port}', flush=True);"
+        f"import os; os.execv(sys.executable, [sys.executable, '-m', *{command!r}])"
+    )
+    with running(name, [sys.executable, "-c", script]) as server:
+        deadline = time.monotonic() + 20
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((server.host, port), 1):
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{name} did not start")
+            time.sleep(0.05)
+        yield server
+
+
+def root_of(name: str, server: Server) -> str:
+    mount = "/streams" if name == MOUNTED else ""
+    return f"http://{server.host}:{server.port}{mount}/v1/stream"

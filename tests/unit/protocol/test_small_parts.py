@@ -1,0 +1,189 @@
+"""Paths, offsets, cursors, entity tags, content types, server-sent events, queries: one table each."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater import limits
+from headwater.errors import (
+    InvalidHeaderError,
+    InvalidOffsetError,
+    InvalidPathError,
+    InvalidQueryError,
+    OffsetGoneError,
+)
+from headwater.protocol import cursors, etags, offsets, sse
+from headwater.protocol.content import check_content_type, kind_of, same_type
+from headwater.protocol.paths import parse_path, quote_path
+from headwater.protocol.reads import Live, cache_control, parse_read, wrap
+from headwater.types import ContentKind, Span, StreamState
+
+
+def state(**changes: object) -> StreamState:
+    base: dict[str, object] = {
+        "id": 7,
+        "path": "p",
+        "content_type": "text/plain",
+        "kind": ContentKind.TEXT,
+        "created_ms": 0,
+        "accessed_ms": 0,
+        "tail": 30,
+    }
+    return StreamState(**{**base, **changes})  # type: ignore[arg-type]
+
+
+LONG = "/".join(["abcdefgh"] * 200)
+REFUSED = ["", "a//b", "/a", "a/", "..", "a/../b", ".", "%2e%2e", "a%2Fb", "a%5cb", "a\\b", "a%00", "a%0a", "%ff"]
+
+
+@pytest.mark.parametrize("raw", [*REFUSED, "x" * 256, LONG])
+def test_paths_that_are_refused(raw: str) -> None:
+    with pytest.raises(InvalidPathError):
+        parse_path(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [("chat/abc", "chat/abc"), ("%61", "a"), ("caf%C3%A9", "café"), ("a%20b", "a b"), ("..a", "..a")],
+)
+def test_paths_are_decoded_once(raw: str, path: str) -> None:
+    assert parse_path(raw) == path
+    assert parse_path(quote_path(path)) == path
+
+
+def test_offsets_of_a_fork_keep_the_names_of_the_ancestors() -> None:
+    fork = state(lineage=(Span(2, 0, 10), Span(5, 10, 20)), tail=30)
+    assert offsets.offset_at(fork, 0) == f"{2:016d}_{0:016d}"
+    assert offsets.offset_at(fork, 10) == f"{2:016d}_{10:016d}"
+    assert offsets.offset_at(fork, 20) == f"{5:016d}_{20:016d}"
+    assert offsets.offset_at(fork, 21) == f"{7:016d}_{21:016d}"
+    assert offsets.resolve(fork, f"{7:016d}_{20:016d}", 30) == 20
+    with pytest.raises(InvalidOffsetError):
+        offsets.resolve(fork, f"{5:016d}_{21:016d}", 30)  # what the source appended after the fork
+
+
+def test_offsets_of_other_incarnations() -> None:
+    with pytest.raises(OffsetGoneError):
+        offsets.resolve(state(), offsets.format_offset(6, 3), 30)
+    with pytest.raises(InvalidOffsetError, match="another stream"):
+        offsets.resolve(state(), offsets.format_offset(8, 3), 30)
+    with pytest.raises(InvalidOffsetError, match="tail"):
+        offsets.resolve(state(), offsets.format_offset(7, 31), 30)
+    assert offsets.resolve(state(), offsets.ZERO, 30) == 0
+
+
+@pytest.mark.parametrize(
+    "token", ["", "1_2", "-2", "NOW", "0" * 33, f"{'1' * 16}_{'١' * 16}", "a,b", "../x", "x" * 500]
+)
+def test_malformed_offsets(token: str) -> None:
+    with pytest.raises(InvalidOffsetError):
+        offsets.check_offset(token)
+    with pytest.raises(InvalidOffsetError):
+        offsets.resolve(state(), token, 30)
+
+
+def test_cursors_count_intervals_and_never_go_back() -> None:
+    now_ms = (limits.CURSOR_EPOCH_S + 1000 * limits.CURSOR_INTERVAL_S) * 1000
+    assert cursors.interval_at(now_ms) == 1000
+    assert cursors.next_cursor(None, now_ms, 0.5) == 1000
+    assert cursors.next_cursor("999", now_ms, 0.5) == 1000
+    for junk in ("", "x", "-5", "1.5", "9" * 40):
+        assert cursors.next_cursor(junk, now_ms, 0.5) == 1000
+
+
+@given(st.integers(1000, 10**9), st.floats(0, 1, exclude_max=True))
+def test_an_echoed_cursor_is_passed_by_a_bounded_jitter(echoed: int, entropy: float) -> None:
+    now_ms = (limits.CURSOR_EPOCH_S + 1000 * limits.CURSOR_INTERVAL_S) * 1000
+    after = cursors.next_cursor(str(echoed), now_ms, entropy)
+    assert 1 <= after - echoed <= limits.CURSOR_JITTER_MAX_S // limits.CURSOR_INTERVAL_S
+
+
+def test_entity_tags_vary_with_closure_and_encoding() -> None:
+    tag = etags.etag(1, 0, 5, closed=False)
+    assert tag != etags.etag(1, 0, 5, closed=True)
+    assert etags.matches(f'"x", W/{tag}', tag)
+    assert etags.matches(etags.encoded(tag, "gzip"), tag)
+    assert etags.matches("*", tag)
+    assert not etags.matches(etags.etag(1, 0, 5, closed=True), tag)
+
+
+def test_content_types() -> None:
+    assert same_type("Application/JSON; charset=utf-8", "application/json")
+    assert not same_type("text/plain", "text/html")
+    assert kind_of("application/json;x=y") is ContentKind.JSON
+    assert kind_of("TEXT/csv") is ContentKind.TEXT
+    assert kind_of("application/x-ndjson") is ContentKind.BINARY
+    for bad in ("json", "/", "a/", "a b/c", "x" * 2000 + "/y"):
+        with pytest.raises(InvalidHeaderError):
+            check_content_type(bad)
+
+
+def decode(frame: bytes) -> list[tuple[str, str]]:
+    """Events as a browser's EventSource reads them."""
+    events = []
+    for block in frame.decode().split("\n\n")[:-1]:
+        name, data = "message", []
+        for line in block.split("\n"):
+            key, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if key == "event":
+                name = value
+            elif key == "data":
+                data.append(value)
+        events.append((name, "\n".join(data)))
+    return events
+
+
+@given(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"])))
+def test_text_survives_server_sent_events(text: str) -> None:
+    assert decode(sse.data_frame(ContentKind.TEXT, text.encode())) == [("data", text)]
+
+
+@given(st.binary())
+def test_bytes_survive_server_sent_events(data: bytes) -> None:
+    [(name, payload)] = decode(sse.data_frame(ContentKind.BINARY, data))
+    assert name == "data"
+    assert base64.b64decode(payload, validate=True) == data
+
+
+def test_json_frames_are_arrays_and_cannot_inject_events() -> None:
+    frame = sse.data_frame(ContentKind.JSON, b'{"a":\r\r1},2,')
+    assert decode(frame) == [("data", '[{"a":\n\n1},2]')]
+    assert decode(sse.data_frame(ContentKind.TEXT, b"x\r\n\r\nevent: control\rdata: y")) == [
+        ("data", "x\n\nevent: control\ndata: y")
+    ]
+
+
+def test_control_frames() -> None:
+    open_frame = sse.control_frame("o", cursor=5, up_to_date=True, closed=False)
+    assert decode(open_frame) == [("control", '{"streamNextOffset":"o","streamCursor":"5","upToDate":true}')]
+    closed = sse.control_frame("o", cursor=5, up_to_date=True, closed=True)
+    assert decode(closed) == [("control", '{"streamNextOffset":"o","streamClosed":true,"upToDate":true}')]
+
+
+def test_read_queries() -> None:
+    assert parse_read("").live is Live.NO
+    assert parse_read("offset=now&live=sse&cursor=4&x=1&x=2").live is Live.SSE
+    assert parse_read("live=false").offset == "-1"
+    for bad in ("live=true", "live=long-poll", "offset=-1&offset=-1", "live=sse&live=sse&offset=-1"):
+        with pytest.raises(InvalidQueryError):
+            parse_read(bad)
+    for bad in ("offset=", "offset=a", "until=now", "until=-1", "until=%00"):
+        with pytest.raises(InvalidOffsetError):
+            parse_read(bad)
+
+
+def test_bodies_are_wrapped_without_copying() -> None:
+    assert b"".join(wrap(ContentKind.JSON, b"1,2,")) == b"[1,2]"
+    assert b"".join(wrap(ContentKind.JSON, b"")) == b"[]"
+    assert b"".join(wrap(ContentKind.TEXT, b"ab")) == b"ab"
+
+
+def test_nothing_is_cached_past_its_expiry_and_no_empty_answer_at_all() -> None:
+    assert cache_control(state(), 0, empty=False) == "public, max-age=60, stale-while-revalidate=300"
+    assert cache_control(state(ttl_s=10), 4_000, empty=False) == "public, max-age=6"
+    assert cache_control(state(), 0, empty=True) == "no-cache"

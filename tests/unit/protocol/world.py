@@ -1,0 +1,69 @@
+"""Streams as plain dictionaries: a view to decide on and bytes to read, with no engine in between."""
+
+from __future__ import annotations
+
+import copy
+
+from headwater.protocol.stream import Command, Reply, decide, evolve
+from headwater.types import Appended, Created, Event, StreamState
+
+
+class World:
+    def __init__(self) -> None:
+        self.states: dict[int, StreamState] = {}
+        self.paths: dict[str, int] = {}
+        self.records: dict[int, list[bytes]] = {}  # a stream's own records
+        self.history: list[Event] = []
+        self.next_id = 1
+
+    def at(self, path: str) -> StreamState | None:
+        return self.states[self.paths[path]] if path in self.paths else None
+
+    def get(self, stream_id: int) -> StreamState:
+        return self.states[stream_id]
+
+    def run(self, command: Command) -> Reply:
+        decision = decide(self, command)
+        for event in decision.events:
+            self.apply(event)
+        return decision.reply
+
+    def apply(self, event: Event) -> None:
+        self.history.append(event)
+        state = evolve(copy.deepcopy(self.states.get(event.id)), event)
+        if state is None:
+            gone = self.states.pop(event.id)
+            del self.records[event.id]
+            if self.paths.get(gone.path) == event.id:
+                del self.paths[gone.path]
+            return
+        self.states[event.id] = state
+        if isinstance(event, Created):
+            self.paths[event.path] = event.id
+            self.records[event.id] = [event.data] if event.data else []
+        elif isinstance(event, Appended) and event.data:
+            self.records[event.id].append(event.data)
+
+    def bytes_of(self, state: StreamState) -> bytes:
+        """All that a reader of the stream sees, inherited bytes first."""
+        whole = b""
+        for span in state.lineage:
+            ancestor = self.states[span.id]
+            own = b"".join(self.records[span.id])
+            whole += own[span.start - ancestor.start : span.end - ancestor.start]
+        return whole + b"".join(self.records[state.id])
+
+    def record_at(self, state: StreamState, position: int) -> bytes:
+        """The record that starts at a position, in whoever holds it; empty at the tail."""
+        for span in state.lineage:
+            if span.start <= position < span.end:
+                return self._own_record(span.id, position)[: span.end - position]
+        return self._own_record(state.id, position)
+
+    def _own_record(self, stream_id: int, position: int) -> bytes:
+        at = self.states[stream_id].start
+        for record in self.records[stream_id]:
+            if at == position:
+                return record
+            at += len(record)
+        return b""

@@ -1,0 +1,292 @@
+"""The native edge on the wire: what is malformed, oversized, pipelined, slow, or gone in the middle."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+
+import pytest
+from bench.servers import Server, headwater
+
+from tests.unit.server.wire import Wire
+
+GET = b"GET /v1/stream/none HTTP/1.1\r\nhost: t\r\n\r\n"
+
+
+def fresh() -> str:
+    return f"/v1/stream/native/{uuid.uuid4().hex}"
+
+
+def healthy(server: Server) -> None:
+    with Wire(server) as wire:
+        assert wire.ask("GET", "/v1/stream/none").status == 404
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\x01\x02\x03\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"NONSENSE / HTTP/1.1\r\nhost: t\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost t\r\n\r\n",
+        b"GET / HTTP/1.1\r\nbad header: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabc",
+        b"POST / HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS on the plain port
+    ],
+)
+def test_malformed_http_gets_a_problem_and_the_connection_closes(server: Server, garbage: bytes) -> None:
+    with Wire(server) as wire:
+        wire.send(garbage)
+        answer = wire.answer()
+        assert answer.status == 400
+        assert answer.problem["type"] == "urn:headwater:bad-request"
+        assert wire.at_end()
+    healthy(server)
+
+
+def test_oversized_heads(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(b"GET /v1/stream/" + b"a" * 9000 + b" HTTP/1.1\r\nhost: t\r\n\r\n")
+        assert wire.answer().problem["type"] == "urn:headwater:url-too-long"
+    for head in (b"x: " + b"a" * 40_000, b"\r\n".join(b"x%d: %b" % (n, b"a" * 500) for n in range(100))):
+        with Wire(server) as wire:
+            wire.send(b"GET / HTTP/1.1\r\nhost: t\r\n" + head + b"\r\n\r\n")
+            assert wire.answer().status == 431
+    with Wire(server) as wire:  # a header that never ends
+        wire.send(b"GET / HTTP/1.1\r\nhost: t\r\nx: ")
+        for _ in range(9):
+            wire.send(b"a" * 4096)
+        assert wire.answer().status == 431
+    healthy(server)
+
+
+def test_a_body_over_the_limit_is_refused_and_nothing_changes(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as wire:
+        assert wire.ask("PUT", path).status == 201
+        before = wire.ask("HEAD", path).headers["stream-next-offset"]
+    with Wire(server) as wire:
+        wire.send(b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-length: 2000000\r\n\r\n" % path.encode())
+        assert wire.answer().problem["type"] == "urn:headwater:body-too-large"
+    with Wire(server) as wire:  # a client that sends it all the same still sees why
+        try:
+            wire.send(
+                b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-length: 2000000\r\n\r\n" % path.encode() + b"x" * 2_000_000
+            )
+        except ConnectionError:
+            pytest.fail("the connection was reset before the response")
+        assert wire.answer().status == 413
+    with Wire(server) as wire:
+        wire.send(b"POST %b HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n" % path.encode())
+        for _ in range(20):
+            wire.send(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+        assert wire.answer().status == 413
+    with Wire(server) as wire:
+        assert wire.ask("HEAD", path).headers["stream-next-offset"] == before
+        body = b"x" * (1 << 20)
+        assert wire.ask("POST", path, body, content_type="application/octet-stream").status == 204
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a/../b", "..", "a%2Fb", "a%00b", "x" * 300, "a//b", "%ff", "%2e%2e/etc", "a%0d%0ab", "%5F%5Fds/streams", ""],
+)
+def test_paths_that_are_refused(server: Server, path: str) -> None:
+    with Wire(server) as wire:
+        for method in ("PUT", "GET", "POST", "DELETE"):
+            answer = wire.ask(method, f"/v1/stream/{path}")
+            assert answer.status == 400
+            assert answer.problem["type"] == "urn:headwater:invalid-path"
+        assert wire.ask("GET", "/v1/stream/none").status == 404  # the same connection goes on
+
+
+def test_routes_and_methods(server: Server) -> None:
+    with Wire(server) as wire:
+        assert wire.ask("GET", "/").problem["type"] == "urn:headwater:unknown-route"
+        assert wire.ask("GET", "/v1/stream/__ds/nothing").status == 404
+        answer = wire.ask("PATCH", "/v1/stream/a")
+        assert answer.status == 405
+        assert answer.headers["allow"] == "PUT, POST, GET, HEAD, DELETE, OPTIONS"
+        assert wire.ask("POST", "/v1/stream/__ds/streams").status == 405
+        preflight = wire.ask("OPTIONS", "/v1/stream/a", origin="https://app.example")
+        assert preflight.status == 204
+        assert "if-none-match" in preflight.headers["access-control-allow-headers"]
+        assert "producer-id" in preflight.headers["access-control-allow-headers"]
+        assert "DELETE" in preflight.headers["access-control-allow-methods"]
+        assert preflight.headers["access-control-allow-origin"] == "*"
+
+
+def test_every_response_carries_the_security_and_sharing_headers(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as wire:
+        for method in ("PUT", "GET", "HEAD", "POST", "DELETE", "DELETE", "PATCH"):
+            headers = wire.ask(method, path).headers
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["cross-origin-resource-policy"] == "cross-origin"
+            assert headers["access-control-allow-origin"] == "*"
+            assert "stream-next-offset" in headers["access-control-expose-headers"]
+            assert headers["date"].endswith("GMT")
+
+
+def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as wire:
+        assert wire.ask("PUT", path, content_type="text/plain").status == 201
+        one = b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: 3\r\n\r\n" % path.encode()
+        wire.send(b"".join(one + b"%03d" % number for number in range(200)))
+        offsets = [wire.answer().headers["stream-next-offset"] for _ in range(200)]
+        assert offsets == sorted(offsets)
+        wire.send(b"GET %b HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode() * 3 + b"garbage\r\n\r\n")
+        expected = b"".join(b"%03d" % number for number in range(200))
+        assert [wire.answer().body for _ in range(3)] == [expected] * 3
+        assert wire.answer().status == 400
+        assert wire.at_end()
+
+
+def test_a_request_may_arrive_byte_by_byte(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as wire:
+        request = b"PUT %b HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+        for byte in request % path.encode():
+            wire.send(bytes([byte]))
+        assert wire.answer().status == 201
+        assert wire.ask("GET", path).body == b"abcde"
+
+
+def test_expect_continue(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as wire:
+        wire.send(b"PUT %b HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n" % path.encode())
+        assert wire.head()[0] == 100
+        wire.send(b"abc")
+        assert wire.answer().status == 201
+
+
+def test_http_1_0_and_connection_close(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as wire:
+        assert wire.ask("PUT", path, b"data").status == 201
+    with Wire(server) as wire:
+        wire.send(b"GET %b HTTP/1.0\r\n\r\n" % path.encode())
+        assert wire.answer().body == b"data"
+        assert wire.at_end()
+    with Wire(server) as wire:
+        answer = wire.ask("GET", path, connection="close")
+        assert answer.headers["connection"] == "close"
+        assert wire.at_end()
+    with Wire(server) as wire:  # server-sent events without chunks
+        wire.send(b"GET %b?offset=-1&live=sse HTTP/1.0\r\n\r\n" % path.encode())
+        status, headers = wire.head()
+        assert status == 200
+        assert "transfer-encoding" not in headers
+        assert wire._file.readline() == b"event: data\n"
+
+
+def test_an_upgrade_is_declined_by_answering(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(GET.replace(b"\r\n\r\n", b"\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"))
+        assert wire.answer().status == 404
+        assert wire.ask("GET", "/v1/stream/none").status == 404
+
+
+def test_a_request_line_may_name_the_whole_url(server: Server) -> None:
+    with Wire(server) as wire:
+        assert wire.ask("GET", f"{server.url}/none").status == 404
+        assert wire.ask("OPTIONS", "*").status == 404
+
+
+def test_a_client_that_is_done_sending_still_gets_its_answer(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(b"PUT %b HTTP/1.1\r\nhost: t\r\ncontent-length: 0\r\n\r\n" % fresh().encode())
+        wire.sock.shutdown(socket.SHUT_WR)
+        assert wire.answer().status == 201
+
+
+def test_deletion_ends_live_readers_at_once(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as control, Wire(server) as poll, Wire(server) as feed:
+        offset = control.ask("PUT", path, b"x").headers["stream-next-offset"]
+        poll.send(b"GET %b?offset=%b&live=long-poll HTTP/1.1\r\nhost: t\r\n\r\n" % (path.encode(), offset.encode()))
+        feed.send(b"GET %b?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode())
+        assert feed.head()[0] == 200
+        assert b"upToDate" in feed.chunk()
+        time.sleep(0.1)
+        started = time.monotonic()
+        assert control.ask("DELETE", path).status == 204
+        assert poll.answer().status == 404
+        assert feed.chunk() == b""
+        assert time.monotonic() - started < 1
+        assert feed.ask("GET", path).status == 404  # the connection lives on
+
+
+def test_a_source_with_forks_ends_its_live_readers_with_410(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as control, Wire(server) as poll:
+        offset = control.ask("PUT", path, b"x").headers["stream-next-offset"]
+        assert control.ask("PUT", f"{path}-fork", stream_forked_from=path).status == 201
+        poll.send(b"GET %b?offset=%b&live=long-poll HTTP/1.1\r\nhost: t\r\n\r\n" % (path.encode(), offset.encode()))
+        time.sleep(0.1)
+        assert control.ask("DELETE", path).status == 204
+        assert poll.answer().status == 410
+
+
+def test_a_reader_that_does_not_drain_is_not_buffered_for(server: Server) -> None:
+    path = fresh()
+    message = b"Z" * 60_000
+    with Wire(server) as control, Wire(server) as slow:
+        control.ask("PUT", path, content_type="text/plain")
+        slow.send(b"GET %b?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode())
+        slow.head()
+        before = server.memory_bytes()
+        for _ in range(500):
+            assert control.ask("POST", path, message, content_type="text/plain").status == 204
+        grown = server.memory_bytes() - before
+        assert grown < 30_000_000 + 25_000_000  # the stream itself, and far less than the stream again
+        count = 0
+        while count < 500 * len(message):
+            chunk = slow.chunk()
+            count += chunk.count(b"Z")
+        assert count == 500 * len(message)
+        assert chunk.endswith(b'"upToDate":true}\n\n')
+
+
+@pytest.mark.slow
+def test_time_outs() -> None:
+    limits = ("header_s=1", "idle_s=1", "sse_lifetime_s=3", "sse_keep_alive_s=2")
+    with headwater("--memory", *(word for limit in limits for word in ("--limit", limit))) as own:
+        with Wire(own) as idle, Wire(own) as drip, Wire(own) as feed:
+            assert idle.ask("PUT", "/v1/stream/a").status == 201
+            feed.send(b"GET /v1/stream/a?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n")
+            feed.head()
+            assert b"control" in feed.chunk()
+            try:
+                for byte in GET * 3:
+                    drip.send(bytes([byte]))
+                    time.sleep(0.2)
+            except ConnectionError:
+                pass
+            assert drip.answer().status == 408
+            assert idle.at_end()
+            assert feed.chunk() == b": keep-alive\n\n"
+            assert feed.chunk() == b""
+
+
+def test_it_says_where_it_serves_and_stops_in_good_order() -> None:
+    with headwater("--memory") as own, Wire(own) as feed, Wire(own) as poll:
+        with Wire(own) as wire:
+            assert wire.ask("PUT", "/v1/stream/a").status == 201
+        feed.send(b"GET /v1/stream/a?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n")
+        feed.head()
+        feed.chunk()
+        poll.send(b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: t\r\n\r\n")
+        time.sleep(0.1)
+        own.terminate()
+        assert feed.chunk() == b""
+        assert poll.answer().status == 204

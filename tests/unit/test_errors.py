@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import re
+
+from headwater import errors
+from headwater.server.problems import problem
+
+
+def tree(root: type[errors.HeadwaterError]) -> list[type[errors.HeadwaterError]]:
+    return [root, *(leaf for child in root.__subclasses__() for leaf in tree(child))]
+
+
+def test_every_error_has_a_status_a_title_and_a_problem_body() -> None:
+    for kind in tree(errors.HeadwaterError):
+        response = problem(kind("what was wrong"))
+        assert 400 <= response.status < 600
+        assert response.status == kind.status
+        assert b"what was wrong" in response.body[0]
+        assert kind.title.encode() in response.body[0]
+
+
+def test_the_docstring_shows_the_whole_tree() -> None:
+    shown = dict(re.findall(r"(\w+Error)\s+(\d{3})", errors.__doc__ or ""))
+    leaves = {kind.__name__: str(kind.status) for kind in tree(errors.HeadwaterError) if not kind.__subclasses__()}
+    assert leaves.items() <= shown.items()
+
+
+def test_codes_are_stable_names() -> None:
+    assert errors.StreamNotFoundError().code == "stream-not-found"
+    assert errors.InvalidJsonError().code == "invalid-json"
