@@ -32,7 +32,8 @@ HeadwaterError
 └── ServerError                          the server is at fault or in trouble
     ├── InternalError              500
     ├── OverloadedError            503
-    └── StoppingError              503
+    ├── StoppingError              503
+    └── StorageFullError           507
 """
 
 from __future__ import annotations
@@ -201,4 +202,10 @@ class OverloadedError(ServerError):
 class StoppingError(ServerError):
     status = 503
     title = "Server is stopping"
+    retryable = True
+
+
+class StorageFullError(ServerError):
+    status = 507
+    title = "No room to store it"
     retryable = True

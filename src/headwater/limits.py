@@ -48,6 +48,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 2.0
     expiry_sweep_s: float = 1.0
     commit_backlog_bytes: int = 64 * 1024 * 1024  # accepted and not yet durable; beyond it writers get 503
+    segment_bytes: int = 32 * 1024 * 1024  # of the journal; about what a restart replays and memory holds
+    unfolded_segments_max: int = 6  # beyond it writers wait for the fold
+    fold_idle_s: float = 2.0  # a journal left alone this long is folded whatever its size
+    reclaim_chunks: int = 64  # of deleted streams, dropped in one step
+    streams_loaded_max: int = 100_000  # in memory; the longest unused make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
 
 

@@ -62,6 +62,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_on
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
     id: int
+    position: int  # where the data begins: the tail it was decided on
     at_ms: int
     data: bytes
     producer: Producer | None = None

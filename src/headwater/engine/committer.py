@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+import msgspec
+
 from headwater.engine.streams import Stream
 from headwater.errors import HeadwaterError, OverloadedError
 from headwater.protocol.stream import Reply
@@ -15,16 +17,13 @@ Answer: TypeAlias = Reply | HeadwaterError
 Answered: TypeAlias = Callable[[Answer], None]
 
 
-class Entry:
+class Entry(msgspec.Struct, gc=False):
     """A record on its way, and the answer to give when it is durable."""
 
-    __slots__ = ("answer", "answered", "record", "streams")
-
-    def __init__(self, record: Record, streams: tuple[Stream, ...], answer: Answer, answered: Answered | None) -> None:
-        self.record = record
-        self.streams = streams  # of each event, the stream it concerns
-        self.answer = answer
-        self.answered = answered
+    record: Record
+    streams: tuple[Stream, ...]  # of each event, the stream it concerns
+    answer: Answer
+    answered: Answered | None
 
 
 class Committer:
@@ -61,6 +60,13 @@ class Committer:
             # At the end of this turn of the loop, so that all who wrote in it share the batch.
             self._scheduled = True
             self._call_soon(self._start)
+
+    def withdraw(self) -> list[Entry]:
+        """Take back everything that is not under way yet."""
+        entries, self._entries = self._entries, []
+        self._commits = []
+        self._bytes = 0
+        return entries
 
     def _start(self) -> None:
         self._scheduled = False

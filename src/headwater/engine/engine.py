@@ -25,6 +25,7 @@ from headwater.errors import (
     InvalidOffsetError,
     OverloadedError,
     StoppingError,
+    StorageFullError,
     StreamGoneError,
     StreamNotFoundError,
 )
@@ -35,6 +36,7 @@ from headwater.protocol.stream import (
     Append,
     Command,
     Create,
+    Delete,
     Expire,
     Reply,
     decide,
@@ -43,12 +45,14 @@ from headwater.protocol.stream import (
     fork_source,
     is_expired,
 )
-from headwater.store.contract import Store, UnalignedReadError
+from headwater.store.contract import RefusedError, Store, UnalignedReadError
 from headwater.types import Appended, Created, Deleted, Event, SoftDeleted, StreamState, Touched
 
 log = logging.getLogger("headwater.engine")
 
 _WITH_BODY = (Append, Create)
+_MAKING_ROOM = (Delete, Expire)
+_RETRY = (("retry-after", "1"),)
 
 Key = TypeVar("Key", str, int)
 Load = Callable[[Key], Awaitable[StreamState | None]]
@@ -95,7 +99,7 @@ class Engine:
         self._visible: dict[str, Stream] = {}  # by path, what readers find
         self._fatal = fatal
         self._stopping = False
-        self._expiry: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self._loads: set[asyncio.Task[None]] = set()
         self._loading: dict[object, asyncio.Future[StreamState | None]] = {}
         self._committer: Committer | None = None
@@ -111,7 +115,9 @@ class Engine:
             durable=self._publish,
             failed=self._fail,
         )
-        self._expiry = asyncio.create_task(self._sweep())
+        self._store.failed = self._stop_for
+        await self._store.start()
+        self._sweeping = asyncio.create_task(self._sweep())
 
     def send_home(self) -> None:
         """Refuse new writes and end every live read."""
@@ -123,9 +129,9 @@ class Engine:
     async def stop(self) -> None:
         """Finish what was accepted and close the store."""
         self.send_home()
-        if self._expiry is not None:
-            self._expiry.cancel()
-            await asyncio.gather(self._expiry, return_exceptions=True)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
         await asyncio.gather(*self._loads, return_exceptions=True)
         if self._committer is not None:
             drained = asyncio.Event()
@@ -197,9 +203,14 @@ class Engine:
         if committer is None or self._stopping:
             answered(StoppingError("the server takes no more writes"))
             return
+        if self._store.full and not isinstance(command, _MAKING_ROOM):
+            answered(StorageFullError(self._store.full, headers=_RETRY))
+            return
         stream = self._view.paths.get(command.path)
-        if stream is not None and stream.live_tail is not None:
-            self._renew_if_watched(stream, command.now_ms)
+        if stream is not None:
+            stream.used = True
+            if stream.live_tail is not None:
+                self._renew_if_watched(stream, command.now_ms)
         try:
             size_bytes = len(command.body) if isinstance(command, _WITH_BODY) else 0
             committer.check_room(size_bytes)
@@ -314,14 +325,36 @@ class Engine:
         )
 
     def _fail(self, entries: list[Entry], error: BaseException) -> None:
-        """A write that failed leaves nobody knowing what is durable: refuse everything and stop."""
-        self._stopping = True
-        log.critical("the store failed: %s", error)
+        if isinstance(error, RefusedError):
+            self._undo(entries, error)
+            return
+        # A write that failed leaves nobody knowing what is durable: refuse everything and stop.
         for entry in entries:
             if entry.answered is not None:
                 entry.answered(_internal(error))
+        self._stop_for(error)
+
+    def _stop_for(self, error: BaseException) -> None:
+        self._stopping = True
         if self._fatal is not None:
             self._fatal(error)
+
+    def _undo(self, entries: list[Entry], error: RefusedError) -> None:
+        """There was no room: put every stream back to what is durable, and say so to all who built on more."""
+        if self._committer is not None:
+            entries = entries + self._committer.withdraw()
+        touched = {stream for entry in entries for stream in entry.streams}
+        for stream in touched:
+            if self._view.ids.get(stream.id) is stream:
+                self._view.remove(stream)
+        for stream in touched:
+            state = error.durable(stream.id)
+            if state is not None:
+                stream.state, stream.pending = state, 0
+                self._view.add(stream)
+        for entry in entries:
+            if entry.answered is not None:
+                entry.answered(StorageFullError(str(error), headers=_RETRY))
 
     # Loading
 
@@ -373,6 +406,7 @@ class Engine:
             stream = self._visible.get(path)
             if stream is None:
                 raise StreamNotFoundError("no stream at this path")
+        stream.used = True
         now_ms = self.now_ms()
         self._renew_if_watched(stream, now_ms)
         self.check_alive(stream, now_ms)
@@ -450,16 +484,32 @@ class Engine:
             self._touch(stream, self.now_ms())
             stream.live_tail = None
 
-    # Expiry
+    # Housekeeping
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.limits.expiry_sweep_s)
+            self._evict()
             try:
                 for path in await self._store.due(self.now_ms(), 1000):
                     await self.execute(Expire(path, self.now_ms()))
             except HeadwaterError as error:
                 log.warning("expiring streams failed, trying again: %s", error)
+
+    def _evict(self) -> None:
+        """Let go of streams that nobody used since the last look, if too many are loaded; the store has them."""
+        excess = len(self._view.ids) - self.limits.streams_loaded_max
+        if excess <= 0:
+            return
+        for stream in list(self._view.ids.values()):
+            if stream.used:
+                stream.used = False
+            elif not stream.pending and stream.live_tail is None and stream.gone is None:
+                self._view.remove(stream)
+                del self._visible[stream.state.path]
+                excess -= 1
+                if excess <= 0:
+                    return
 
 
 def _owners(state: StreamState, start: int, end: int) -> Iterator[tuple[int, int]]:

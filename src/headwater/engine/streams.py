@@ -8,7 +8,7 @@ from headwater.types import StreamState
 
 
 class Stream:
-    __slots__ = ("closed", "gone", "live_tail", "pending", "state", "tail", "touched_ms")
+    __slots__ = ("closed", "gone", "live_tail", "pending", "state", "tail", "touched_ms", "used")
 
     def __init__(self, state: StreamState, *, durable: bool) -> None:
         self.state = state  # includes what was accepted and is not yet durable: writers decide on it
@@ -17,6 +17,7 @@ class Stream:
         self.pending = 0  # accepted records that are not yet durable
         self.gone: HeadwaterError | None = None  # what readers find once the stream is deleted
         self.live_tail: Tail | None = None
+        self.used = True  # since the engine last looked for streams to let go of
         self.touched_ms = state.accessed_ms  # the last renewal that was recorded
 
     @property

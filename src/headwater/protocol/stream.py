@@ -339,7 +339,7 @@ def _append(state: StreamState, command: Append) -> Decision:
         data = json_mode.stored(data)
     tail = state.tail + len(data)
     return Decision(
-        (Appended(state.id, command.now_ms, data, producer, command.seq, command.close),),
+        (Appended(state.id, state.tail, command.now_ms, data, producer, command.seq, command.close),),
         Reply(offset_at(state, tail), closed=command.close, producer=producer),
     )
 
@@ -391,6 +391,8 @@ def evolve(state: StreamState | None, event: Event) -> StreamState | None:
 
 
 def _grow(state: StreamState, event: Appended) -> None:
+    if event.position != state.tail:
+        raise ValueError(f"an append at {event.position} to a stream that ends at {state.tail}")
     state.tail += len(event.data)
     if event.at_ms > state.accessed_ms:
         state.accessed_ms = event.at_ms

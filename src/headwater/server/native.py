@@ -176,12 +176,14 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        length = self._headers.get("content-length", "")
-        if sum(map(len, self._headers.values())) > self._edge.limits.header_bytes_max:
+        given, limits = self._headers, self._edge.limits
+        if self._head_bytes > limits.header_bytes_max and sum(map(len, given.values())) > limits.header_bytes_max:
             self._reject(HeadersTooLargeError(self._header_limit()))
-        elif length.isdigit() and int(length) > self._edge.limits.body_bytes_max:
+            return
+        length = given.get("content-length")
+        if length is not None and length.isdigit() and int(length) > limits.body_bytes_max:
             self._reject(BodyTooLargeError(self._body_limit()))
-        elif self._rejected is None and "expect" in self._headers and self._transport is not None:
+        elif "expect" in given and self._rejected is None and self._transport is not None:
             self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
@@ -273,9 +275,9 @@ class Connection(asyncio.Protocol):
 
     def _write(self, transport: asyncio.Transport, response: Response, *, head_only: bool, keep_alive: bool) -> None:
         body = response.body
-        size = sum(map(len, body)) if body else 0
         last = "\r\n" if keep_alive else "connection: close\r\n\r\n"
         if response.status not in _BODILESS:
+            size = sum(map(len, body))
             last = f"content-length: {size}\r\n{last}"
         head = self._edge.head(response, last)
         if head_only or not body:

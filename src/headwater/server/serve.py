@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import uvloop
 
 from headwater.engine import Engine
+from headwater.engine.opening import open_store
 from headwater.limits import Limits
 from headwater.server.handlers import Handlers
 from headwater.server.native import NativeEdge
@@ -22,9 +25,12 @@ log = logging.getLogger("headwater.server")
 STOP_GRACE_S = 5.0
 
 
-def serve(host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code to leave with."""
-    return uvloop.run(_serve(MemoryStore(), host, port, limits, ready))
+def serve(data_dir: Path | None, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
+    """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
+    store = MemoryStore() if data_dir is None else open_store(data_dir, limits)
+    gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
+    gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
+    return uvloop.run(_serve(store, host, port, limits, ready))
 
 
 async def _serve(store: Store, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
@@ -32,6 +38,7 @@ async def _serve(store: Store, host: str, port: int, limits: Limits, ready: Call
     failures: list[BaseException] = []
 
     def fatal(error: BaseException) -> None:
+        log.critical("stopping, since what is durable is in doubt: %s", error)
         failures.append(error)
         stop.set()
 

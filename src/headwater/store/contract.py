@@ -21,6 +21,17 @@ class UnalignedReadError(ValueError):
     """A read that starts inside a record."""
 
 
+class RefusedError(Exception):
+    """There was no room for a batch: nothing of it was kept, and another may be tried later.
+
+    `durable` gives a stream as it is without the batch, None if it does not exist then.
+    """
+
+    def __init__(self, reason: str, durable: Callable[[int], StreamState | None]) -> None:
+        super().__init__(reason)
+        self.durable = durable
+
+
 class Commit(msgspec.Struct, frozen=True, gc=False):
     """One record and the streams it touched, as they are after it.
 
@@ -37,9 +48,17 @@ Done = Callable[[BaseException | None], None]
 
 class Store(Protocol):
     next_id: int  # ids from here on were never used; the engine counts it up
+    full: str | None  # why there is no room at present
+    failed: Callable[[BaseException], None] | None  # whom to tell when the store cannot go on
+
+    async def start(self) -> None:
+        """Begin what goes on in the background."""
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
-        """Make a batch durable, then call `done` on the event loop. One batch at a time; order is kept."""
+        """Make a batch durable, then call `done` on the event loop. One batch at a time; order is kept.
+
+        `done` gets None, or a RefusedError, or whatever else happened, after which the store is of no use.
+        """
 
     async def load(self, path: str) -> StreamState | None:
         """The stream at a path, deleted ones that forks still read included."""

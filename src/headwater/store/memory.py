@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 import heapq
-from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from headwater.store.contract import Commit, Done, UnalignedReadError
+from headwater.store.contract import Commit, Done
+from headwater.store.records import Run
 from headwater.types import Appended, Created, Deleted, Event, StreamState
-
-
-class _Bytes:
-    """One stream's own bytes and where its records end."""
-
-    __slots__ = ("data", "ends", "start")
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.data = bytearray()
-        self.ends = array("Q")
-
-    def append(self, data: bytes) -> None:
-        self.data += data
-        self.ends.append(self.start + len(self.data))
-
-    def read(self, start: int, end: int, bytes_max: int) -> bytes:
-        first = bisect_right(self.ends, start)
-        if start != self.start and (first == 0 or self.ends[first - 1] != start):
-            raise UnalignedReadError(f"no record starts at {start}")
-        stop = min(end, self.start + len(self.data))
-        if stop - start > bytes_max:
-            last = bisect_right(self.ends, start + bytes_max, lo=first) - 1
-            stop = min(stop, self.ends[max(first, last)])
-        return bytes(memoryview(self.data)[start - self.start : stop - self.start])
 
 
 class MemoryStore:
     def __init__(self) -> None:
         self.next_id = 1
+        self.full: str | None = None
+        self.failed: Callable[[BaseException], None] | None = None
         self._states: dict[int, StreamState] = {}
         self._ids: dict[str, int] = {}
-        self._bytes: dict[int, _Bytes] = {}
+        self._bytes: dict[int, Run] = {}
         self._mortal: list[tuple[int, int]] = []  # heap of deadline, id; checked again when it comes up
         self._sorted: list[str] | None = None
+
+    async def start(self) -> None:
+        """There is nothing to do in the background."""
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         for commit in batch:
@@ -64,7 +44,7 @@ class MemoryStore:
 
     def _create(self, event: Created) -> None:
         state = self._states[event.id]
-        self._bytes[event.id] = own = _Bytes(state.start)
+        self._bytes[event.id] = own = Run(state.start)
         if event.data:
             own.append(event.data)
         self._ids[event.path] = event.id

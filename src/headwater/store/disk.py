@@ -1,0 +1,125 @@
+"""The disk, as little of it as the journal needs: so that a simulated one can stand in for it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Protocol
+
+
+class File(Protocol):
+    name: str
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write all of the data at a position, or raise OSError having written some of it or none."""
+
+    def sync(self) -> None:
+        """Make what was written durable. If this raises, nothing is known about any of it."""
+
+    def read(self) -> bytes: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def names(self) -> list[str]: ...
+
+    def open(self, name: str) -> File:
+        """Open a file, made empty if it is not there."""
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+    def sync_names(self) -> None:
+        """Make renames, removals and new files durable."""
+
+
+class DirectoryInUseError(OSError):
+    """Another process owns the data directory."""
+
+
+class RealFile:
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, position: int, data: bytes) -> None:
+        written = os.pwrite(self.descriptor, data, position)
+        while written < len(data):
+            more = os.pwrite(self.descriptor, memoryview(data)[written:], position + written)
+            if more == 0:
+                raise OSError(errno.EIO, "the disk took no more bytes", self.name)
+            written += more
+
+    def sync(self) -> None:
+        os.fdatasync(self.descriptor)
+
+    def read(self) -> bytes:
+        size = os.fstat(self.descriptor).st_size
+        return os.pread(self.descriptor, size, 0) if size < 1 << 30 else Path(self.name).read_bytes()
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class RealDisk:
+    """Files directly below one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self._directory))
+
+    def open(self, name: str) -> RealFile:
+        return RealFile(self._directory / name)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self._directory / old, self._directory / new)
+
+    def remove(self, name: str) -> None:
+        os.remove(self._directory / name)
+
+    def sync_names(self) -> None:
+        descriptor = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class Lock:
+    """A file that one process holds, gone with the process however it ends."""
+
+    def __init__(self, path: Path, *, wait_s: float = 0.0) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline_s:
+                    holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
+                    os.close(self._descriptor)
+                    raise DirectoryInUseError(
+                        errno.EBUSY, f"in use by process {holder or 'unknown'}", str(path.parent)
+                    ) from None
+                time.sleep(0.01)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
