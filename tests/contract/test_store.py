@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from headwater.protocol.stream import evolve
 from headwater.store.contract import Commit, Store, UnalignedReadError
-from headwater.store.memory import MemoryStore
 from headwater.types import (
     Appended,
     ContentKind,
@@ -23,6 +23,7 @@ from headwater.types import (
     Span,
     StreamState,
 )
+from tests.contract.stores import STORES
 
 T = TypeVar("T")
 
@@ -30,9 +31,11 @@ T = TypeVar("T")
 class Bench:
     """A store with the engine's side of the contract: it evolves states and hands them over with the records."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, rest: Callable[[Store], Awaitable[Store]]) -> None:
         self.store = store
+        self._rest = rest
         self.states: dict[int, StreamState] = {}
+        self._tails: dict[int, int] = {}
 
     async def commit(self, *records: tuple[Event, ...]) -> None:
         batch = []
@@ -50,6 +53,13 @@ class Bench:
 
         self.store.commit(batch, done)
         await durable
+        await self._rest(self.store)
+
+    def append(self, stream_id: int, at_ms: int, data: bytes, *more: object) -> tuple[Event, ...]:
+        """An append at the tail, wherever that will be by then."""
+        tail = self._tails.setdefault(stream_id, self.states[stream_id].tail if stream_id in self.states else 0)
+        self._tails[stream_id] = tail + len(data)
+        return (Appended(stream_id, tail, at_ms, data, *more),)  # type: ignore[arg-type]
 
 
 def created(stream_id: int, path: str, data: bytes = b"", **more: object) -> Created:
@@ -58,16 +68,16 @@ def created(stream_id: int, path: str, data: bytes = b"", **more: object) -> Cre
     )  # type: ignore[arg-type]
 
 
-STORES: dict[str, Callable[[], Store]] = {"memory": MemoryStore}
-
-
 @pytest.fixture(params=list(STORES))
-def run(request: pytest.FixtureRequest) -> Callable[[Callable[[Bench], Awaitable[T]]], T]:
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[Bench], Awaitable[T]]], T]:
+    make, rest = STORES[request.param]
+
     def runner(body: Callable[[Bench], Awaitable[T]]) -> T:
         async def main() -> T:
-            store = STORES[request.param]()
+            store = make(tmp_path / "data")
+            await store.start()
             try:
-                return await body(Bench(store))
+                return await body(Bench(store, rest))
             finally:
                 await store.close()
 
@@ -94,8 +104,8 @@ def test_a_state_comes_back_as_it_was_committed(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit(
             (created(1, "a", b"one"),),
-            (Appended(1, 2000, b"two", Producer("p", 3, 0), "s1", False),),
-            (Appended(1, 3000, b"", Producer("p", 3, 1), None, True),),
+            (Appended(1, 3, 2000, b"two", Producer("p", 3, 0), "s1", False),),
+            (Appended(1, 6, 3000, b"", Producer("p", 3, 1), None, True),),
         )
         loaded = await bench.store.load("a")
         assert loaded is not None
@@ -110,7 +120,7 @@ def test_a_state_comes_back_as_it_was_committed(run: Run) -> None:
 
 def test_reads_are_whole_records(run: Run) -> None:
     async def body(bench: Bench) -> None:
-        await bench.commit((created(1, "a", b"aaaa"),), *[(Appended(1, 2000, letter * 4),) for letter in (b"b", b"c")])
+        await bench.commit((created(1, "a", b"aaaa"),), (Appended(1, 4, 2, b"bbbb"),), (Appended(1, 8, 2, b"cccc"),))
         read = bench.store.read
         assert await read(1, 0, 12, 100) == b"aaaabbbbcccc"
         assert await read(1, 0, 12, 11) == b"aaaabbbb"
@@ -133,7 +143,7 @@ def test_large_and_many_records(run: Run) -> None:
         for number in range(300):
             data = bytes([number % 251]) * (number * 37 % 5000 + 1)
             whole += data
-            await bench.commit((Appended(1, 2000, data),), (Appended(2, 2000, b"x"),))
+            await bench.commit(bench.append(1, 2000, data), bench.append(2, 2000, b"x"))
         position, got = 0, b""
         while position < len(whole):
             piece = await bench.store.read(1, position, len(whole), 10_000)
@@ -212,7 +222,7 @@ def test_what_may_have_expired_is_due(run: Run) -> None:
         assert await bench.store.due(2000, 10) == []
         assert await bench.store.due(2600, 10) == ["at"]
         assert sorted(await bench.store.due(3000, 10)) == ["at", "ttl"]
-        await bench.commit((Appended(1, 2900, b"x"),), (Deleted(2),))
+        await bench.commit((Appended(1, 0, 2900, b"x"),), (Deleted(2),))
         assert await bench.store.due(4000, 10) == []
         assert await bench.store.due(4900, 10) == ["ttl"]
 

@@ -36,7 +36,6 @@ from headwater.protocol.stream import (
     Append,
     Command,
     Create,
-    Delete,
     Expire,
     Reply,
     decide,
@@ -51,7 +50,6 @@ from headwater.types import Appended, Created, Deleted, Event, SoftDeleted, Stre
 log = logging.getLogger("headwater.engine")
 
 _WITH_BODY = (Append, Create)
-_MAKING_ROOM = (Delete, Expire)
 _RETRY = (("retry-after", "1"),)
 
 Key = TypeVar("Key", str, int)
@@ -203,7 +201,7 @@ class Engine:
         if committer is None or self._stopping:
             answered(StoppingError("the server takes no more writes"))
             return
-        if self._store.full and not isinstance(command, _MAKING_ROOM):
+        if self._store.full:
             answered(StorageFullError(self._store.full, headers=_RETRY))
             return
         stream = self._view.paths.get(command.path)
@@ -260,7 +258,7 @@ class Engine:
         if stream is None or stream.state.ttl_s is None or stream.gone is not None or self._stopping:
             return
         event = Touched(stream.id, now_ms)
-        if now_ms - stream.touched_ms < stream.state.ttl_s * 1000 // 20:
+        if now_ms - stream.touched_ms < stream.state.ttl_s * 1000 // 20 or self._store.full:
             evolve(stream.state, event)
         elif self._committer is not None and stream.id in self._view.ids:
             stream.touched_ms = now_ms
@@ -328,7 +326,9 @@ class Engine:
         if isinstance(error, RefusedError):
             self._undo(entries, error)
             return
-        # A write that failed leaves nobody knowing what is durable: refuse everything and stop.
+        # A write that failed leaves nobody knowing what is durable: nothing built on it may be written any more.
+        if self._committer is not None:
+            entries = entries + self._committer.withdraw()
         for entry in entries:
             if entry.answered is not None:
                 entry.answered(_internal(error))

@@ -50,6 +50,9 @@ class FoldWorker:
         except Exception as error:  # noqa: BLE001 - the server decides what it means
             return {"error": f"{type(error).__name__}: {error}", "full": False}
 
+    def close(self) -> None:
+        self._reader.close()
+
     def _fold(self, number: int) -> None:
         file = self._disk.open(segment_name(number))
         try:

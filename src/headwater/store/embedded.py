@@ -192,6 +192,7 @@ class EmbeddedStore:
         self._idle_ticks = 0
         self._preparing = False
         self._under_way = False
+        self._broken: JournalFailedError | None = None  # after a failed sync nothing more is written
         self._segment, sequence = self._recover(salt)
         self._journal = JournalWriter(
             disk, number=self._segment, sequence=sequence, segment_bytes=limits.segment_bytes, salt=salt
@@ -254,6 +255,9 @@ class EmbeddedStore:
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         self._idle_ticks = 0
+        if self._broken is not None:
+            done(self._broken)
+            return
         if len(self._sealed) > self._limits.unfolded_segments_max:
             self._held = (batch, done)  # until the fold has caught up
             return
@@ -264,6 +268,7 @@ class EmbeddedStore:
             done(self._refusal(error))
             return
         except JournalFailedError as error:
+            self._broken = error
             done(error)
             return
         self._under_way = True
@@ -271,7 +276,8 @@ class EmbeddedStore:
         def synced(error: OSError | None) -> None:
             self._under_way = False
             if error is not None:
-                done(JournalFailedError(file.name, error))
+                self._broken = JournalFailedError(file.name, error)
+                done(self._broken)
                 return
             self._journal.settle()
             self._note_sealed()
@@ -375,6 +381,7 @@ class EmbeddedStore:
         except DiskFullError as error:
             log.warning("the journal is folded when there is room: %s", error)
         except JournalFailedError as error:
+            self._broken = error
             self._fail(error)
         self._note_sealed()
 

@@ -173,7 +173,8 @@ class IndexReader:
         """The chunk that holds `start` and those after it, read one at a time."""
         rows = self._connection.execute(
             "SELECT start, ends, data FROM chunks WHERE stream_id = ?1 AND start < ?3 AND start >= "
-            "(SELECT max(start) FROM chunks WHERE stream_id = ?1 AND start <= ?2) ORDER BY start",
+            "(SELECT max(start) FROM chunks WHERE stream_id = ?1 AND start <= ?2) "
+            "AND EXISTS (SELECT 1 FROM streams WHERE id = ?1) ORDER BY start",
             (stream_id, start, end),
         )
         try:
