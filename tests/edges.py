@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 
 from bench.servers import Server, headwater, running
 
-NATIVE, UVICORN, GRANIAN, MOUNTED = "native", "uvicorn", "granian", "mounted in FastAPI"
-EDGES = (NATIVE, UVICORN, GRANIAN, MOUNTED)
+NATIVE, DURABLE = "native, in memory", "native, durable"
+UVICORN, GRANIAN, MOUNTED = "uvicorn", "granian", "mounted in FastAPI"
+EDGES = (NATIVE, DURABLE, UVICORN, GRANIAN, MOUNTED)
 
 
 def free_port() -> int:
@@ -22,9 +24,13 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def edge(name: str) -> Iterator[Server]:
-    if name == NATIVE:
-        with headwater("--memory", "--limit", "long_poll_s=2") as server:
-            yield server
+    if name in (NATIVE, DURABLE):
+        with tempfile.TemporaryDirectory() as directory:
+            # Small segments that are folded at once: reads come from the index as often as from memory.
+            small = ("--limit", "segment_bytes=1000000", "--limit", "fold_idle_s=0.1")
+            storage = ("--memory",) if name == NATIVE else ("--data-dir", f"{directory}/data", *small)
+            with headwater(*storage, "--limit", "long_poll_s=2") as server:
+                yield server
         return
     port = free_port()
     app = "tests.asgi_apps:mounted" if name == MOUNTED else "tests.asgi_apps:app"

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from bench.servers import NODE_DIR
 
-from tests.edges import NATIVE, UVICORN, edge
+from tests.edges import DURABLE, NATIVE, UVICORN, edge
 
 EXPECTED = 332  # of 338 in suite 0.3.6: all but the six subscription tests
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [NATIVE, UVICORN])
+@pytest.mark.parametrize("name", [NATIVE, DURABLE, UVICORN])
 def test_the_official_suite_passes(name: str, tmp_path: Path) -> None:
     npx = shutil.which("npx")
     assert npx is not None, "Node is needed: run this through `make test`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from headwater import __version__
-from headwater.cli import serve
+from headwater.cli import backup, check, serve
 
 app = typer.Typer(
     name="headwater",
@@ -14,6 +14,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("serve")(serve.command)
+app.command("check")(check.command)
+app.command("backup")(backup.command)
 
 
 def _show_version(asked: bool) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 from pathlib import Path
 
 import typer
 
+from headwater.cli.failing import failures
 from headwater.limits import parse_limits
 from headwater.server.serve import serve
-from headwater.store.journal import CorruptJournalError, UnknownFormatError
 
 
 def command(
@@ -31,25 +29,10 @@ def command(
         limits = parse_limits(limit)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--limit") from None
-    try:
-        code = serve(
-            None if memory else data_dir,
-            host,
-            port,
-            limits,
-            lambda url: typer.echo(f"headwater serving streams at {url}/v1/stream/"),
-        )
-    except (CorruptJournalError, UnknownFormatError, OSError) as error:
-        typer.echo(f"headwater: {_reason(error, host, port)}", err=True)
-        raise typer.Exit(1) from None
+
+    def ready(url: str) -> None:
+        typer.echo(f"headwater serving streams at {url}/v1/stream/")
+
+    with failures(f"cannot listen on {host}:{port}"):
+        code = serve(None if memory else data_dir, host, port, limits, ready)
     raise typer.Exit(code)
-
-
-def _reason(error: Exception, host: str, port: int) -> str:
-    if isinstance(error, CorruptJournalError):
-        return f"{error}\nNothing was changed. `headwater check --help` tells how to look and how to salvage."
-    if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
-        return f"cannot listen on {host}:{port}: {os.strerror(error.errno)}"
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)

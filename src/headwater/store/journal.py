@@ -118,11 +118,37 @@ def read_segment(name: str, data: bytes, number: int, *, last: bool) -> Segment 
 
     Only the last segment may lack its seal, and only its last batch may be broken off.
     """
-    salt = _read_header(name, data, number)
-    if salt is None:
+    segment, position, salt = _scan(name, data, number)
+    if segment is None:
         if last:
             return None
         raise CorruptJournalError(name, 0, "the segment header is damaged")
+    if segment.sealed:
+        return segment
+    if not last:
+        raise CorruptJournalError(name, position, "a batch is damaged or missing")
+    later = _find_batch(data, position + 1, salt)
+    if later is not None:
+        raise CorruptJournalError(name, position, f"a batch is damaged; a whole one follows at byte {later}")
+    return segment
+
+
+def read_intact(name: str, data: bytes, number: int) -> tuple[Segment | None, bool]:
+    """For salvage: what is intact from the beginning, and whether that is the whole segment."""
+    try:
+        segment, position, salt = _scan(name, data, number)
+    except CorruptJournalError:
+        return None, False
+    if segment is None:
+        return None, False
+    return segment, segment.sealed or _find_batch(data, position + 1, salt) is None
+
+
+def _scan(name: str, data: bytes, number: int) -> tuple[Segment | None, int, int]:
+    """The segment up to its seal or the first batch that is not whole, where that is, and the salt."""
+    salt = _read_header(name, data, number)
+    if salt is None:
+        return None, 0, 0
     batches: list[Batch] = []
     position, expected = _HEADER.size, None
     while (found := _read_batch(data, position, salt)) is not None:
@@ -131,15 +157,10 @@ def read_segment(name: str, data: bytes, number: int, *, last: bool) -> Segment 
             raise CorruptJournalError(name, position, f"batch {sequence} where {expected} was expected")
         expected = sequence + 1
         if flags & _SEAL:
-            return Segment(number, batches, position, sealed=True)
+            return Segment(number, batches, position, sealed=True), position, salt
         batches.append(Batch(name, position, sequence, payload))
         position = end
-    if not last:
-        raise CorruptJournalError(name, position, "a batch is damaged or missing")
-    later = _find_batch(data, position + 1, salt)
-    if later is not None:
-        raise CorruptJournalError(name, position, f"a batch is damaged; a whole one follows at byte {later}")
-    return Segment(number, batches, position, sealed=False)
+    return Segment(number, batches, position, sealed=False), position, salt
 
 
 def _read_header(name: str, data: bytes, number: int) -> int | None:

@@ -1,0 +1,22 @@
+"""`headwater backup`: copy a data directory while its server runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from rich.progress import Progress
+
+from headwater.cli.failing import failures
+from headwater.engine.opening import back_up
+
+
+def command(
+    directory: Path = typer.Argument(help="The data directory, in use or not."),
+    target: Path = typer.Argument(help="Where to put the copy; must not exist or be empty."),
+) -> None:
+    """Take a consistent copy of a data directory. Serve it like any other to restore it."""
+    with failures(), Progress(transient=True) as bar:
+        task = bar.add_task("copying", total=None)
+        back_up(directory, target, lambda done, total: bar.update(task, completed=done, total=total))
+    typer.echo(f"backed up {directory} to {target}")

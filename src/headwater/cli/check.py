@@ -1,0 +1,41 @@
+"""`headwater check`: verify a data directory that no server is using."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from headwater.cli.failing import failures
+from headwater.engine.opening import check_directory, salvage_directory
+
+
+def command(
+    directory: Path = typer.Argument(help="The data directory."),
+    salvage: bool = typer.Option(
+        False,
+        "--salvage",
+        help="Cut the journal before its first damage. Everything after it is lost to readers and set aside in "
+        "files named *.damaged. Take a copy of the directory first.",
+    ),
+) -> None:
+    """Verify checksums, order and references of a data directory.
+
+    A damaged journal stops a server from starting, since what follows the damage was acknowledged once. Restore a
+    backup, or accept the loss with --salvage.
+    """
+    with failures():
+        if salvage:
+            done = salvage_directory(directory)
+            typer.echo(f"kept {done.kept_batches:,} batches, set aside {done.dropped_bytes:,} bytes")
+            for name in done.set_aside:
+                typer.echo(f"  {name}")
+        report = check_directory(directory, lambda step: typer.echo(f"checking {step} …", err=True))
+    typer.echo(
+        f"{report.streams:,} streams, {report.bytes:,} bytes in {report.chunks:,} chunks, "
+        f"{report.batches:,} batches in the journal"
+    )
+    for problem in report.problems:
+        typer.echo(f"problem: {problem}", err=True)
+    typer.echo("everything is in order" if not report.problems else f"{len(report.problems)} problems")
+    raise typer.Exit(1 if report.problems else 0)

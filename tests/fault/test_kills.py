@@ -1,0 +1,133 @@
+"""The real server, killed at random moments under load: every acknowledged message is there exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.edges import free_port
+
+KILLS = 20
+STREAMS = 24
+TEXT = {"content-type": "application/json"}
+
+
+class Life:
+    """A server process on a fixed port."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        command = [sys.executable, "-m", "headwater", "serve", "--data-dir", str(directory), "--port", str(port)]
+        limits = ("segment_bytes=300000", "fold_idle_s=0.2")
+        self.process = subprocess.Popen(
+            [*command, *(word for limit in limits for word in ("--limit", limit))], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        assert "http://" in self.process.stdout.readline(), "the server did not come back"
+
+    def end(self, number: signal.Signals) -> int:
+        assert self.process.stdout is not None
+        os.kill(self.process.pid, number)
+        code = self.process.wait(30)
+        self.process.stdout.close()
+        return code
+
+
+class Producer:
+    """Appends numbers in order, and repeats each until it is acknowledged."""
+
+    def __init__(self, name: str, stream: int) -> None:
+        self.name = name
+        self.path = f"/kill/{stream}"
+        self.acknowledged = 0
+
+    async def run(self, client: httpx.AsyncClient, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            headers = {"producer-id": self.name, "producer-epoch": "0", "producer-seq": str(self.acknowledged)}
+            body = f'{{"from":"{self.name}","n":{self.acknowledged},"pad":"{"x" * 200}"}}'
+            try:
+                answer = await client.post(self.path, headers={**TEXT, **headers}, content=body)
+            except httpx.TransportError:
+                await asyncio.sleep(0.02)
+                continue
+            if answer.status_code in (200, 204):
+                self.acknowledged += 1
+            else:
+                assert answer.status_code == 503, answer.text
+
+
+async def read_all(client: httpx.AsyncClient, path: str) -> list[dict[str, object]]:
+    messages: list[dict[str, object]] = []
+    offset = "-1"
+    while True:
+        read = await client.get(path, params={"offset": offset})
+        assert read.status_code == 200, read.text
+        messages += read.json()
+        offset = read.headers["stream-next-offset"]
+        if "stream-up-to-date" in read.headers:
+            return messages
+
+
+@pytest.mark.slow
+def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    port = free_port()
+
+    async def main() -> int:
+        life = Life(tmp_path / "data", port)
+        limits = httpx.Limits(max_connections=200)
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}/v1/stream", limits=limits, timeout=20
+        ) as client:
+            for stream in range(STREAMS):
+                assert (await client.put(f"/kill/{stream}", headers=TEXT)).status_code == 201
+            producers = [Producer(f"p{number}", number % STREAMS) for number in range(STREAMS * 2)]
+            stop = asyncio.Event()
+            tasks = [asyncio.create_task(producer.run(client, stop)) for producer in producers]
+            for _ in range(KILLS):
+                await asyncio.sleep(rng.uniform(0.05, 0.8))
+                life.end(signal.SIGKILL)
+                life = Life(tmp_path / "data", port)
+            await asyncio.sleep(0.5)
+            stop.set()
+            await asyncio.gather(*tasks)
+            for stream in range(STREAMS):
+                messages = await read_all(client, f"/kill/{stream}")
+                for producer in producers:
+                    if producer.path == f"/kill/{stream}":
+                        numbers = [message["n"] for message in messages if message["from"] == producer.name]
+                        assert numbers == list(range(producer.acknowledged)), producer.name
+        assert life.end(signal.SIGTERM) == 0
+        return sum(producer.acknowledged for producer in producers)
+
+    acknowledged = asyncio.run(main())
+    assert acknowledged > 1000
+
+
+def test_a_second_server_is_told_at_once(tmp_path: Path) -> None:
+    life = Life(tmp_path / "data", free_port())
+    try:
+        started = time.monotonic()
+        second = subprocess.run(
+            [sys.executable, "-m", "headwater", "serve", "--data-dir", str(tmp_path / "data"), "--port", "0"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert second.returncode == 1
+        assert f"in use by process {life.process.pid}" in second.stderr
+        assert "Traceback" not in second.stderr
+        assert time.monotonic() - started < 5
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            assert life.end(signal.SIGTERM) == 0
