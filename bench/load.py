@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import multiprocessing
 import socket
+import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from bench.servers import Server
 
@@ -120,9 +124,10 @@ async def append_load(server: Server, streams: list[list[str]], body: bytes, sec
 
 
 def create_streams(server: Server, names: list[str]) -> None:
+    pipelined = 16 if server.name == "headwater" else 1  # the reference loses some of what is pipelined
     with socket.create_connection((server.host, server.port)) as sock:
-        for first in range(0, len(names), 16):
-            group = names[first : first + 16]
+        for first in range(0, len(names), pipelined):
+            group = names[first : first + pipelined]
             sock.sendall(b"".join(request("PUT", server, name) for name in group))
             answers = b""
             while answers.count(b"HTTP/1.1 2") < len(group) or not answers.endswith(b"\r\n\r\n"):
@@ -255,3 +260,32 @@ async def delivery_load(server: Server, name: str, subscribers: int, messages: i
     if len(delays) != messages * subscribers:
         raise RuntimeError(f"{len(delays)} of {messages * subscribers} messages arrived")
     return delays
+
+
+@contextlib.contextmanager
+def read_forever(server: Server, name: str, count: int) -> Iterator[Callable[[], float]]:
+    """Readers that catch up with a stream again and again, in one process of their own; their MB/s so far."""
+    stop = multiprocessing.Event()
+    size = multiprocessing.Value("Q", 0)
+    process = multiprocessing.Process(target=_readers, args=(server, name, count, stop, size), daemon=True)
+    process.start()
+    started_s = time.perf_counter()
+    try:
+        yield lambda: size.value / (time.perf_counter() - started_s) / 1e6
+    finally:
+        stop.set()
+        process.join()
+
+
+def _readers(server: Server, name: str, count: int, stop: Any, size: Any) -> None:
+    def read() -> None:
+        while not stop.is_set():
+            done, _ = read_all(server, name)
+            with size.get_lock():
+                size.value += done
+
+    threads = [threading.Thread(target=read) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

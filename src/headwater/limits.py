@@ -48,6 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 2.0
     expiry_sweep_s: float = 1.0
     commit_backlog_bytes: int = 64 * 1024 * 1024  # accepted and not yet durable; beyond it writers get 503
+    read_bytes_per_s_while_writing: int = 256 * 1024 * 1024  # all large reads together, while appends come in
     segment_bytes: int = 32 * 1024 * 1024  # of the journal; about what a restart replays and memory holds
     unfolded_segments_max: int = 6  # beyond it writers wait for the fold
     fold_idle_s: float = 2.0  # a journal left alone this long is folded whatever its size

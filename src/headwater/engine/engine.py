@@ -50,6 +50,9 @@ from headwater.types import Appended, Created, Deleted, Event, SoftDeleted, Stre
 log = logging.getLogger("headwater.engine")
 
 _WITH_BODY = (Append, Create)
+_EVICT_STEP = 500
+_LARGE_READ_BYTES = 64 * 1024
+_WRITING_MS = 50
 _RETRY = (("retry-after", "1"),)
 
 Key = TypeVar("Key", str, int)
@@ -97,6 +100,8 @@ class Engine:
         self._visible: dict[str, Stream] = {}  # by path, what readers find
         self._fatal = fatal
         self._stopping = False
+        self._written_ms = 0  # when a batch last became durable
+        self._read_turn_s = 0.0  # when the next large read may go
         self._sweeping: asyncio.Task[None] | None = None
         self._loads: set[asyncio.Task[None]] = set()
         self._loading: dict[object, asyncio.Future[StreamState | None]] = {}
@@ -273,6 +278,7 @@ class Engine:
 
     def _publish(self, entries: list[Entry]) -> None:
         news: dict[Stream, list[bytes]] = {}
+        self._written_ms = self.now_ms()
         for entry in entries:
             for event, stream in zip(entry.record, entry.streams, strict=True):
                 stream.pending -= 1
@@ -440,7 +446,20 @@ class Engine:
             room -= len(data)
             if start < stop or room <= 0:
                 break
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(data) >= _LARGE_READ_BYTES:
+            await self._give_way(len(data))
+        return data
+
+    async def _give_way(self, size_bytes: int) -> None:
+        """While appends come in, large reads share a bounded rate: they must not crowd out the writers."""
+        if self.now_ms() - self._written_ms > _WRITING_MS:
+            return
+        now_s = asyncio.get_running_loop().time()
+        turn_s = max(self._read_turn_s, now_s)
+        self._read_turn_s = turn_s + size_bytes / self.limits.read_bytes_per_s_while_writing
+        if turn_s > now_s:
+            await asyncio.sleep(turn_s - now_s)
 
     async def page(self, prefix: str, after: str, limit: int) -> tuple[list[Stream], str | None]:
         """A page of streams in path order, and where the next page goes on."""
@@ -489,19 +508,24 @@ class Engine:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.limits.expiry_sweep_s)
-            self._evict()
+            await self._evict()
             try:
                 for path in await self._store.due(self.now_ms(), 1000):
                     await self.execute(Expire(path, self.now_ms()))
             except HeadwaterError as error:
                 log.warning("expiring streams failed, trying again: %s", error)
 
-    def _evict(self) -> None:
+    async def _evict(self) -> None:
         """Let go of streams that nobody used since the last look, if too many are loaded; the store has them."""
         excess = len(self._view.ids) - self.limits.streams_loaded_max
         if excess <= 0:
             return
-        for stream in list(self._view.ids.values()):
+        for count, stream_id in enumerate(list(self._view.ids)):
+            if count % _EVICT_STEP == _EVICT_STEP - 1:
+                await asyncio.sleep(0)
+            stream = self._view.ids.get(stream_id)
+            if stream is None:
+                continue
             if stream.used:
                 stream.used = False
             elif not stream.pending and stream.live_tail is None and stream.gone is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ INDEX_NAME = "index.db"
 FOLD_LOCK = "fold.lock"
 LOCK_WAIT_S = 10.0
 _SHRINK_PAGES = 256
+_NICE = 10
 
 
 class FoldWorker:
@@ -72,6 +74,7 @@ class FoldWorker:
 
 def main(directory: Path) -> None:
     _end_with_parent()
+    os.nice(_NICE)  # it can wait; requests cannot
     lock = Lock(directory / FOLD_LOCK, wait_s=LOCK_WAIT_S)
     worker = FoldWorker(directory)
     for line in sys.stdin:

@@ -8,7 +8,6 @@ made again is recognised.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from headwater import limits
 from headwater.errors import InvalidOffsetError, OffsetGoneError
@@ -22,12 +21,7 @@ _SYNTAX = re.compile(rf"([0-9]{{{limits.OFFSET_DIGITS}}})_([0-9]{{{limits.OFFSET
 
 
 def format_offset(incarnation: int, position: int) -> str:
-    return _prefix(incarnation) + str(position).zfill(limits.OFFSET_DIGITS)
-
-
-@lru_cache(maxsize=65_536)
-def _prefix(incarnation: int) -> str:
-    return str(incarnation).zfill(limits.OFFSET_DIGITS) + "_"
+    return f"{str(incarnation).zfill(limits.OFFSET_DIGITS)}_{str(position).zfill(limits.OFFSET_DIGITS)}"
 
 
 def check_offset(token: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
@@ -11,9 +12,14 @@ from headwater.errors import InvalidPathError
 RESERVED = "__ds"
 
 
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_~!$&'()*+,;=:@-][A-Za-z0-9_~!$&'()*+,;=:@.-]*(?:/(?!$)|$))+")
+
+
 @lru_cache(maxsize=65_536)
 def parse_path(raw: str) -> str:
     """The stream path in the part of a URL after the stream root, percent-encoded as it arrived."""
+    if len(raw) <= limits.PATH_SEGMENT_BYTES_MAX and _PLAIN.fullmatch(raw):
+        return raw
     lowered = raw.lower()
     if "%2f" in lowered or "%5c" in lowered or "\\" in raw:
         raise InvalidPathError("an encoded slash or a backslash cannot be part of a segment")

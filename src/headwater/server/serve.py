@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import signal
@@ -28,9 +29,19 @@ STOP_GRACE_S = 5.0
 def serve(data_dir: Path | None, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
     store = MemoryStore() if data_dir is None else open_store(data_dir, limits)
+    _keep_freed_memory()
     gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
     return uvloop.run(_serve(store, host, port, limits, ready))
+
+
+def _keep_freed_memory() -> None:
+    """Reads come and go in megabytes. Where glibc would give each back to the kernel and fault in another, which
+    costs more than the read, keep up to 64 MiB at hand, and in one arena for all threads."""
+    with contextlib.suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in ((-8, 1), (-1, 64 << 20), (-3, 16 << 20)):  # arenas, trim, mmap threshold
+            mallopt(parameter, value)
 
 
 async def _serve(store: Store, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:

@@ -43,6 +43,7 @@ log = logging.getLogger("headwater.store")
 T = TypeVar("T")
 
 _MAINTAIN_S = 0.25
+_FORGET_STEP = 500
 
 
 class Runner(Protocol):
@@ -121,22 +122,27 @@ class _Unfolded:
             self.paths[state.path] = None
         self._buried.setdefault(segment, []).append(state)
 
-    def forget(self, segment: int) -> None:
-        """A segment is folded: let go of whatever no later one touched."""
-        for stream_id in self._touched.pop(segment, ()):
-            runs = self.runs.get(stream_id)
-            if runs is not None and runs[0][0] == segment:
-                runs.popleft()
-                if not runs:
-                    del self.runs[stream_id]
-            if self._last.get(stream_id) == segment:
-                del self._last[stream_id]
-                state = self.states.pop(stream_id, None)
-                if state is not None and self.paths.get(state.path) == stream_id:
-                    del self.paths[state.path]
+    async def forget(self, segment: int) -> None:
+        """A segment is folded: let go, a little at a time, of whatever no later one touched."""
+        for count, stream_id in enumerate(self._touched.pop(segment, ())):
+            if count % _FORGET_STEP == _FORGET_STEP - 1:
+                await asyncio.sleep(0)
+            self._forget_stream(stream_id, segment)
         for state in self._buried.pop(segment, ()):
             self.deleted.discard(state.id)
             if state.path in self.paths and self.paths[state.path] is None:
+                del self.paths[state.path]
+
+    def _forget_stream(self, stream_id: int, segment: int) -> None:
+        runs = self.runs.get(stream_id)
+        if runs is not None and runs[0][0] == segment:
+            runs.popleft()
+            if not runs:
+                del self.runs[stream_id]
+        if self._last.get(stream_id) == segment:
+            del self._last[stream_id]
+            state = self.states.pop(stream_id, None)
+            if state is not None and self.paths.get(state.path) == stream_id:
                 del self.paths[state.path]
 
     def due(self, now_ms: int, limit: int) -> list[StreamState]:
@@ -319,7 +325,7 @@ class EmbeddedStore:
                 number = self._sealed[0]
                 await self._folder.fold(number)
                 self._sealed.popleft()
-                self._unfolded.forget(number)
+                await self._unfolded.forget(number)
                 self._journal.recycle(number)
                 self._release_held()
         except IndexFullError as error:

@@ -1,0 +1,31 @@
+"""`python -m bench`: every bench, or those named.
+
+python -m bench [memory] [durable] [--seconds 5] [--out bench/results]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bench.report import save, table
+from bench.server_bench import Bench, run_durable, run_memory
+
+BENCHES = {"memory": run_memory, "durable": run_durable}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("benches", nargs="*", choices=[*BENCHES, []], help="which to run; all if none is named")
+    parser.add_argument("--seconds", type=float, default=5, help="how long each load lasts")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"))
+    arguments = parser.parse_args()
+    for name in arguments.benches or BENCHES:
+        bench = Bench(arguments.seconds, lambda line: print(line, flush=True))
+        BENCHES[name](bench)
+        save(name, bench.rows, arguments.out)
+        print(f"\n{table(bench.rows)}\n")
+
+
+if __name__ == "__main__":
+    main()
