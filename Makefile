@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NODE_DIR := tests/node
 
-.PHONY: setup run test test-fast lint bench lock clean
+.PHONY: setup run test test-fast simulate lint bench soak lock clean
 
 setup: $(VENV)/setup.stamp
 
@@ -21,13 +21,18 @@ $(NODE_DIR)/node_modules/.stamp: $(NODE_DIR)/package-lock.json | $(VENV)/setup.s
 	touch $@
 
 run: setup
-	$(BIN)/headwater serve --memory
+	$(BIN)/headwater serve
 
 test: setup $(NODE_DIR)/node_modules/.stamp
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m pytest
 
 test-fast: setup
 	$(BIN)/python -m pytest -m "not slow" tests/unit tests/contract
+
+# Seeded crashes of a simulated machine: make simulate SEEDS=5000
+SEEDS ?= 2000
+simulate: setup
+	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/fault/test_simulation.py -k promise --timeout 0
 
 lint: setup
 	$(BIN)/ruff check .
@@ -37,6 +42,9 @@ lint: setup
 
 bench: setup $(NODE_DIR)/node_modules/.stamp
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m bench
+
+soak: setup
+	$(BIN)/python -m bench.soak
 
 lock: setup
 	$(BIN)/python -m pip install --quiet uv

@@ -128,7 +128,8 @@ def test_reads_come_in_bounded_pieces(client: httpx.Client, path: str) -> None:
         offset = next_offset(read)
         if "stream-up-to-date" in read.headers:
             break
-    assert (messages, pieces) == (50_000, 3)
+    assert messages == 50_000
+    assert 3 <= pieces <= 5  # of 2 MiB each, but for one that ends where the journal begins
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""Restart with very many streams: how long until it serves, how much memory, how fast the first reads.
+
+python -m bench.restart [--streams 1000000] [--bytes 10000] [--out bench/results/restart.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import uvloop
+
+from bench.load import call, percentile
+from bench.machine import describe_machine
+from bench.servers import headwater
+from headwater.engine.opening import open_store
+from headwater.limits import Limits
+from headwater.protocol.stream import evolve
+from headwater.store.contract import Commit
+from headwater.types import ContentKind, Created
+
+BATCH = 500
+
+
+async def build(directory: Path, streams: int, size: int) -> None:
+    """Make the streams through the store itself, as fast as it folds them."""
+    limits = Limits(fold_idle_s=0.5)
+    store = open_store(directory, limits)
+    await store.start()
+    data = random.Random(1).randbytes(size)
+    for first in range(1, streams + 1, BATCH):
+        batch = []
+        for number in range(first, min(first + BATCH, streams + 1)):
+            event = Created(
+                id=number,
+                path=f"restart/{number:08d}",
+                content_type="application/octet-stream",
+                kind=ContentKind.BINARY,
+                at_ms=1,
+                data=data,
+            )
+            state = evolve(None, event)
+            if state is not None:
+                batch.append(Commit((event,), (state,)))
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        store.commit(batch, lambda error, d=durable: d.set_exception(error) if error else d.set_result(None))
+        await durable
+    while any((directory / "journal").glob("0*.journal")):  # noqa: ASYNC110 - the fold is another process
+        await asyncio.sleep(0.2)
+    await store.close()
+
+
+def measure(directory: Path, streams: int) -> dict[str, float]:
+    started_s = time.perf_counter()
+    with headwater("--data-dir", str(directory)) as server:
+        ready_s = time.perf_counter() - started_s
+        memory = server.memory_bytes()
+        rng = random.Random(2)
+        delays = []
+        for _ in range(2_000):
+            before_s = time.perf_counter()
+            answer = call(server, "GET", f"restart/{rng.randint(1, streams):08d}")
+            delays.append(time.perf_counter() - before_s)
+            if b"200 OK" not in answer[:20]:
+                raise RuntimeError(answer[:200])
+    return {
+        "start_s": round(ready_s, 3),
+        "memory_mb": round(memory / 1e6, 1),
+        "first_read_p50_ms": round(percentile(delays, 0.5) * 1000, 3),
+        "first_read_p99_ms": round(percentile(delays, 0.99) * 1000, 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=1_000_000)
+    parser.add_argument("--bytes", type=int, default=10_000, help="of each stream")
+    parser.add_argument("--out", type=Path, default=Path("bench/results/restart.json"))
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as parent:
+        directory = Path(parent) / "data"
+        started_s = time.perf_counter()
+        uvloop.run(build(directory, arguments.streams, arguments.bytes))
+        size = (directory / "index.db").stat().st_size
+        result = {
+            "streams": arguments.streams,
+            "bytes_each": arguments.bytes,
+            "build_s": round(time.perf_counter() - started_s, 1),
+            "index_bytes": size,
+            "index_bytes_per_stream_beyond_data": round(size / arguments.streams - arguments.bytes),
+            **measure(directory, arguments.streams),
+        }
+    print(json.dumps(result, indent=1))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps({"machine": describe_machine(), **result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
