@@ -100,6 +100,7 @@ class Engine:
         self._visible: dict[str, Stream] = {}  # by path, what readers find
         self._fatal = fatal
         self._stopping = False
+        self._evicted = 0  # how many streams were let go of
         self._written_ms = 0  # when a batch last became durable
         self._read_turn_s = 0.0  # when the next large read may go
         self._sweeping: asyncio.Task[None] | None = None
@@ -176,12 +177,15 @@ class Engine:
 
     async def _load_and_decide(self, command: Command, answered: Answered) -> None:
         try:
-            state = await self._load(command.path)
-            if isinstance(command, Create) and command.fork is not None:
-                await self._load(command.fork.source)
-                command = await self._with_record(command)
-            while state is not None and state.fork is not None:
-                state = await self._load_id(state.fork.source_id)
+            evicted = None
+            while evicted != self._evicted:  # else something needed may have been let go of meanwhile
+                evicted = self._evicted
+                state = await self._load(command.path)
+                if isinstance(command, Create) and command.fork is not None:
+                    await self._load(command.fork.source)
+                    command = await self._with_record(command)
+                while state is not None and state.fork is not None:
+                    state = await self._load_id(state.fork.source_id)
         except HeadwaterError as error:
             answered(error)
         except Exception as error:
@@ -342,6 +346,7 @@ class Engine:
 
     def _stop_for(self, error: BaseException) -> None:
         self._stopping = True
+        log.critical("no more writes are taken, since what is durable is in doubt: %s", error)
         if self._fatal is not None:
             self._fatal(error)
 
@@ -510,8 +515,8 @@ class Engine:
             await asyncio.sleep(self.limits.expiry_sweep_s)
             await self._evict()
             try:
-                for path in await self._store.due(self.now_ms(), 1000):
-                    await self.execute(Expire(path, self.now_ms()))
+                due = await self._store.due(self.now_ms(), 1000)
+                await asyncio.gather(*[self.execute(Expire(path, self.now_ms())) for path in due])
             except HeadwaterError as error:
                 log.warning("expiring streams failed, trying again: %s", error)
 
@@ -531,6 +536,7 @@ class Engine:
             elif not stream.pending and stream.live_tail is None and stream.gone is None:
                 self._view.remove(stream)
                 del self._visible[stream.state.path]
+                self._evicted += 1
                 excess -= 1
                 if excess <= 0:
                     return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sqlite3
 import sys
 from pathlib import Path
@@ -73,6 +74,9 @@ class FoldWorker:
 
 
 def main(directory: Path) -> None:
+    # The server's signals reach its whole group; only the server decides when to stop, by ending our input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _end_with_parent()
     os.nice(_NICE)  # it can wait; requests cannot
     lock = Lock(directory / FOLD_LOCK, wait_s=LOCK_WAIT_S)
@@ -87,7 +91,6 @@ def _end_with_parent() -> None:
     """Where the kernel offers it, be killed with the server instead of noticing later."""
     if sys.platform == "linux":
         import ctypes
-        import signal
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

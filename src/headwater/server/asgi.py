@@ -142,7 +142,7 @@ class App:
         limit = self._limits.body_bytes_max
         too_large = BodyTooLargeError(f"a body may have {limit} bytes")
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > limit:
+        if length.isdecimal() and int(length) > limit:
             raise too_large
         parts: list[bytes] = []
         size = 0

@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
             self._reject(HeadersTooLargeError(self._header_limit()))
             return
         length = given.get("content-length")
-        if length is not None and length.isdigit() and int(length) > limits.body_bytes_max:
+        if length is not None and length.isdecimal() and int(length) > limits.body_bytes_max:
             self._reject(BodyTooLargeError(self._body_limit()))
         elif "expect" in given and self._rejected is None and self._transport is not None:
             self._transport.write(_CONTINUE)
@@ -230,7 +230,9 @@ class Connection(asyncio.Protocol):
         self._current = request
         self._keep_alive = keep_alive
         self.deadline_s = _NEVER_S
-        self._task = self._edge.handlers.dispatch(request, self._respond)
+        task = self._edge.handlers.dispatch(request, self._respond)
+        if task is not None:  # else it was answered, and perhaps the next one has a task already
+            self._task = task
 
     def _respond(self, response: Response) -> None:
         self._task = None

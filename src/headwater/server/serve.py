@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import logging
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,6 @@ from headwater.server.handlers import Handlers
 from headwater.server.native import NativeEdge
 from headwater.store.contract import Store
 from headwater.store.memory import MemoryStore
-
-log = logging.getLogger("headwater.server")
 
 STOP_GRACE_S = 5.0
 
@@ -49,7 +46,6 @@ async def _serve(store: Store, host: str, port: int, limits: Limits, ready: Call
     failures: list[BaseException] = []
 
     def fatal(error: BaseException) -> None:
-        log.critical("stopping, since what is durable is in doubt: %s", error)
         failures.append(error)
         stop.set()
 
