@@ -14,10 +14,11 @@ $(VENV)/setup.stamp: requirements/dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# Node serves only the official suites and the interop tests; a machine without it gets it from PyPI.
+# Node serves only the official suites and the interop tests; a machine without it gets it from PyPI. Not `npm ci`: it
+# wants the optional packages of every other platform in the lock file, which npm does not always write there.
 $(NODE_DIR)/node_modules/.stamp: $(NODE_DIR)/package-lock.json | $(VENV)/setup.stamp
 	command -v npm >/dev/null || $(BIN)/python -m pip install --quiet --require-hashes -r requirements/node.lock
-	cd $(NODE_DIR) && PATH="$$PATH:$(CURDIR)/$(BIN)" npm ci --no-audit --no-fund --loglevel=error
+	cd $(NODE_DIR) && PATH="$$PATH:$(CURDIR)/$(BIN)" npm install --no-save --no-audit --no-fund --loglevel=error
 	touch $@
 
 run: setup
