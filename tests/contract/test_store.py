@@ -227,3 +227,16 @@ def test_what_may_have_expired_is_due(run: Run) -> None:
         assert await bench.store.due(4900, 10) == ["ttl"]
 
     run(body)
+
+
+def test_pages_skip_what_was_deleted_and_nothing_else(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit(*[(created(number + 1, f"a{number}"),) for number in range(6)])
+        await bench.commit((Deleted(1),), (Deleted(2),), (created(7, "z0"),), (created(8, "z1"),))
+        seen, after = [], ""
+        while page := await bench.store.page("", after, 2):
+            seen += [state.path for state in page]
+            after = page[-1].path
+        assert seen == ["a2", "a3", "a4", "a5", "z0", "z1"]
+
+    run(body)

@@ -40,7 +40,7 @@ def test_a_seed_is_a_run(seed: int) -> None:
 
 def test_the_seeds_reach_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str] = set()
-    for name in ("_refusal", "_read_index", "_fold", "_roll", "_reclaim", "_release_held"):
+    for name in ("_refuse", "_read_index", "_fold", "_roll", "_reclaim", "_release_held"):
         original = getattr(EmbeddedStore, name)
 
         def spy(self: EmbeddedStore, *arguments: object, _name: str = name, _original: object = original) -> object:
@@ -52,7 +52,7 @@ def test_the_seeds_reach_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(journal, "_find_batch", lambda data, *more: torn.append(any(data[more[0] : more[0] + 600])))
     for seed in range(45):
         History(seed).run()
-    assert seen == {"_refusal", "_read_index", "_fold", "_roll", "_reclaim", "_release_held"}
+    assert seen == {"_refuse", "_read_index", "_fold", "_roll", "_reclaim", "_release_held"}
     assert any(torn)  # a batch that was broken off, and not just the end of the journal
 
 

@@ -187,7 +187,7 @@ class Engine:
                 while state is not None and state.fork is not None:
                     state = await self._load_id(state.fork.source_id)
         except HeadwaterError as error:
-            answered(error)
+            self._answer_when_certain(command, error, answered)
         except Exception as error:
             log.exception("loading for %s failed", type(command).__name__)
             answered(_internal(error))
@@ -196,14 +196,18 @@ class Engine:
 
     async def _with_record(self, command: Create) -> Create:
         """A fork with a sub-offset looks into the source's record at its offset: fetch that record."""
-        fork = command.fork
-        if fork is None or fork.sub_offset == 0 or self._view.at(command.path) is not None:
+        fork, existing = command.fork, self._view.at(command.path)
+        if fork is None or (existing is not None and not is_expired(existing, command.now_ms)):
             return command
         source = fork_source(self._view, fork, command.now_ms)
         anchor = fork_anchor(source, fork)
         stream = self._view.ids[source.id]
-        record = await self.read(stream, anchor, stream.tail, 1)
-        return msgspec.structs.replace(command, fork=msgspec.structs.replace(fork, record=record))
+        await self.check_boundary(stream, anchor)
+        if fork.sub_offset:
+            record = await self.read(stream, anchor, stream.tail, 1)
+            fork = msgspec.structs.replace(fork, record=record)
+        # An id of its own time: a fork's must be larger than its source's, whenever that was made.
+        return msgspec.structs.replace(command, fork=fork, stream_id=self.new_id())
 
     def _decide(self, command: Command, answered: Answered) -> None:
         committer = self._committer
@@ -226,26 +230,33 @@ class Engine:
             answered(error)
             return
         except HeadwaterError as error:
-            self._answer_when_certain(command.path, error, answered)
+            self._answer_when_certain(command, error, answered)
             return
         except Exception as error:
             log.exception("deciding %s failed", type(command).__name__)
             answered(_internal(error))
             return
         if not decision.events:
-            self._touch(stream, command.now_ms)
-            self._answer_when_certain(command.path, decision.reply, answered)
+            if not isinstance(command, Expire):
+                self._touch(stream, command.now_ms)
+            self._answer_when_certain(command, decision.reply, answered)
             return
         streams = tuple([self._evolve(event) for event in decision.events])
         committer.add(Entry(decision.events, streams, decision.reply, answered), size_bytes)
 
-    def _answer_when_certain(self, path: str, answer: Answer, answered: Answered) -> None:
-        stream = self._view.paths.get(path)
-        uncertain = stream.pending if stream is not None else path in self._visible
+    def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
+        uncertain = self._is_uncertain(command.path)
+        if isinstance(command, Create) and command.fork is not None:
+            uncertain = uncertain or self._is_uncertain(command.fork.source)
         if uncertain and self._committer is not None:
             self._committer.add(Entry((), (), answer, answered))
         else:
             answered(answer)
+
+    def _is_uncertain(self, path: str) -> bool:
+        """Whether what writers see at a path is not durable yet."""
+        stream = self._view.paths.get(path)
+        return stream.pending > 0 if stream is not None else path in self._visible
 
     def _evolve(self, event: Event) -> Stream:
         """Move the newest state on; readers do not see it yet."""
@@ -294,8 +305,7 @@ class Engine:
                 else:
                     self._publish_life(event, stream)
         for entry in entries:
-            if entry.answered is not None:
-                entry.answered(entry.answer)
+            _answer(entry, entry.answer)
         for stream, parts in news.items():
             self._tell(stream, b"".join(parts))
 
@@ -305,14 +315,14 @@ class Engine:
             stream.closed = event.closed
             self._visible[event.path] = stream
         elif isinstance(event, SoftDeleted):
-            self._bury(stream, StreamGoneError("the stream was deleted; forks still read its data"))
+            self._bury(stream, _soft_deleted)
         elif isinstance(event, Deleted):
-            self._bury(stream, StreamNotFoundError("the stream was deleted"))
+            self._bury(stream, _deleted)
             if self._visible.get(stream.state.path) is stream:
                 del self._visible[stream.state.path]
 
-    def _bury(self, stream: Stream, error: HeadwaterError) -> None:
-        stream.gone = error
+    def _bury(self, stream: Stream, gone: Callable[[], HeadwaterError]) -> None:
+        stream.gone = gone
         if stream.live_tail is not None:
             stream.live_tail.end()
 
@@ -340,8 +350,7 @@ class Engine:
         if self._committer is not None:
             entries = entries + self._committer.withdraw()
         for entry in entries:
-            if entry.answered is not None:
-                entry.answered(_internal(error))
+            _answer(entry, _internal(error))
         self._stop_for(error)
 
     def _stop_for(self, error: BaseException) -> None:
@@ -364,8 +373,7 @@ class Engine:
                 stream.state, stream.pending = state, 0
                 self._view.add(stream)
         for entry in entries:
-            if entry.answered is not None:
-                entry.answered(StorageFullError(str(error), headers=_RETRY))
+            _answer(entry, StorageFullError(str(error), headers=_RETRY))
 
     # Loading
 
@@ -402,7 +410,7 @@ class Engine:
             self._view.add(stream)
             self._visible[state.path] = stream
             if state.soft_deleted:
-                stream.gone = StreamGoneError("the stream was deleted; forks still read its data")
+                stream.gone = _soft_deleted
             return state
         finally:
             del self._loading[key]
@@ -427,7 +435,7 @@ class Engine:
 
     def check_alive(self, stream: Stream, now_ms: int) -> None:
         if stream.gone is not None:
-            raise stream.gone
+            raise stream.gone()
         if is_expired(stream.state, now_ms):
             if stream.state.forks:
                 raise StreamGoneError("the stream expired; forks still read its data")
@@ -443,7 +451,7 @@ class Engine:
             except UnalignedReadError:
                 raise InvalidOffsetError("the offset lies inside a record; use one that the server gave") from None
             except LookupError:
-                raise stream.gone or StreamNotFoundError("the stream was deleted") from None
+                raise _deleted() if stream.gone is None else stream.gone() from None
             if parts and len(data) > room:
                 break
             parts.append(data)
@@ -455,6 +463,11 @@ class Engine:
         if len(data) >= _LARGE_READ_BYTES:
             await self._give_way(len(data))
         return data
+
+    async def check_boundary(self, stream: Stream, position: int) -> None:
+        """Refuse a position inside a record: nothing may be cut there."""
+        if 0 < position < stream.tail:
+            await self.read(stream, position, stream.tail, 1)
 
     async def _give_way(self, size_bytes: int) -> None:
         """While appends come in, large reads share a bounded rate: they must not crowd out the writers."""
@@ -513,12 +526,14 @@ class Engine:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.limits.expiry_sweep_s)
-            await self._evict()
             try:
+                await self._evict()
                 due = await self._store.due(self.now_ms(), 1000)
                 await asyncio.gather(*[self.execute(Expire(path, self.now_ms())) for path in due])
             except HeadwaterError as error:
                 log.warning("expiring streams failed, trying again: %s", error)
+            except Exception:
+                log.exception("housekeeping failed, trying again")
 
     async def _evict(self) -> None:
         """Let go of streams that nobody used since the last look, if too many are loaded; the store has them."""
@@ -540,6 +555,23 @@ class Engine:
                 excess -= 1
                 if excess <= 0:
                     return
+
+
+def _answer(entry: Entry, answer: Answer) -> None:
+    """Answer one; whatever goes wrong with it is not the others' concern."""
+    if entry.answered is not None:
+        try:
+            entry.answered(answer)
+        except Exception:
+            log.exception("an answer could not be given")
+
+
+def _deleted() -> HeadwaterError:
+    return StreamNotFoundError("the stream was deleted")
+
+
+def _soft_deleted() -> HeadwaterError:
+    return StreamGoneError("the stream was deleted; forks still read its data")
 
 
 def _owners(state: StreamState, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -52,9 +52,17 @@ def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
 
 
 def _claim(directory: Path) -> None:
-    if any(path.name != _OWNER_LOCK for path in directory.iterdir()):
+    begun = {_OWNER_LOCK, JOURNAL_DIR, f"{_FORMAT_NAME}.new"}
+    if any(path.name not in begun for path in directory.iterdir()):
         raise UnknownFormatError(f"{directory} is not empty and not a Headwater data directory")
-    (directory / _FORMAT_NAME).write_text(FORMAT)
+    (directory / JOURNAL_DIR).mkdir(exist_ok=True)
+    disk = RealDisk(directory)
+    file = disk.open(f"{_FORMAT_NAME}.new")
+    file.write(0, FORMAT.encode())
+    file.sync()
+    file.close()
+    disk.rename(f"{_FORMAT_NAME}.new", _FORMAT_NAME)
+    disk.sync_names()
 
 
 def check_format(directory: Path) -> None:
@@ -79,8 +87,9 @@ def salvage_directory(directory: Path) -> Salvage:
     lock = _own(directory)
     connection = index.connect(directory / INDEX_NAME, write=False)
     try:
-        folded = index.IndexReader(connection).meta().folded_segment
-        return salvage(RealDisk(directory / JOURNAL_DIR), folded, lambda: secrets.randbits(32))
+        meta = index.IndexReader(connection).meta()
+        disk = RealDisk(directory / JOURNAL_DIR)
+        return salvage(disk, meta.folded_segment, meta.folded_sequence, lambda: secrets.randbits(32))
     finally:
         connection.close()
         lock.release()
@@ -93,7 +102,7 @@ def back_up(directory: Path, target: Path, progress: Callable[[int, int], None])
         raise FileExistsError(errno.EEXIST, "exists and is not empty", str(target))
     backup.copy_journal(directory / JOURNAL_DIR, target / JOURNAL_DIR)
     folded = backup.copy_index(directory / INDEX_NAME, target / INDEX_NAME, progress)
-    backup.drop_folded(target / JOURNAL_DIR, folded)
+    backup.finish_journal(target / JOURNAL_DIR, folded, lambda: secrets.randbits(32))
     (target / _FORMAT_NAME).write_text(FORMAT)
     backup.sync_tree(target)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headwater.engine.tails import Tail
 from headwater.errors import HeadwaterError
 from headwater.types import StreamState
@@ -15,7 +17,7 @@ class Stream:
         self.tail = state.tail if durable else state.start  # readers see this much
         self.closed = state.closed and durable
         self.pending = 0  # accepted records that are not yet durable
-        self.gone: HeadwaterError | None = None  # what readers find once the stream is deleted
+        self.gone: Callable[[], HeadwaterError] | None = None  # what readers find once the stream is deleted
         self.live_tail: Tail | None = None
         self.used = True  # since the engine last looked for streams to let go of
         self.touched_ms = state.accessed_ms  # the last renewal that was recorded

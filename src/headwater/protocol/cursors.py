@@ -12,7 +12,7 @@ def interval_at(now_ms: int) -> int:
 def next_cursor(echoed: str | None, now_ms: int, entropy: float) -> int:
     """The cursor to give a reader that echoed one; `entropy` in [0, 1) places the jitter."""
     current = interval_at(now_ms)
-    if not echoed or not echoed.isascii() or not echoed.isdigit() or len(echoed) > limits.OFFSET_DIGITS:
+    if not echoed or not echoed.isascii() or not echoed.isdigit():
         return current
     if int(echoed) < current:
         return current

@@ -12,17 +12,13 @@ def encoded(tag: str, encoding: str) -> str:
     return f'{tag[:-1]}:{encoding}"'
 
 
-def matches(if_none_match: str, tag: str) -> bool:
-    """Whether a validator names this read, in whatever encoding it was delivered."""
+def matched(if_none_match: str, tag: str) -> str | None:
+    """The tag by which a validator names this read, in whatever encoding it was delivered; None if it does not."""
     if if_none_match.strip() == "*":
-        return True
-    bare = tag[:-1]
+        return tag
+    variants = {tag, *[encoded(tag, encoding) for encoding in ("gzip", "deflate", "br", "zstd")]}
     for candidate in if_none_match.split(","):
         known = candidate.strip().removeprefix("W/")
-        if known == tag or known in _encodings_of(bare):
-            return True
-    return False
-
-
-def _encodings_of(bare: str) -> tuple[str, ...]:
-    return tuple(f'{bare}:{encoding}"' for encoding in ("gzip", "deflate", "br", "zstd"))
+        if known in variants:
+            return known
+    return None

@@ -115,7 +115,7 @@ def _instant(value: str) -> int:
     if not _RFC3339.fullmatch(value):
         raise InvalidHeaderError(f"Stream-Expires-At must be an RFC 3339 timestamp, got {value[:80]!r}")
     try:
-        moment = datetime.fromisoformat(value.upper())
+        moment = datetime.fromisoformat(value.upper()).astimezone(UTC)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         raise InvalidHeaderError(f"Stream-Expires-At names no moment: {value[:80]!r}") from None

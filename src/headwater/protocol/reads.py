@@ -54,10 +54,13 @@ def parse_read(query: str) -> ReadQuery:
         check_offset(offset)
     elif mode is not Live.NO:
         raise InvalidQueryError(f"live={mode.value} needs an offset")
+    cursor = found.get("cursor")
+    if cursor is not None and len(cursor) > limits.CURSOR_LENGTH_MAX:
+        raise InvalidQueryError(f"cursor is longer than {limits.CURSOR_LENGTH_MAX} characters")
     until = found.get("until")
     if until is not None and check_offset(until) in (BEGINNING, NOW):
         raise InvalidOffsetError("until must be an offset the server gave")
-    return ReadQuery(offset or BEGINNING, mode, found.get("cursor"), until)
+    return ReadQuery(offset or BEGINNING, mode, cursor, until)
 
 
 def wrap(kind: ContentKind, data: bytes) -> tuple[bytes | memoryview, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
+from urllib.parse import quote, unquote
 
 from headwater.engine import Engine
 from headwater.engine.tails import Update
@@ -42,6 +43,7 @@ class App:
         self._open_store = store
         self._handlers: Handlers | None = None
         self._starting: asyncio.Task[Handlers] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -55,15 +57,22 @@ class App:
 
     async def start(self) -> Handlers:
         """Start once, whoever asks first."""
+        loop = asyncio.get_running_loop()
+        if self._starting is None:
+            self._loop, self._starting = loop, asyncio.create_task(self._start())
+        elif self._loop is not loop:
+            raise RuntimeError("this app was started on another event loop; give each loop an app of its own")
         if self._handlers is not None:
             return self._handlers
-        if self._starting is None:
-            self._starting = asyncio.create_task(self._start())
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> Handlers:
-        engine = Engine(self._open_store(), self._limits)
-        await engine.start()
+        try:
+            engine = Engine(self._open_store(), self._limits)
+            await engine.start()
+        except BaseException:
+            self._starting = None  # the next request may find the cause gone
+            raise
         self._handlers = Handlers(engine)
         return self._handlers
 
@@ -76,7 +85,11 @@ class App:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                await self.start()
+                try:
+                    await self.start()
+                except Exception as error:  # noqa: BLE001 - the server is told, and stops
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.stop()
@@ -120,9 +133,8 @@ class App:
 
     async def _request(self, scope: Scope, receive: Receive) -> Request:
         headers = _read_headers(scope["headers"], self._limits)
-        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-        mount: str = scope.get("root_path", "").rstrip("/")
-        path = raw_path.partition(b"?")[0].decode("latin-1").removeprefix(mount)
+        raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+        mount, path = _split_mount(scope.get("root_path", ""), raw_path.partition(b"?")[0].decode("latin-1"))
         query: bytes = scope.get("query_string", b"")
         if len(raw_path) + len(query) > self._limits.url_bytes_max:
             raise UrlTooLongError(f"the URL may have {self._limits.url_bytes_max} bytes")
@@ -223,6 +235,16 @@ class _Sink:
             await asyncio.wait((news, leaving), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
+
+
+def _split_mount(root_path: str, raw_path: str) -> tuple[str, str]:
+    """The mount point as it stands in the URL, and the path below it. The one is given decoded, the other is not."""
+    depth = root_path.rstrip("/").count("/")
+    segments = raw_path.split("/")
+    mount = "/".join(segments[: depth + 1])
+    if unquote(mount) != root_path.rstrip("/"):
+        return "", raw_path  # a server that leaves the mount point out of the path
+    return mount, "/" + "/".join(segments[depth + 1 :])
 
 
 async def _until_disconnected(receive: Receive) -> None:

@@ -15,11 +15,17 @@ import msgspec
 from headwater import limits as bounds
 from headwater.engine import Engine, Stream
 from headwater.engine.committer import Answer
-from headwater.errors import HeadwaterError, InternalError, InvalidHeaderError, InvalidQueryError
+from headwater.errors import (
+    HeadwaterError,
+    InternalError,
+    InvalidHeaderError,
+    InvalidQueryError,
+    StreamNotFoundError,
+)
 from headwater.protocol import headers, offsets
 from headwater.protocol.content import check_content_type
 from headwater.protocol.cursors import next_cursor
-from headwater.protocol.etags import encoded, etag, matches
+from headwater.protocol.etags import encoded, etag, matched
 from headwater.protocol.paths import quote_path
 from headwater.protocol.reads import Live, ReadQuery, cache_control, parse_query, parse_read, wrap
 from headwater.protocol.stream import Append, Create, Delete, ForkRequest, Reply
@@ -162,17 +168,23 @@ class Handlers:
         stream = await self.engine.find(path, renew=True)
         position = offsets.resolve(stream.state, query.offset, stream.tail)
         until = None if query.until is None else offsets.resolve(stream.state, query.until, stream.tail)
+        if until is not None:
+            await self.engine.check_boundary(stream, until)
         if query.live is Live.SSE:
-            return await self._feed(stream, query, position, until)
+            return await self._feed(path, stream, query, position, until)
         if query.live is Live.LONG_POLL and (until is None or position < until):
             await self.engine.wait(stream, position, self.engine.limits.long_poll_s)
             self.engine.check_alive(stream, self.engine.now_ms())
         return await self._piece(request, stream, query, position, until)
 
-    async def _feed(self, stream: Stream, query: ReadQuery, position: int, until: int | None) -> Response:
+    async def _feed(self, path: str, stream: Stream, query: ReadQuery, position: int, until: int | None) -> Response:
         engine = self.engine
         end = stream.tail if until is None else until
         first = await engine.read(stream, position, end, engine.limits.sse_chunk_bytes)
+        found = await engine.find(path, renew=True)  # again: the engine may have let go of it during the read
+        if found.id != stream.id:
+            raise StreamNotFoundError("the stream was deleted")
+        stream = found
         cursor = next_cursor(query.cursor, engine.now_ms(), engine.entropy())
         given = [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
         if stream.state.kind is ContentKind.BINARY:
@@ -205,11 +217,13 @@ class Handlers:
             found += [("content-type", state.content_type), _NO_STORE]
             return Response(200, tuple(found), wrap(state.kind, data))
         tag = etag(state.id, position, position_next, closed=closed)
-        found.append(("cache-control", cache_control(state, engine.now_ms(), empty=not data)))
+        caching = "no-store" if query.offset == offsets.NOW else cache_control(state, engine.now_ms(), empty=not data)
+        found.append(("cache-control", caching))
         found.append(("vary", "accept-encoding"))
         if_none_match = request.headers.get("if-none-match")
-        if if_none_match is not None and not live and matches(if_none_match, tag):
-            return Response(304, (*found, ("etag", tag)))
+        known = None if if_none_match is None or live else matched(if_none_match, tag)
+        if known is not None:
+            return Response(304, (*found, ("etag", known)))
         found.append(("content-type", state.content_type))
         return await self._encoded(request, found, tag, wrap(state.kind, data), len(data))
 
@@ -279,7 +293,7 @@ def _limit(query: dict[str, str]) -> int:
     given = query.get("limit")
     if given is None:
         return bounds.LIST_PAGE_DEFAULT
-    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= bounds.LIST_PAGE_MAX:
+    if not given.isascii() or not given.isdigit() or len(given) > 4 or not 1 <= int(given) <= bounds.LIST_PAGE_MAX:
         raise InvalidQueryError(f"limit must be from 1 to {bounds.LIST_PAGE_MAX}, got {given[:80]!r}")
     return int(given)
 

@@ -49,6 +49,7 @@ _NEVER_S = float("inf")
 
 class Connection(asyncio.Protocol):
     __slots__ = (
+        "_advancing",
         "_blocked",
         "_body",
         "_body_bytes",
@@ -69,6 +70,8 @@ class Connection(asyncio.Protocol):
         "_rejected",
         "_task",
         "_transport",
+        "_unsent",
+        "_upgrade",
         "_url",
         "deadline_s",
     )
@@ -89,6 +92,9 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._lingering = False
         self._rejected: HeadwaterError | None = None
+        self._advancing = False
+        self._unsent = 0
+        self._upgrade: bytes | None = None
         self.deadline_s = edge.now_s + edge.limits.header_s
         self._reset()
 
@@ -122,15 +128,9 @@ class Connection(asyncio.Protocol):
             return
         if self._in_headers:
             self._head_bytes += len(data)
-        elif not self._busy:
+        elif not self._busy and not self._blocked:
             self.deadline_s = self._edge.now_s + self._edge.limits.body_stall_s
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # The upgrade is declined by answering in HTTP/1.1; the parser stops there, so start afresh.
-            self._parser = httptools.HttpRequestParser(self)
-        except httptools.HttpParserError as error:
-            self._reject(BadRequestError(f"not well-formed HTTP/1.1: {error}"))
+        self._parse(self._parser, data)
         if self._in_headers and self._head_bytes > self._edge.limits.header_bytes_max:
             self._reject(HeadersTooLargeError(self._header_limit()))
         if self._rejected is not None and not self._busy:
@@ -140,8 +140,28 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.pause_reading()
 
+    def _parse(self, parser: httptools.HttpRequestParser, data: bytes) -> None:
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._reject(BadRequestError(f"not well-formed HTTP/1.1: {error}"))
+
+    def _decline(self, rest: bytes) -> None:
+        """Decline an upgrade by answering in HTTP/1.1. The parser takes what follows for another protocol, so the
+        request is given once more, to another parser and without the offer."""
+        head, self._upgrade = self._upgrade, None
+        self._parser = parser = httptools.HttpRequestParser(self)
+        self._reset()
+        if not head:
+            self._reject(BadRequestError("CONNECT is not offered"))
+        else:
+            self._parse(parser, head + rest)
+
     def pause_writing(self) -> None:
         self._blocked = True
+        self._unsent = self._edge.limits.write_buffer_bytes
         self.deadline_s = self._edge.now_s + self._edge.limits.write_stall_s
 
     def resume_writing(self) -> None:
@@ -160,7 +180,7 @@ class Connection(asyncio.Protocol):
     # From the parser
 
     def on_message_begin(self) -> None:
-        if not self._busy:
+        if not self._busy and not self._blocked:
             self.deadline_s = self._edge.now_s + self._edge.limits.header_s
 
     def on_url(self, url: bytes) -> None:
@@ -169,6 +189,11 @@ class Connection(asyncio.Protocol):
             self._reject(UrlTooLongError(f"the URL may have {self._edge.limits.url_bytes_max} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_headers:  # a trailer: bounded, and of no meaning here
+            self._head_bytes += len(name) + len(value)
+            if self._head_bytes > self._edge.limits.header_bytes_max:
+                self._reject(HeadersTooLargeError(self._header_limit()))
+            return
         key = _NAMES.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1")
         known = self._headers.get(key)
@@ -177,14 +202,35 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._in_headers = False
         given, limits = self._headers, self._edge.limits
+        if self._parser is not None and self._parser.should_upgrade():
+            self._upgrade = self._head_without_upgrade(self._parser.get_method())
+            return
+        if not self._busy and not self._blocked:
+            self.deadline_s = self._edge.now_s + limits.body_stall_s
         if self._head_bytes > limits.header_bytes_max and sum(map(len, given.values())) > limits.header_bytes_max:
             self._reject(HeadersTooLargeError(self._header_limit()))
             return
         length = given.get("content-length")
         if length is not None and length.isdecimal() and int(length) > limits.body_bytes_max:
             self._reject(BodyTooLargeError(self._body_limit()))
-        elif "expect" in given and self._rejected is None and self._transport is not None:
+        elif "expect" in given and given["expect"].lower() == "100-continue":
+            self._continue()
+
+    def _continue(self) -> None:
+        """Invite the body, unless answers before it are still to come: then the client sends it unasked."""
+        if self._busy or self._blocked or self._rejected is not None or self._transport is None:
+            return
+        if self._parser is not None and self._parser.get_http_version() == "1.1":
             self._transport.write(_CONTINUE)
+
+    def _head_without_upgrade(self, method: bytes) -> bytes:
+        if method == b"CONNECT":
+            return b""  # without it, nothing is left
+        lines = [method + b" " + self._url + b" HTTP/1.1"]
+        for name, value in self._headers.items():
+            if name not in ("connection", "upgrade", "http2-settings"):
+                lines.append(f"{name}: {value}".encode("latin-1"))
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -194,7 +240,7 @@ class Connection(asyncio.Protocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._rejected is not None or self._parser is None:
+        if self._rejected is not None or self._parser is None or self._upgrade is not None:
             return
         body = self._body
         path, _, query = self._url.partition(b"?")
@@ -259,13 +305,18 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
-        if self._blocked or self._transport is None:
+        """Go on with what waits. A loop and not a recursion: any number may be answered at once."""
+        if self._advancing:
             return
-        if self._queue:
+        self._advancing = True
+        while self._queue and not self._busy and not self._blocked and self._transport is not None:
             request, keep_alive = self._queue.popleft()
             self._queue_bytes -= len(request.body)
             self._begin(request, keep_alive)
-        elif self._rejected is not None:
+        self._advancing = False
+        if self._busy or self._blocked or self._transport is None:
+            return
+        if self._rejected is not None:
             self._refuse()
         if not self._reading and not self._queue_full() and self._transport is not None:
             self._reading = True
@@ -308,8 +359,10 @@ class Connection(asyncio.Protocol):
         self._lingering = True
         self._busy = False
         self._queue.clear()
-        self.deadline_s = self._edge.now_s + self._edge.limits.linger_s
         if transport is not None:
+            self._unsent = transport.get_write_buffer_size()
+            limits = self._edge.limits
+            self.deadline_s = self._edge.now_s + (limits.write_stall_s if self._unsent else limits.linger_s)
             if not self._reading:
                 transport.resume_reading()
             if transport.can_write_eof():
@@ -361,7 +414,7 @@ class Connection(asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         if self._feed is not None and not self._blocked:
             self._feed.tick(now_s)
-        if now_s < self.deadline_s or self._transport is None:
+        if self._transport is None or self._still_sending(now_s) or now_s < self.deadline_s:
             return
         if self._lingering or self._blocked:
             self._transport.abort()
@@ -372,6 +425,18 @@ class Connection(asyncio.Protocol):
             self._refuse()
         else:
             self._transport.close()
+
+    def _still_sending(self, now_s: float) -> bool:
+        """A client that takes its response, however slowly, is waited for."""
+        if not (self._blocked or self._lingering) or self._transport is None:
+            return False
+        unsent = self._transport.get_write_buffer_size()
+        progress = unsent < self._unsent
+        self._unsent = unsent
+        if progress:
+            limits = self._edge.limits
+            self.deadline_s = now_s + (limits.linger_s if unsent == 0 else limits.write_stall_s)
+        return progress
 
     def stop(self) -> None:
         """The server stops: end feeds in good order and idle connections at once; the rest after its answer."""

@@ -1,8 +1,8 @@
 """A consistent copy of a data directory, taken beside a running server and without its help.
 
 The journal is copied first and the index after it. Whatever the fold moves meanwhile is in the index by the time
-that is copied, and segments that it covers are dropped from the copy; the newest segment may be cut off anywhere,
-as after a crash. So the copy is the state at some moment between start and end, and opens like any directory.
+that is copied, and segments that it covers are dropped from the copy; the newest segment is kept as far as it is
+intact. So the copy is the state at some moment between start and end, and opens like any directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headwater.store import index
 from headwater.store.disk import RealDisk
-from headwater.store.journal import segment_name, segment_numbers
+from headwater.store.journal import read_intact, seal_tail, segment_name, segment_numbers
 
 
 def copy_journal(source: Path, target: Path) -> None:
@@ -43,11 +43,20 @@ def copy_index(source: Path, target: Path, progress: Callable[[int, int], None])
     return folded
 
 
-def drop_folded(target: Path, folded: int) -> None:
+def finish_journal(target: Path, folded: int, salt: Callable[[], int]) -> None:
+    """Drop what the index has; end the newest segment where it is intact, since it was copied while it grew."""
     disk = RealDisk(target)
-    for number in segment_numbers(disk):
+    numbers = segment_numbers(disk)
+    for number in numbers:
+        name = segment_name(number)
         if number <= folded:
-            disk.remove(segment_name(number))
+            disk.remove(name)
+        elif number == numbers[-1]:
+            segment = read_intact(name, (target / name).read_bytes(), number)
+            if segment is None or segment.next_sequence is None:
+                disk.remove(name)
+            elif not segment.sealed:
+                seal_tail(disk, segment, segment.next_sequence, salt)
 
 
 def sync_tree(directory: Path) -> None:

@@ -17,8 +17,8 @@ from headwater.store.fold import Evolve
 from headwater.store.index import IndexReader, check_format
 from headwater.store.journal import (
     CorruptJournalError,
-    Segment,
     read_intact,
+    read_segment,
     read_segments,
     seal_tail,
     segment_name,
@@ -68,14 +68,9 @@ class Checker:
 
     def _check_journal(self) -> None:
         meta = self._reader.meta()
-        expected = meta.folded_sequence + 1
         try:
-            for segment in read_segments(self._disk, meta.folded_segment):
+            for segment in read_segments(self._disk, meta.folded_segment, meta.folded_sequence + 1):
                 for batch in segment.batches:
-                    if batch.sequence != expected:
-                        reason = f"batch {batch.sequence} where {expected} was expected"
-                        raise CorruptJournalError(batch.file, batch.position, reason)
-                    expected += 1
                     self._batches += 1
                     for record in batch.records():
                         for event in record:
@@ -152,28 +147,57 @@ class Salvage(NamedTuple):
     set_aside: list[str]
 
 
-def salvage(disk: Disk, folded: int, salt: Callable[[], int]) -> Salvage:
+def salvage(disk: Disk, folded: int, sequence: int, salt: Callable[[], int]) -> Salvage:
     """Keep the journal up to the first damage and set the rest aside, under names that are not read again."""
     numbers = [number for number in segment_numbers(disk) if number > folded]
     kept, dropped, aside = 0, 0, []
-    damaged = False
-    for index, number in enumerate(numbers):
+    expected = folded + 1
+    for number in numbers:
         name = segment_name(number)
-        file = disk.open(name)
-        data = file.read()
-        file.close()
-        intact: Segment | None = None
-        if not damaged:
-            intact, whole = read_intact(name, data, number)
-            damaged = not whole and index < len(numbers)
-        if intact is not None and not damaged:
+        data = _bytes_of(disk, name)
+        intact = read_intact(name, data, number) if number == expected else None
+        follows = intact is not None and (not intact.batches or intact.batches[0].sequence == sequence + kept + 1)
+        if intact is not None and follows and (intact.sealed or _is_end(name, data, number, numbers)):
             kept += len(intact.batches)
+            expected += 1
             continue
-        disk.rename(name, f"{name}.damaged")
+        expected = -1  # nothing after this counts
+        _set_aside(disk, name, data)
         aside.append(f"{name}.damaged")
-        dropped += len(data) - (intact.end if intact is not None else 0)
-        if intact is not None and intact.batches:
+        if intact is not None and follows and intact.batches:
             kept += len(intact.batches)
+            dropped += len(data) - intact.end
             seal_tail(disk, intact, intact.batches[-1].sequence + 1, salt)
+        else:
+            dropped += len(data)
+            disk.remove(name)
     disk.sync_names()
     return Salvage(kept, dropped, aside)
+
+
+def _is_end(name: str, data: bytes, number: int, numbers: list[int]) -> bool:
+    """Whether a segment without a seal is the newest and broken off as a crash leaves it."""
+    try:
+        return number == numbers[-1] and read_segment(name, data, number, last=True) is not None
+    except CorruptJournalError:
+        return False
+
+
+def _bytes_of(disk: Disk, name: str) -> bytes:
+    file = disk.open(name)
+    try:
+        return file.read()
+    finally:
+        file.close()
+
+
+def _set_aside(disk: Disk, name: str, data: bytes) -> None:
+    """A copy first: the segment itself is replaced only when the copy is safe."""
+    copy = disk.open(f"{name}.damaged")
+    try:
+        copy.truncate(0)
+        copy.write(0, data)
+        copy.sync()
+    finally:
+        copy.close()
+    disk.sync_names()

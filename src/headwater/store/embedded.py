@@ -7,6 +7,7 @@ takes recent bytes from memory and older ones from the index; there is no moment
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import logging
 import sqlite3
@@ -20,7 +21,7 @@ from headwater.limits import Limits
 from headwater.store.contract import Commit, Done, RefusedError
 from headwater.store.disk import Disk
 from headwater.store.fold import Evolve
-from headwater.store.index import IndexReader
+from headwater.store.index import IndexReader, Meta
 from headwater.store.journal import (
     Batch,
     CorruptJournalError,
@@ -102,7 +103,7 @@ class _Unfolded:
             if event.data:
                 self._grow(stream_id, state.start, event.data, segment)
             if state.deadline_ms is not None:
-                heapq.heappush(self._mortal, (state.deadline_ms, stream_id))
+                self._watch(state.deadline_ms, stream_id)
         elif isinstance(event, Deleted):
             self._bury(state, segment)
 
@@ -113,6 +114,12 @@ class _Unfolded:
         if not runs or runs[-1][0] != segment:
             runs.append((segment, Run(position)))
         runs[-1][1].append(data)
+
+    def _watch(self, deadline_ms: int, stream_id: int) -> None:
+        if len(self._mortal) > 2 * len(self.states) + 1000:  # most of it long folded or gone
+            self._mortal = [entry for entry in self._mortal if entry[1] in self.states]
+            heapq.heapify(self._mortal)
+        heapq.heappush(self._mortal, (deadline_ms, stream_id))
 
     def _bury(self, state: StreamState, segment: int) -> None:
         self.deleted.add(state.id)
@@ -198,7 +205,7 @@ class EmbeddedStore:
         self._idle_ticks = 0
         self._preparing = False
         self._under_way = False
-        self._broken: JournalFailedError | None = None  # after a failed sync nothing more is written
+        self._broken: Exception | None = None  # after a failed sync nothing more is written
         self._segment, sequence = self._recover(salt)
         self._journal = JournalWriter(
             disk, number=self._segment, sequence=sequence, segment_bytes=limits.segment_bytes, salt=salt
@@ -221,17 +228,17 @@ class EmbeddedStore:
 
     def _replay(self) -> tuple[Segment | None, int]:
         """Make anew what is not folded; the newest segment and the sequence of the next batch."""
+        with self._index.snapshot():  # the fold may move on meanwhile
+            return self._replay_over(self._index.meta())
+
+    def _replay_over(self, meta: Meta) -> tuple[Segment | None, int]:
         self._unfolded = _Unfolded()
-        meta = self._index.meta()
         self.next_id = max(self.next_id, meta.next_id)
         segment, sequence = None, meta.folded_sequence + 1
-        for segment in read_segments(self._disk, meta.folded_segment):
+        for segment in read_segments(self._disk, meta.folded_segment, sequence):
             for batch in segment.batches:
-                if batch.sequence != sequence:
-                    reason = f"batch {batch.sequence} where {sequence} was expected"
-                    raise CorruptJournalError(batch.file, batch.position, reason)
                 self._replay_batch(batch, segment.number)
-                sequence += 1
+                sequence = batch.sequence + 1
         return segment, sequence
 
     def _replay_batch(self, batch: Batch, number: int) -> None:
@@ -271,9 +278,9 @@ class EmbeddedStore:
             file = self._journal.place(encode_records([commit.record for commit in batch]))
         except DiskFullError as error:
             self._note_sealed()
-            done(self._refusal(error))
+            self._refuse(error, done)
             return
-        except JournalFailedError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be written after it
             self._broken = error
             done(error)
             return
@@ -298,12 +305,17 @@ class EmbeddedStore:
             for event, state in zip(commit.record, commit.states, strict=True):
                 add(event, state, number)
 
-    def _refusal(self, error: BaseException) -> RefusedError:
+    def _refuse(self, error: Exception, done: Done) -> None:
         """The states handed over are ahead of what is durable, so the durable ones are made from the journal."""
         self.full = str(error)
         log.error("writes are refused: %s", error)
-        self._replay()
-        return RefusedError(str(error), self._find)
+        try:
+            self._replay()
+        except Exception as failure:  # noqa: BLE001 - then nobody knows what is durable
+            self._broken = failure
+            done(failure)
+            return
+        done(RefusedError(str(error), self._find))
 
     def _find(self, stream_id: int) -> StreamState | None:
         if stream_id in self._unfolded.deleted:
@@ -330,6 +342,9 @@ class EmbeddedStore:
                 self._release_held()
         except IndexFullError as error:
             log.error("folding waits for room: %s", error)
+            if self._held is not None:
+                (_, done), self._held = self._held, None
+                self._refuse(error, done)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
             self._fail(error)
         finally:
@@ -365,7 +380,7 @@ class EmbeddedStore:
             if error is None and self.full:
                 log.warning("there is room again")
                 self.full = None
-            elif error is not None and not isinstance(error, OSError):
+            elif isinstance(error, Exception) and not isinstance(error, OSError):
                 self._fail(error)
 
         self._helper.submit(self._journal.prepare, prepared)
@@ -387,12 +402,14 @@ class EmbeddedStore:
         except DiskFullError as error:
             log.warning("the journal is folded when there is room: %s", error)
         except JournalFailedError as error:
-            self._broken = error
             self._fail(error)
         self._note_sealed()
 
-    def _fail(self, error: BaseException) -> None:
-        log.critical("the store cannot go on: %s", error)
+    def _fail(self, error: Exception) -> None:
+        self._broken = self._broken or error
+        if self._held is not None:
+            (_, done), self._held = self._held, None
+            done(error)
         if self.failed is not None:
             self.failed(error)
 
@@ -423,7 +440,8 @@ class EmbeddedStore:
         if not old:
             raise LookupError(f"stream {stream_id} has no bytes at {start}")
         after = start + len(old)
-        if after < recent or after >= end or len(old) >= bytes_max:
+        runs = self._unfolded.runs.get(stream_id)  # again: some may have been folded meanwhile
+        if after >= end or len(old) >= bytes_max or not runs or runs[0][1].start > after:
             return old
         new = self._read_recent(stream_id, after, end, bytes_max - len(old))
         return old + new if len(old) + len(new) <= bytes_max else old
@@ -467,7 +485,7 @@ class EmbeddedStore:
             for state in rows:
                 if state.path not in unfolded.paths and state.id not in unfolded.deleted:
                     found[state.path] = unfolded.states.get(state.id, state)
-            if len(rows) < limit or len(found) >= limit:
+            if len(rows) < limit or sum(path <= rows[-1].path for path in found) >= limit:
                 break
             last = rows[-1].path
         return [found[path] for path in sorted(found)[:limit]]
@@ -485,6 +503,9 @@ class EmbeddedStore:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._broken is None:
+            with contextlib.suppress(DiskFullError, JournalFailedError):
+                self._journal.roll()  # sealed, the next start need not wonder how it ends
         self._syncer.close()
         self._helper.close()
         await self._folder.close()

@@ -12,6 +12,7 @@ they were at the end of some segment.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import zlib
 from array import array
@@ -117,6 +118,15 @@ class IndexReader:
 
     def close(self) -> None:
         self._connection.close()
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Several reads of one state of the index, whatever the fold commits meanwhile."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
 
     def meta(self) -> Meta:
         found = dict(self._connection.execute("SELECT key, value FROM meta").fetchall())

@@ -36,6 +36,7 @@ _BATCH_MAGIC = b"HWB\n"
 _SEAL = 1
 _NAME = re.compile(r"([0-9]{16})\.journal")
 _SPARE = "spare.journal"
+_DAMAGE_BATCHES_MAX = 4096
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[tuple[Event, ...]])
@@ -87,6 +88,10 @@ class Segment(NamedTuple):
     end: int  # of the last whole batch
     sealed: bool
 
+    @property
+    def next_sequence(self) -> int | None:
+        return self.batches[-1].sequence + 1 if self.batches else None
+
 
 def segment_name(number: int) -> str:
     return f"{number:016d}.journal"
@@ -113,7 +118,7 @@ def _frame(sequence: int, payload: bytes | memoryview, salt: int, flags: int) ->
 # Reading
 
 
-def read_segment(name: str, data: bytes, number: int, *, last: bool) -> Segment | None:
+def read_segment(name: str, data: bytes, number: int, *, last: bool, sequence: int | None = None) -> Segment | None:
     """The batches of a segment. None for a last one that was never begun.
 
     Only the last segment may lack its seal, and only its last batch may be broken off.
@@ -127,25 +132,25 @@ def read_segment(name: str, data: bytes, number: int, *, last: bool) -> Segment 
         return segment
     if not last:
         raise CorruptJournalError(name, position, "a batch is damaged or missing")
-    later = _find_batch(data, position + 1, salt)
+    later = _find_batch(data, position + 1, salt, segment.next_sequence or sequence)
     if later is not None:
         raise CorruptJournalError(name, position, f"a batch is damaged; a whole one follows at byte {later}")
     return segment
 
 
-def read_intact(name: str, data: bytes, number: int) -> tuple[Segment | None, bool]:
-    """For salvage: what is intact from the beginning, and whether that is the whole segment."""
+def read_intact(name: str, data: bytes, number: int) -> Segment | None:
+    """What is intact from the beginning on, whatever follows."""
     try:
-        segment, position, salt = _scan(name, data, number)
-    except CorruptJournalError:
-        return None, False
-    if segment is None:
-        return None, False
-    return segment, segment.sealed or _find_batch(data, position + 1, salt) is None
+        return _scan(name, data, number)[0]
+    except CorruptJournalError as error:
+        return None if error.position == 0 else _scan(name, data[: error.position], number)[0]
 
 
 def _scan(name: str, data: bytes, number: int) -> tuple[Segment | None, int, int]:
-    """The segment up to its seal or the first batch that is not whole, where that is, and the salt."""
+    """The segment up to its seal or the first batch that is not whole, where that is, and the salt.
+
+    None for one that was never begun: empty, all zeros, or still with the header of what it was recycled from.
+    """
     salt = _read_header(name, data, number)
     if salt is None:
         return None, 0, 0
@@ -167,8 +172,10 @@ def _read_header(name: str, data: bytes, number: int) -> int | None:
     if len(data) < _HEADER.size:
         return None
     magic, version, found, salt, checksum = _HEADER.unpack_from(data)
-    if magic != _MAGIC or checksum != zlib.crc32(data[: _HEADER.size - 4]):
+    if not any(data[: _HEADER.size]):
         return None
+    if magic != _MAGIC or checksum != zlib.crc32(data[: _HEADER.size - 4]):
+        raise CorruptJournalError(name, 0, "the segment header is damaged")
     if version != FORMAT:
         raise UnknownFormatError(f"{name} has journal format {version}; this version knows {FORMAT}")
     return int(salt) if found == number else None
@@ -187,33 +194,38 @@ def _read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, memory
     return (sequence, flags, payload, end) if zlib.crc32(payload, head) == checksum else None
 
 
-def _find_batch(data: bytes, position: int, salt: int) -> int | None:
+def _find_batch(data: bytes, position: int, salt: int, after: int | None) -> int | None:
+    """A whole batch somewhere behind a broken one. Its sequence is looked at first: a checksum for each thing in a
+    client's data that resembles a batch could take minutes."""
     while (position := data.find(_BATCH_MAGIC, position)) >= 0:
-        if _read_batch(data, position, salt) is not None:
+        if len(data) < position + _BATCH.size:
+            return None
+        sequence, flags = _BATCH.unpack_from(data, position)[1:3]
+        near = after is None or after <= sequence <= after + _DAMAGE_BATCHES_MAX
+        if near and flags in (0, _SEAL) and _read_batch(data, position, salt) is not None:
             return position
         position += 1
     return None
 
 
-def read_segments(disk: Disk, folded: int) -> Iterator[Segment]:
-    """Every segment that is not folded yet, in order and without a gap."""
-    expected: int | None = None
+def read_segments(disk: Disk, folded: int, sequence: int) -> Iterator[Segment]:
+    """Every segment that is not folded yet, in order and without a gap; `sequence` is of the first batch to come."""
     numbers = [number for number in segment_numbers(disk) if number > folded]
     for index, number in enumerate(numbers):
         if number != folded + 1 + index:
             raise CorruptJournalError(segment_name(folded + 1 + index), 0, "the segment is missing")
         file = disk.open(segment_name(number))
         try:
-            segment = read_segment(file.name, file.read(), number, last=index == len(numbers) - 1)
+            segment = read_segment(file.name, file.read(), number, last=index == len(numbers) - 1, sequence=sequence)
         finally:
             file.close()
         if segment is None:
             continue
         if segment.batches:
             first = segment.batches[0].sequence
-            if expected not in (None, first):
-                raise CorruptJournalError(file.name, _HEADER.size, f"batch {first} where {expected} was expected")
-            expected = segment.batches[-1].sequence + 1
+            if first != sequence:
+                raise CorruptJournalError(file.name, _HEADER.size, f"batch {first} where {sequence} was expected")
+            sequence = segment.batches[-1].sequence + 1
         yield segment
 
 

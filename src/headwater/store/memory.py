@@ -50,7 +50,13 @@ class MemoryStore:
         self._ids[event.path] = event.id
         self._sorted = None
         if state.deadline_ms is not None:
-            heapq.heappush(self._mortal, (state.deadline_ms, event.id))
+            self._watch(state.deadline_ms, event.id)
+
+    def _watch(self, deadline_ms: int, stream_id: int) -> None:
+        if len(self._mortal) > 2 * len(self._states) + 1000:  # most of it long deleted
+            self._mortal = [entry for entry in self._mortal if entry[1] in self._states]
+            heapq.heapify(self._mortal)
+        heapq.heappush(self._mortal, (deadline_ms, stream_id))
 
     def _delete(self, stream_id: int) -> None:
         state = self._states.pop(stream_id)

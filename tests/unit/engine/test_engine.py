@@ -15,10 +15,11 @@ from headwater.errors import (
     OverloadedError,
     StoppingError,
     StreamClosedError,
+    StreamGoneError,
     StreamNotFoundError,
 )
 from headwater.limits import Limits
-from headwater.protocol.stream import Append, Create, Delete, Reply
+from headwater.protocol.stream import Append, Create, Delete, Expire, ForkRequest, Reply
 from headwater.store.contract import Commit, Done
 from headwater.store.memory import MemoryStore
 from headwater.types import Producer
@@ -255,8 +256,6 @@ def test_waiting_ends_with_data_closure_deletion_or_time() -> None:
 
 def test_reads_cross_forks_and_stay_bounded() -> None:
     async def body(engine: Engine) -> None:
-        from headwater.protocol.stream import ForkRequest
-
         await engine.execute(create(engine, "a", body=b"aaaa"))
         reply = await engine.execute(append(engine, "a", b"bbbb"))
         await engine.execute(create(engine, "f", fork=ForkRequest("a", reply.next_offset), body=b"cc"))
@@ -333,3 +332,82 @@ def test_the_steady_clock_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None
     wall[0] -= 7200
     monotonic[0] += 10
     assert 1_020_000 - 100 <= clock.now_ms() <= 1_020_100
+
+
+def test_a_fork_made_beside_its_source_has_the_larger_id() -> None:
+    async def body(engine: Engine) -> None:
+        fork = create(engine, "f", fork=ForkRequest("a"))
+        source = create(engine, "a", body=b"abc")
+        first = asyncio.ensure_future(engine.execute(source))
+        before = (await asyncio.gather(first, engine.execute(fork)))[1].next_offset
+        after = (await engine.execute(append(engine, "f", b"x"))).next_offset
+        assert after > before
+
+    with_engine(body)
+
+
+def test_a_gone_stream_leaves_nothing_behind_for_each_request() -> None:
+    async def body(engine: Engine) -> None:
+        await engine.execute(create(engine, "a"))
+        await engine.execute(create(engine, "f", fork=ForkRequest("a")))
+        await engine.execute(Delete("a", engine.now_ms()))
+        errors = []
+        for _ in range(3):
+            with pytest.raises(StreamGoneError) as error:
+                await engine.find("a", renew=True)
+            errors.append(error.value)
+        assert len(set(map(id, errors))) == 3
+
+    with_engine(body)
+
+
+def test_looking_for_expired_streams_does_not_renew_them() -> None:
+    clock = ManualClock()
+
+    async def body(engine: Engine) -> None:
+        await engine.execute(create(engine, "a", ttl_s=100))
+        clock.ms += 50_000
+        await engine.execute(Expire("a", clock.ms))
+        clock.ms += 50_000
+        with pytest.raises(StreamNotFoundError):
+            await engine.find("a", renew=False)
+
+    with_engine(body, clock=clock)
+
+
+def test_streams_that_are_not_used_are_let_go_of_and_come_back() -> None:
+    async def body(engine: Engine) -> None:
+        for number in range(20):
+            await engine.execute(create(engine, f"s{number}", body=b"data"))
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if len(engine._view.ids) <= 5:
+                break
+        assert len(engine._view.ids) <= 5
+        for number in range(20):
+            assert (await engine.execute(create(engine, f"s{number}"))).existed
+            assert (await engine.execute(append(engine, f"s{number}", b"more"))).next_offset.endswith("8")
+
+    with_engine(body, limits=Limits(streams_loaded_max=5, expiry_sweep_s=0.01))
+
+
+def test_one_answer_that_fails_is_not_the_others_concern() -> None:
+    store = SlowStore()
+
+    async def body(engine: Engine) -> None:
+        creating = asyncio.ensure_future(engine.execute(create(engine, "a")))
+        await turn()
+        store.release()
+        await creating
+
+        def broken(answer: object) -> None:
+            raise RuntimeError("this client is trouble")
+
+        answers: list[object] = []
+        engine.submit(append(engine, "a", b"x"), broken)
+        engine.submit(append(engine, "a", b"y"), answers.append)
+        await turn()
+        store.release()
+        assert [type(answer) for answer in answers] == [Reply]
+
+    with_engine(body, store)

@@ -47,7 +47,16 @@ def test_a_ttl_is_plain_decimal_seconds(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "tomorrow", "2026-01-01", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "20260101T000000Z"]
+    "value",
+    [
+        "",
+        "tomorrow",
+        "9999-12-31T23:59:59-01:00",
+        "2026-01-01",
+        "2026-13-01T00:00:00Z",
+        "2026-01-01T00:00:00",
+        "20260101T000000Z",
+    ],
 )
 def test_an_expiry_is_rfc_3339(value: str) -> None:
     with pytest.raises(InvalidHeaderError):

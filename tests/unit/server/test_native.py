@@ -295,3 +295,81 @@ def test_it_says_where_it_serves_and_stops_in_good_order() -> None:
         own.terminate()
         assert feed.chunk() == b""
         assert poll.answer().status == 204
+
+
+def test_an_offered_upgrade_loses_neither_the_body_nor_what_follows(server: Server) -> None:
+    path = fresh()
+    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n"
+    head = b"PUT %b HTTP/1.1\r\nhost: t\r\n%bcontent-length: 5\r\n\r\n" % (path.encode(), offer)
+    with Wire(server) as wire:
+        wire.send(head + b"hello" + b"GET %b HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode())
+        assert wire.answer().status == 201
+        assert wire.answer().body == b"hello"
+    with Wire(server) as wire:  # the body in a packet of its own is a body all the same
+        wire.send(head.replace(path.encode(), path.encode() + b"2"))
+        time.sleep(0.05)
+        wire.send(b"GET /")
+        assert wire.answer().status == 201
+        assert wire.ask("GET", f"{path}2").body == b"GET /"
+    with Wire(server) as wire:
+        wire.send(b"CONNECT example.com:443 HTTP/1.1\r\nhost: t\r\n\r\n")
+        assert wire.answer().status == 400
+
+
+def test_any_number_of_requests_may_be_pipelined(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as wire:
+        assert wire.ask("PUT", path, content_type="text/plain").status == 201
+        post = b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx" % path.encode()
+        wire.send(post + b"GET / HTTP/1.1\r\nhost: t\r\n\r\n" * 2000 + post)
+        assert wire.answer().status == 204
+        assert [wire.answer().status for _ in range(2000)] == [404] * 2000
+        assert wire.answer().status == 204
+
+
+def test_an_invitation_never_lands_in_another_response(server: Server) -> None:
+    path = fresh()
+    with Wire(server) as wire:
+        assert wire.ask("PUT", path, b"x").status == 201
+        wire.send(b"GET %b?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode())
+        wire.head()
+        wire.chunk()
+        wire.send(b"POST %b HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\n" % path.encode())
+        wire.send(b"content-type: application/octet-stream\r\ncontent-length: 1\r\n\r\ny")
+        time.sleep(0.1)
+        with Wire(server) as other:
+            assert other.ask("DELETE", path).status == 204
+        assert wire.chunk() == b""
+        assert wire.answer().status == 404
+
+
+def test_trailers_mean_nothing_and_are_bounded(server: Server) -> None:
+    path = fresh()
+    chunked = (
+        b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+    )
+    with Wire(server) as wire:
+        assert wire.ask("PUT", path, content_type="text/plain").status == 201
+        wire.send(chunked % path.encode() + b"stream-closed: true\r\n\r\n")
+        assert "stream-closed" not in wire.answer().headers
+        wire.send(chunked % path.encode() + b"".join(b"x%d: %b\r\n" % (n, b"a" * 1000) for n in range(50)))
+        assert wire.answer().status == 431
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+def test_a_slow_client_gets_all_of_its_response(connection: str) -> None:
+    with headwater("--memory", "--limit", "linger_s=1", "--limit", "write_stall_s=1") as own:
+        with Wire(own) as setup:
+            setup.ask("PUT", "/v1/stream/big", b"x" * 12_000_000)
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            sock.connect((own.host, own.port))
+            sock.settimeout(10)
+            sock.sendall(b"GET /v1/stream/big HTTP/1.1\r\nhost: t\r\nconnection: %b\r\n\r\n" % connection.encode())
+            received = 0
+            while received < 12_000_000:
+                data = sock.recv(400_000)
+                assert data, f"cut off after {received} bytes"
+                received += len(data)
+                time.sleep(0.02)

@@ -16,9 +16,9 @@ from headwater.engine import Engine
 from headwater.engine.opening import back_up, check_directory, open_store, salvage_directory
 from headwater.limits import Limits
 from headwater.protocol.stream import Append, Create, Delete, ForkRequest
-from headwater.store.disk import DirectoryInUseError
-from headwater.store.journal import CorruptJournalError, UnknownFormatError
-from headwater.types import Producer
+from headwater.store.disk import DirectoryInUseError, RealDisk
+from headwater.store.journal import CorruptJournalError, JournalWriter, UnknownFormatError, encode_records
+from headwater.types import ContentKind, Created, Producer
 
 UNFOLDED = Limits(fold_idle_s=3600)
 FOLDED = Limits(segment_bytes=40_000, fold_idle_s=0.05)
@@ -151,8 +151,9 @@ def test_damage_before_the_tail_stops_the_start_and_can_be_salvaged(tmp_path: Pa
 
 
 @pytest.mark.parametrize("cut", [1, 3, 20, 100, 300])
-def test_a_torn_tail_is_cut(tmp_path: Path, cut: int) -> None:
+def test_a_torn_tail_is_cut(tmp_path: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "data"
+    monkeypatch.setattr(JournalWriter, "roll", lambda self: None)  # as if killed: nothing is sealed
 
     async def write(engine: Engine) -> None:
         await create(engine, "a")
@@ -163,6 +164,7 @@ def test_a_torn_tail_is_cut(tmp_path: Path, cut: int) -> None:
     path = journal_file(directory)
     data = path.read_bytes().rstrip(b"\0")
     path.write_bytes(data[:-cut] + bytes(random.Random(cut).randbytes(cut)))
+    monkeypatch.undo()
 
     async def look(engine: Engine) -> None:
         assert await content(engine, "a") == b"first;"
@@ -281,3 +283,64 @@ def test_space_comes_back(tmp_path: Path) -> None:
         raise AssertionError(f"{size()} bytes are left")
 
     live(directory, body, limits)
+
+
+def three_segments(directory: Path) -> list[Path]:
+    """A directory whose journal has three sealed segments that nobody folded."""
+    open_directory(directory)
+    disk = RealDisk(directory / "journal")
+    writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 20, salt=lambda: 5)
+    for number in range(3):
+        event = Created(id=number + 1, path=f"s{number}", content_type="a/b", kind=ContentKind.BINARY, at_ms=1)
+        writer.place(encode_records([(event,)])).sync()
+        writer.settle()
+        writer.roll()
+    return sorted((directory / "journal").glob("0*.journal"))
+
+
+def open_directory(directory: Path) -> None:
+    async def body(_: Engine) -> None:
+        """Only to make it."""
+
+    live(directory, body)
+
+
+def names(directory: Path) -> list[str]:
+    found: list[str] = []
+
+    async def body(engine: Engine) -> None:
+        page, _ = await engine.page("", "", 10)
+        found.extend(stream.state.path for stream in page)
+
+    live(directory, body)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("harm", "left"),
+    [
+        (lambda paths: damage(paths[1], paths[1].stat().st_size - 2), ["s0", "s1"]),  # its seal
+        (lambda paths: damage(paths[1], 4), ["s0"]),  # its header
+        (lambda paths: damage(paths[1], 60), ["s0"]),  # its batch
+        (lambda paths: paths[1].unlink(), ["s0"]),
+        (lambda paths: damage(paths[2], 3), ["s0", "s1"]),  # the header of the newest
+    ],
+)
+def test_salvage_leaves_a_directory_that_opens(
+    tmp_path: Path, harm: Callable[[list[Path]], None], left: list[str]
+) -> None:
+    directory = tmp_path / "data"
+    harm(three_segments(directory))
+    with pytest.raises((CorruptJournalError, UnknownFormatError)):
+        open_store(directory, UNFOLDED)
+    salvage_directory(directory)
+    assert check_directory(directory, lambda _: None).problems == []
+    assert names(directory) == left
+
+
+def test_an_undamaged_journal_is_not_touched_by_salvage(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    three_segments(directory)
+    salvaged = salvage_directory(directory)
+    assert (salvaged.kept_batches, salvaged.dropped_bytes, salvaged.set_aside) == (3, 0, [])
+    assert names(directory) == ["s0", "s1", "s2"]
