@@ -20,6 +20,7 @@ class Row:
     ratio: float | None = None
     goal: str = ""
     note: str = ""
+    panel: str = ""  # rows that belong into one picture, though they are benches of their own
 
 
 def table(rows: list[Row]) -> str:
@@ -57,23 +58,25 @@ def plot(name: str, rows: list[Row], machine: dict[str, str], path: Path) -> Non
 
     matplotlib.use("agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(f"{row.bench} ({row.unit})", []).append(row)
+        groups.setdefault(f"{row.panel or row.bench} ({row.unit})", []).append(row)
     columns = 3
     lines = -(-len(groups) // columns)
     figure, axes = pyplot.subplots(lines, columns, figsize=(15, 2.1 * lines + 1.2), squeeze=False)
     colours = {"headwater": "#1f6f8b", "headwater in memory": "#7fb3c8", "node in memory": "#b5a36a"}
     for axis, (title, group) in zip(axes.flat, groups.items(), strict=False):
-        names = [row.server for row in group]
+        names = [row.bench if row.panel else row.server for row in group]
         values = [row.value for row in group]
-        bars = axis.barh(names, values, color=[colours.get(name, "#c9764f") for name in names])
-        axis.bar_label(bars, labels=[f"{value:,.4g}" for value in values], padding=3, fontsize=8)
+        bars = axis.barh(names, values, color=[colours.get(row.server, "#c9764f") for row in group])
+        axis.bar_label(bars, labels=[_label(row) for row in group], padding=3, fontsize=8)
         axis.set_title(title, fontsize=9, loc="left")
-        axis.invert_yaxis()
-        axis.set_xlim(0, max(values) * 1.25)
+        axis.set_xlim(0, max(values) * 1.35)
+        axis.set_ylim(max(2.5, len(group) - 0.5), -0.5)
         axis.tick_params(labelsize=8)
+        axis.xaxis.set_major_locator(MaxNLocator(5))
         axis.spines[["top", "right"]].set_visible(False)
     for axis in list(axes.flat)[len(groups) :]:
         axis.axis("off")
@@ -83,3 +86,8 @@ def plot(name: str, rows: list[Row], machine: dict[str, str], path: Path) -> Non
     figure.tight_layout(rect=(0, 0.03, 1, 0.97))
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+
+
+def _label(row: Row) -> str:
+    value = f"{row.value:,.0f}" if row.value >= 100 else f"{row.value:.3g}"
+    return f"{value}  ({row.ratio:.2g} x)" if row.ratio else value

@@ -174,8 +174,10 @@ def fifty_writers(bench: Bench) -> None:
     with durable() as server:
         run = max((bench.appends(server, 50) for _ in range(3)), key=lambda run: run.per_second)
     bench.note(Row("50 writers", "headwater", run.per_second, "/s", goal="≥ 25,000"))
-    bench.note(Row("50 writers p50", "headwater", run.latency_ms(0.5), "ms", goal="Rust server published: 1.5"))
-    bench.note(Row("50 writers p99", "headwater", run.latency_ms(0.99), "ms", goal="< 6.4"))
+    latency = "50 writers, latency"
+    published = "Rust server published: 1.5"
+    bench.note(Row("50 writers p50", "headwater", run.latency_ms(0.5), "ms", goal=published, panel=latency))
+    bench.note(Row("50 writers p99", "headwater", run.latency_ms(0.99), "ms", goal="< 6.4", panel=latency))
 
 
 def many_streams(bench: Bench) -> None:
@@ -184,7 +186,10 @@ def many_streams(bench: Bench) -> None:
         with durable() as server:
             run = bench.appends(server, 64, streams)
         note = f"p99 {run.latency_ms(0.99):.2f} ms"
-        bench.note(Row(f"appends over {streams:,} streams", "headwater", run.per_second, "/s", goal="flat", note=note))
+        title = f"appends over {streams:,} streams"
+        bench.note(
+            Row(title, "headwater", run.per_second, "/s", goal="flat", note=note, panel="appends, 64 connections")
+        )
 
 
 def cold_catch_up(bench: Bench) -> None:
@@ -207,7 +212,8 @@ def disturbed(bench: Bench) -> None:
     """Appends while others read: never less than half."""
     with durable() as server:
         alone = bench.appends(server, 64).per_second
-    bench.note(Row("appends undisturbed", "headwater", alone, "/s"))
+    panel = "appends while others read"
+    bench.note(Row("appends undisturbed", "headwater", alone, "/s", panel=panel))
 
     async def with_followers(server: Server, names: list[str]) -> Appends:
         transports = [await follow(server, names[number % len(names)], 1, {}) for number in range(100)]
@@ -221,7 +227,7 @@ def disturbed(bench: Bench) -> None:
         create_streams(server, names)
         run = uvloop.run(with_followers(server, names))
     share = run.per_second / alone
-    bench.note(Row("appends with 100 SSE subscribers", "headwater", run.per_second, "/s", share, "≥ 0.5"))
+    bench.note(Row("appends with 100 SSE subscribers", "headwater", run.per_second, "/s", share, "≥ 0.5", panel=panel))
     with durable() as server:
         bench.fill(server, "old", 50_000_000)
         with read_forever(server, "old", 16) as rates:
@@ -229,4 +235,4 @@ def disturbed(bench: Bench) -> None:
             read = rates()
     share = run.per_second / alone
     note = f"they read {read:,.0f} MB/s"
-    bench.note(Row("appends with 16 catch-up readers", "headwater", run.per_second, "/s", share, "≥ 0.5", note))
+    bench.note(Row("appends with 16 catch-up readers", "headwater", run.per_second, "/s", share, "≥ 0.5", note, panel))

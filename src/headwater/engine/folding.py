@@ -26,7 +26,7 @@ JOURNAL_DIR = "journal"
 INDEX_NAME = "index.db"
 FOLD_LOCK = "fold.lock"
 LOCK_WAIT_S = 10.0
-_SHRINK_PAGES = 256
+_SHRINK_PAGES = 1024
 _NICE = 10
 
 

@@ -87,7 +87,7 @@ def create(path: Path) -> None:
     connection = connect(path, write=True)
     try:
         # The page size and vacuum mode can be chosen only before the first table.
-        connection.execute("PRAGMA page_size = 16384")
+        connection.execute("PRAGMA page_size = 4096")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         install(connection)

@@ -262,9 +262,9 @@ def test_space_comes_back(tmp_path: Path) -> None:
 
     def size() -> int:
         connection = sqlite3.connect(directory / "index.db")
-        pages, page = connection.execute("PRAGMA page_count").fetchone()[0], 16384
+        [pages], [page] = [connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")]
         connection.close()
-        return pages * page
+        return int(pages * page)
 
     async def body(engine: Engine) -> None:
         await create(engine, "big")

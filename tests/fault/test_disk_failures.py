@@ -1,0 +1,134 @@
+"""A server whose disk fails or fills, seen by its clients and by whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headwater.engine.folding import INDEX_NAME, JOURNAL_DIR
+from headwater.limits import Limits
+from headwater.protocol.stream import evolve
+from headwater.server.serve import _serve
+from headwater.store import index
+from headwater.store.disk import RealDisk, RealFile
+from headwater.store.embedded import EmbeddedStore
+from headwater.store.syncing import ThreadSyncer
+from headwater.store.threads import ThreadRunner
+from tests.contract.stores import InlineFolder
+
+LIMITS = Limits(segment_bytes=20_000, fold_idle_s=3600)
+TEXT = {"content-type": "text/plain"}
+
+
+class FaultyFile(RealFile):
+    disk: FaultyDisk
+
+    def write(self, position: int, data: bytes) -> None:
+        grows = position + len(data) > Path(self.name).stat().st_size
+        if self.disk.full and grows:
+            raise OSError(errno.ENOSPC, "No space left on device", self.name)
+        super().write(position, data)
+
+    def sync(self) -> None:
+        if self.disk.failing:
+            raise OSError(errno.EIO, "Input/output error", self.name)
+        super().sync()
+
+
+class FaultyDisk(RealDisk):
+    full = False
+    failing = False
+
+    def open(self, name: str) -> RealFile:
+        file = FaultyFile(self._directory / name)
+        file.disk = self
+        return file
+
+
+def serve_and(client: Callable[[httpx.Client, FaultyDisk], None], directory: Path) -> int:
+    """Run a server over a faulty disk until it stops by itself or the client is done; its exit code."""
+    directory.mkdir()
+    index.create(directory / INDEX_NAME)
+    disk = FaultyDisk(directory / JOURNAL_DIR)
+
+    async def main() -> int:
+        store = EmbeddedStore(
+            disk,
+            lambda: index.connect(directory / INDEX_NAME, write=False),
+            evolve,
+            limits=LIMITS,
+            syncer=ThreadSyncer(),
+            helper=ThreadRunner("spare"),
+            folder=InlineFolder(directory),
+            salt=lambda: 1,
+            readers=ThreadPoolExecutor(1),
+        )
+        url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        serving = asyncio.create_task(_serve(store, "127.0.0.1", 0, LIMITS, url.set_result))
+        root = f"{await url}/v1/stream"
+
+        def run() -> None:
+            with httpx.Client(base_url=root, timeout=10) as http:
+                client(http, disk)
+
+        await asyncio.get_running_loop().run_in_executor(None, run)
+        done, _ = await asyncio.wait((serving,), timeout=5)
+        if not done:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            return -1
+        return serving.result()
+
+    return asyncio.run(main())
+
+
+def test_a_failed_sync_stops_the_server_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def client(http: httpx.Client, disk: FaultyDisk) -> None:
+        assert http.put("/a", headers=TEXT).status_code == 201
+        disk.failing = True
+        assert http.post("/a", headers=TEXT, content=b"lost?").status_code == 500
+        disk.failing = False  # too late: one failure is final
+        with contextlib.suppress(httpx.TransportError):  # it may have stopped already
+            assert http.post("/a", headers=TEXT, content=b"more").status_code == 503
+
+    with caplog.at_level(logging.CRITICAL):
+        assert serve_and(client, tmp_path / "data") == 1
+    assert "0000000000000001.journal" in caplog.text
+    assert "Input/output error" in caplog.text
+
+
+def test_a_full_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
+    def client(http: httpx.Client, disk: FaultyDisk) -> None:
+        assert http.put("/a", headers=TEXT, content=b"kept;").status_code == 201
+        disk.full = True
+        expected = b"kept;"
+        for number in range(100):
+            answer = http.post("/a", headers=TEXT, content=b"x" * 1500 + b"%d;" % number)
+            if answer.status_code == 507:
+                break
+            assert answer.status_code == 204
+            expected += b"x" * 1500 + b"%d;" % number
+        assert answer.status_code == 507
+        assert answer.headers["retry-after"] == "1"
+        assert answer.json()["type"] == "urn:headwater:storage-full"
+        assert http.put("/b", headers=TEXT).status_code == 507
+        assert http.get("/a").content == expected  # reads go on, and nothing of what was refused is there
+        disk.full = False
+        deadline = time.monotonic() + 5
+        while (answer := http.post("/a", headers=TEXT, content=b"again;")).status_code == 507:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert answer.status_code == 204
+        assert http.get("/a").content == expected + b"again;"
+        assert http.put("/b", headers=TEXT).status_code == 201
+
+    assert serve_and(client, tmp_path / "data") == -1
