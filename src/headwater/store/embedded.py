@@ -35,7 +35,7 @@ from headwater.store.journal import (
     segment_name,
     segment_numbers,
 )
-from headwater.store.records import Run
+from headwater.store.records import Run, gather
 from headwater.store.syncing import Syncer
 from headwater.types import Appended, Created, Deleted, Event, StreamState
 
@@ -447,19 +447,8 @@ class EmbeddedStore:
         return old + new if len(old) + len(new) <= bytes_max else old
 
     def _read_recent(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
-        parts: list[bytes] = []
-        for _, run in self._unfolded.runs.get(stream_id, ()):
-            if start >= run.end:
-                continue
-            part = run.read(start, end, bytes_max)
-            if parts and len(part) > bytes_max:
-                break
-            parts.append(part)
-            start += len(part)
-            bytes_max -= len(part)
-            if bytes_max <= 0 or start < run.end or start >= end:
-                break
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        runs = [run for _, run in self._unfolded.runs.get(stream_id, ()) if run.end > start]
+        return gather(runs, start, end, bytes_max)
 
     async def _read_index(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
         if self._readers is None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from headwater.store.journal import UnknownFormatError
-from headwater.store.records import stop_of
+from headwater.store.records import gather, stop_of
 from headwater.types import StreamState
 
 FORMAT = 1
@@ -58,6 +58,10 @@ class Chunk(NamedTuple):
     start: int
     ends: array[int]
     data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
 
     def read(self, start: int, end: int, bytes_max: int) -> bytes:
         """As the store contract says, within this chunk."""
@@ -167,17 +171,7 @@ class IndexReader:
         return [stream_id for (stream_id,) in rows]
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
-        parts: list[bytes] = []
-        for chunk in self._chunks(stream_id, start, end):
-            data = chunk.read(start, end, bytes_max)
-            if parts and len(data) > bytes_max:
-                break
-            parts.append(data)
-            start += len(data)
-            bytes_max -= len(data)
-            if bytes_max <= 0 or start < chunk.start + len(chunk.data):
-                break
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return gather(self._chunks(stream_id, start, end), start, end, bytes_max)
 
     def _chunks(self, stream_id: int, start: int, end: int) -> Iterator[Chunk]:
         """The chunk that holds `start` and those after it, read one at a time."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from headwater.store.contract import UnalignedReadError
 
@@ -22,6 +23,30 @@ def stop_of(ends: Sequence[int], start: int, end: int, bytes_max: int) -> int:
         last = bisect_right(ends, start + bytes_max, lo=first) - 1
         stop = min(stop, ends[max(first, last)])
     return max(start, stop)
+
+
+class Readable(Protocol):
+    """A run of whole records that knows where in its stream it ends."""
+
+    @property
+    def end(self) -> int: ...
+
+    def read(self, start: int, end: int, bytes_max: int) -> bytes: ...
+
+
+def gather(runs: Iterable[Readable], start: int, end: int, bytes_max: int) -> bytes:
+    """Whole records of runs that follow each other, the first of which holds `start`: as many as fit, at least one."""
+    parts: list[bytes] = []
+    for run in runs:
+        part = run.read(start, end, bytes_max)
+        if parts and len(part) > bytes_max:
+            break
+        parts.append(part)
+        start += len(part)
+        bytes_max -= len(part)
+        if bytes_max <= 0 or start < run.end or start >= end:
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class Run:
