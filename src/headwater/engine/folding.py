@@ -7,6 +7,7 @@ never outlives the server, and it holds a lock, so a new server waits for it to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 from headwater.protocol.stream import evolve
 from headwater.store import index
 from headwater.store.disk import Lock, RealDisk
-from headwater.store.embedded import IndexFullError
+from headwater.store.embedded import FoldCutOffError, IndexFullError
 from headwater.store.fold import fold
 from headwater.store.journal import read_segment, segment_name
 
@@ -114,11 +115,14 @@ class SubprocessFolder:
             process = await self._started()
             if process.stdin is None or process.stdout is None:
                 raise RuntimeError("the fold worker has no pipes")
-            process.stdin.write(json.dumps(work).encode() + b"\n")
-            await process.stdin.drain()
-            line = await process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the fold worker ended with code {await process.wait()}")
+            line = b""
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write(json.dumps(work).encode() + b"\n")
+                await process.stdin.drain()
+                line = await process.stdout.readline()
+            if not line:
+                self._process = None  # the next to ask starts another
+                raise FoldCutOffError(f"its process ended with code {await process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise IndexFullError(answer["error"]) if answer["full"] else RuntimeError(answer["error"])

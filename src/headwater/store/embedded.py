@@ -71,6 +71,10 @@ class IndexFullError(Exception):
     """The fold found no room on the disk; it can be tried again."""
 
 
+class FoldCutOffError(Exception):
+    """Whoever folds was ended from outside. A fold can always run again."""
+
+
 class _Unfolded:
     """All that the index does not know yet: states, paths and bytes, and which segment last touched them."""
 
@@ -345,6 +349,8 @@ class EmbeddedStore:
             if self._held is not None:
                 (_, done), self._held = self._held, None
                 self._refuse(error, done)
+        except FoldCutOffError as error:
+            log.error("folding starts again: %s", error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
             self._fail(error)
         finally:
@@ -391,8 +397,8 @@ class EmbeddedStore:
             more = True
             while more and not self._sealed:
                 more = await self._folder.reclaim(self._limits.reclaim_chunks)
-        except IndexFullError:
-            log.warning("reclaiming waits for room")
+        except (IndexFullError, FoldCutOffError) as error:
+            log.warning("reclaiming is tried again: %s", error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
             self._fail(error)
 

@@ -344,3 +344,26 @@ def test_an_undamaged_journal_is_not_touched_by_salvage(tmp_path: Path) -> None:
     salvaged = salvage_directory(directory)
     assert (salvaged.kept_batches, salvaged.dropped_bytes, salvaged.set_aside) == (3, 0, [])
     assert names(directory) == ["s0", "s1", "s2"]
+
+
+def test_a_fold_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+
+    async def body(engine: Engine) -> None:
+        folder = engine._store._folder  # type: ignore[attr-defined]
+        await create(engine, "a", body=b"x" * 1000)
+        await asyncio.sleep(0.5)
+        for _ in range(2):
+            process = folder._process
+            assert process is not None
+            process.kill()
+            await append(engine, "a", b"y" * 1000)
+            for _ in range(100):
+                await asyncio.sleep(0.05)
+                if folder._process not in (None, process):
+                    break
+            assert folder._process is not process
+        assert await content(engine, "a") == b"x" * 1000 + b"y" * 2000
+
+    live(directory, body, FOLDED)
+    assert check_directory(directory, lambda _: None).problems == []
