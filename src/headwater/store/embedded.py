@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import sqlite3
 import threading
@@ -19,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from headwater.limits import Limits
 from headwater.store.contract import Commit, Done, RefusedError
+from headwater.store.deadlines import Deadlines
 from headwater.store.disk import Disk
 from headwater.store.fold import Evolve
 from headwater.store.index import IndexReader, Meta
@@ -86,7 +86,7 @@ class _Unfolded:
         self._touched: dict[int, set[int]] = {}  # segment → streams
         self._buried: dict[int, list[StreamState]] = {}  # segment → streams deleted in it
         self._last: dict[int, int] = {}  # stream → the last segment that touched it
-        self._mortal: list[tuple[int, int]] = []  # heap of deadline, id
+        self.deadlines = Deadlines(self.states)
 
     @property
     def empty(self) -> bool:
@@ -106,8 +106,7 @@ class _Unfolded:
             self.paths[event.path] = stream_id
             if event.data:
                 self._grow(stream_id, state.start, event.data, segment)
-            if state.deadline_ms is not None:
-                self._watch(state.deadline_ms, stream_id)
+            self.deadlines.watch(state)
         elif isinstance(event, Deleted):
             self._bury(state, segment)
 
@@ -118,12 +117,6 @@ class _Unfolded:
         if not runs or runs[-1][0] != segment:
             runs.append((segment, Run(position)))
         runs[-1][1].append(data)
-
-    def _watch(self, deadline_ms: int, stream_id: int) -> None:
-        if len(self._mortal) > 2 * len(self.states) + 1000:  # most of it long folded or gone
-            self._mortal = [entry for entry in self._mortal if entry[1] in self.states]
-            heapq.heapify(self._mortal)
-        heapq.heappush(self._mortal, (deadline_ms, stream_id))
 
     def _bury(self, state: StreamState, segment: int) -> None:
         self.deleted.add(state.id)
@@ -155,18 +148,6 @@ class _Unfolded:
             state = self.states.pop(stream_id, None)
             if state is not None and self.paths.get(state.path) == stream_id:
                 del self.paths[state.path]
-
-    def due(self, now_ms: int, limit: int) -> list[StreamState]:
-        found: list[StreamState] = []
-        while self._mortal and self._mortal[0][0] <= now_ms and len(found) < limit:
-            _, stream_id = heapq.heappop(self._mortal)
-            state = self.states.get(stream_id)
-            if state is None or state.soft_deleted or state.deadline_ms is None:
-                continue
-            heapq.heappush(self._mortal, (max(state.deadline_ms, now_ms + 1), stream_id))
-            if state.deadline_ms <= now_ms:
-                found.append(state)
-        return found
 
 
 class EmbeddedStore:
@@ -486,7 +467,7 @@ class EmbeddedStore:
         return [found[path] for path in sorted(found)[:limit]]
 
     async def due(self, now_ms: int, limit: int) -> list[str]:
-        states = self._unfolded.due(now_ms, limit)
+        states = self._unfolded.deadlines.due(now_ms, limit)
         for stream_id in self._index.due(now_ms, limit):
             state = self._find(stream_id)
             if state is not None and state.deadline_ms is not None and state.deadline_ms <= now_ms:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from headwater.store.contract import Commit, Done
+from headwater.store.deadlines import Deadlines
 from headwater.store.records import Run
 from headwater.types import Appended, Created, Deleted, Event, StreamState
 
@@ -19,7 +19,7 @@ class MemoryStore:
         self._states: dict[int, StreamState] = {}
         self._ids: dict[str, int] = {}
         self._bytes: dict[int, Run] = {}
-        self._mortal: list[tuple[int, int]] = []  # heap of deadline, id; checked again when it comes up
+        self._deadlines = Deadlines(self._states)
         self._sorted: list[str] | None = None
 
     async def start(self) -> None:
@@ -49,14 +49,7 @@ class MemoryStore:
             own.append(event.data)
         self._ids[event.path] = event.id
         self._sorted = None
-        if state.deadline_ms is not None:
-            self._watch(state.deadline_ms, event.id)
-
-    def _watch(self, deadline_ms: int, stream_id: int) -> None:
-        if len(self._mortal) > 2 * len(self._states) + 1000:  # most of it long deleted
-            self._mortal = [entry for entry in self._mortal if entry[1] in self._states]
-            heapq.heapify(self._mortal)
-        heapq.heappush(self._mortal, (deadline_ms, stream_id))
+        self._deadlines.watch(state)
 
     def _delete(self, stream_id: int) -> None:
         state = self._states.pop(stream_id)
@@ -88,16 +81,7 @@ class MemoryStore:
         return page
 
     async def due(self, now_ms: int, limit: int) -> list[str]:
-        paths: list[str] = []
-        while self._mortal and self._mortal[0][0] <= now_ms and len(paths) < limit:
-            _, stream_id = heapq.heappop(self._mortal)
-            state = self._states.get(stream_id)
-            if state is None or state.soft_deleted or state.deadline_ms is None:
-                continue
-            heapq.heappush(self._mortal, (max(state.deadline_ms, now_ms + 1), stream_id))
-            if state.deadline_ms <= now_ms:
-                paths.append(state.path)
-        return paths
+        return [state.path for state in self._deadlines.due(now_ms, limit)]
 
     async def close(self) -> None:
         self._states.clear()
