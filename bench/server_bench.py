@@ -198,7 +198,8 @@ def cold_catch_up(bench: Bench) -> None:
         data_dir = f"{directory}/data"
         with headwater("--data-dir", data_dir, "--limit", "fold_idle_s=0.5") as server:
             bench.fill(server, "cold", 500_000_000)
-            time.sleep(4)
+            while any(Path(data_dir, "journal").glob("0*.journal")):  # until all of it is folded
+                time.sleep(0.1)
         with headwater("--data-dir", data_dir) as server:
             started_s = time.perf_counter()
             rate = bench.catch_up(server, "cold", 3)

@@ -203,7 +203,6 @@ class _Sink:
         self._bytes_max = bytes_max
         self._frames: list[bytes] = []
         self._size = 0
-        self._sending = False
         self._news = asyncio.Event()
 
     @property

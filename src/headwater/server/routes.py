@@ -7,7 +7,6 @@ from headwater.protocol.paths import RESERVED, parse_path
 from headwater.server.http import Request
 
 STREAM_ROOT = "/v1/stream/"
-CONTROL_ROOT = f"{STREAM_ROOT}{RESERVED}/"
 
 # Resource → method → the name of the handler; `OPTIONS` is answered for every resource alike.
 ROUTES: dict[str, dict[str, str]] = {

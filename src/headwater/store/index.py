@@ -153,9 +153,6 @@ class IndexReader:
         state.producers = {producer: (epoch, seq) for producer, epoch, seq in producers}
         return state
 
-    def has(self, stream_id: int) -> bool:
-        return self._connection.execute("SELECT 1 FROM streams WHERE id = ?", (stream_id,)).fetchone() is not None
-
     def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
         """States in path order, without their producers."""
         rows = self._connection.execute(
