@@ -1,4 +1,7 @@
-"""The error tree: each error says its status, whether a retry can help, and what was wrong.
+"""The error tree: each error says its status, whether a retry can help, what was wrong and what to do about it.
+
+The server answers with these and the client raises them again, so that both sides speak of one thing. Most programs
+need five: NetworkError, StreamNotFoundError, StreamClosedError, StaleEpochError, and HeadwaterError for the rest.
 
 HeadwaterError
 ├── RequestError                         the request is at fault; nothing changed
@@ -11,6 +14,8 @@ HeadwaterError
 │   │   ├── EmptyBodyError         400
 │   │   ├── InvalidForkError       400
 │   │   └── NewEpochSequenceError  400
+│   ├── UnauthorizedError          401
+│   ├── ForbiddenError             403
 │   ├── StaleEpochError            403
 │   ├── StreamNotFoundError        404
 │   ├── UnknownRouteError          404
@@ -28,12 +33,17 @@ HeadwaterError
 │   ├── OffsetGoneError            410
 │   ├── BodyTooLargeError          413
 │   ├── UrlTooLongError            414
+│   ├── TooManyRequestsError       429
 │   └── HeadersTooLargeError       431
-└── ServerError                          the server is at fault or in trouble
-    ├── InternalError              500
-    ├── OverloadedError            503
-    ├── StoppingError              503
-    └── StorageFullError           507
+├── ServerError                          the server is at fault or in trouble
+│   ├── InternalError              500
+│   ├── OverloadedError            503
+│   ├── StoppingError              503
+│   └── StorageFullError           507
+└── ClientError                          no answer to blame: found on the client's side
+    ├── NetworkError                     the request or its answer was lost on the way
+    ├── ProtocolError                    answered, but not as the protocol says
+    └── MessageError                     a message is not what the reader asked for
 """
 
 from __future__ import annotations
@@ -42,16 +52,28 @@ from typing import ClassVar
 
 
 class HeadwaterError(Exception):
-    """Anything that Headwater reports to whoever asked."""
+    """Anything that Headwater reports to whoever asked.
 
-    status: ClassVar[int] = 500
+    `url`, `attempts` and `retry_after_s` are set on the client's side, where the request is known.
+    """
+
+    status: int = 500
     title: ClassVar[str] = "Internal error"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
+    advice: ClassVar[str] = "Look at the server's log."
 
     def __init__(self, detail: str = "", *, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(detail or self.title)
         self.detail = detail
         self.headers = headers
+        self.url = ""
+        self.attempts = 1
+        self.retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        if not self.url:
+            return self.detail or self.title
+        return f"{self.title}: {self.detail} ({self.url})" if self.detail else f"{self.title} ({self.url})"
 
     @property
     def code(self) -> str:
@@ -63,6 +85,7 @@ class HeadwaterError(Exception):
 class RequestError(HeadwaterError):
     status = 400
     title = "Bad request"
+    advice = "Correct the request: as it is, it will always be refused."
 
 
 class BadRequestError(RequestError):
@@ -83,6 +106,7 @@ class InvalidPathError(BadRequestError):
 
 class InvalidOffsetError(BadRequestError):
     title = "Invalid offset"
+    advice = "Use an offset that this stream gave, -1 for its beginning or now for its end."
 
 
 class InvalidJsonError(BadRequestError):
@@ -99,16 +123,31 @@ class InvalidForkError(BadRequestError):
 
 class NewEpochSequenceError(BadRequestError):
     title = "A new epoch starts at sequence 0"
+    advice = "The server no longer knows this producer: start a new one."
+
+
+class UnauthorizedError(RequestError):
+    status = 401
+    title = "Not authenticated"
+    advice = "Give a token that is valid now."
+
+
+class ForbiddenError(RequestError):
+    status = 403
+    title = "Not allowed"
+    advice = "Ask the operator for access to this stream."
 
 
 class StaleEpochError(RequestError):
     status = 403
     title = "Stale producer epoch"
+    advice = "Another producer with this id has taken over. Stop, or claim a higher epoch."
 
 
 class StreamNotFoundError(RequestError):
     status = 404
     title = "Stream not found"
+    advice = "Create the stream, or correct its URL."
 
 
 class UnknownRouteError(RequestError):
@@ -125,6 +164,7 @@ class RequestTimeoutError(RequestError):
     status = 408
     title = "Request not received in time"
     retryable = True
+    advice = "Send it again."
 
 
 class ConflictError(RequestError):
@@ -134,6 +174,7 @@ class ConflictError(RequestError):
 
 class ConfigurationError(ConflictError):
     title = "Stream exists with a different configuration"
+    advice = "Use another path, or create it with the configuration it has."
 
 
 class PathBlockedError(ConflictError):
@@ -146,38 +187,52 @@ class SourceGoneError(ConflictError):
 
 class ContentTypeError(ConflictError):
     title = "Content type does not match the stream"
+    advice = "Send what the stream's content type says."
 
 
 class StreamClosedError(ConflictError):
     title = "Stream is closed"
+    advice = "Nothing can be appended any more. Continue in a fork or in a new stream."
 
 
 class SequenceRegressionError(ConflictError):
     title = "Stream-Seq does not advance"
+    advice = "Another writer is ahead. Read what it wrote before you go on."
 
 
 class SequenceGapError(ConflictError):
     title = "Producer sequence gap"
+    advice = "Earlier batches of this producer are missing: start a new one."
 
 
 class StreamGoneError(RequestError):
     status = 410
     title = "Stream was deleted"
+    advice = "Use another path: this one is kept by its forks."
 
 
 class OffsetGoneError(RequestError):
     status = 410
     title = "Offset is gone"
+    advice = "The stream was deleted and made again: read it from its beginning."
 
 
 class BodyTooLargeError(RequestError):
     status = 413
     title = "Body too large"
+    advice = "Send less at once, or raise the server's body_bytes_max."
 
 
 class UrlTooLongError(RequestError):
     status = 414
     title = "URL too long"
+
+
+class TooManyRequestsError(RequestError):
+    status = 429
+    title = "Too many requests"
+    retryable = True
+    advice = "Wait as long as Retry-After says, then send it again."
 
 
 class HeadersTooLargeError(RequestError):
@@ -187,6 +242,8 @@ class HeadersTooLargeError(RequestError):
 
 class ServerError(HeadwaterError):
     """The server cannot answer; the request may be fine."""
+
+    advice = "Try again later."
 
 
 class InternalError(ServerError):
@@ -209,3 +266,33 @@ class StorageFullError(ServerError):
     status = 507
     title = "No room to store it"
     retryable = True
+    advice = "Give the server more disk, then try again."
+
+
+class ClientError(HeadwaterError):
+    """Found on the client's side; no status was answered."""
+
+    status = 0
+
+
+class NetworkError(ClientError):
+    title = "No answer"
+    retryable = True
+    advice = "Check the URL and that the server runs. What was sent may or may not have arrived."
+
+
+class ProtocolError(ClientError):
+    title = "Not a Durable Streams answer"
+    advice = "Check that the URL is a stream's and that no proxy answers in its place."
+
+
+class MessageError(ClientError):
+    """A message that cannot be decoded: the one that follows `skip` others after `offset`."""
+
+    title = "Unexpected message"
+    advice = "Read on behind it, from the same offset with skip + 1, or ask for another type."
+
+    def __init__(self, detail: str = "", *, offset: str = "", skip: int = 0) -> None:
+        super().__init__(detail)
+        self.offset = offset
+        self.skip = skip

@@ -1,4 +1,4 @@
-"""Server-sent events: data frames in three encodings, control frames, keep-alive comments.
+"""Server-sent events: data frames in three encodings, control frames, keep-alive comments; and how they are read.
 
 A field value loses one leading space at the reader, so none is added unless the text itself begins with one.
 """
@@ -42,3 +42,37 @@ def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bo
         if up_to_date:
             fields += ',"upToDate":true'
     return f"event: control\ndata:{{{fields}}}\n\n".encode()
+
+
+class EventReader:
+    """Bytes in, whole events out; what was cut off in the middle is never seen."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._name = b""
+        self._data: list[bytes] = []
+        self.pending_bytes = 0
+
+    def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
+        """The events that are complete now, as name and data."""
+        text = self._rest + chunk
+        # A CR at the end may be half of a CRLF: it waits for what follows.
+        held = b"\r" if text.endswith(b"\r") else b""
+        lines = _LINE_END.split(text[: len(text) - len(held)])
+        self._rest = lines.pop() + held
+        events = [event for line in lines if (event := self._line(line)) is not None]
+        self.pending_bytes = len(self._rest) + sum(map(len, self._data))
+        return events
+
+    def _line(self, line: bytes) -> tuple[bytes, bytes] | None:
+        if not line:
+            event = (self._name or b"message", b"\n".join(self._data)) if self._data else None
+            self._name, self._data = b"", []
+            return event
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data.append(value)
+        elif field == b"event":
+            self._name = value
+        return None

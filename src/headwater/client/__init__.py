@@ -1,0 +1,29 @@
+"""The client: streams by URL, blocking or asynchronous, with one logic under both."""
+
+from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream
+from headwater.client.effects import Batch, Report
+from headwater.client.flows import Appended, StreamInfo
+from headwater.client.outbox import Delivery, ProducerMetrics
+from headwater.client.reading import LiveMode
+from headwater.client.session import Retry, Timeouts
+from headwater.client.sync import Client, Producer, Reader, Stream
+
+__all__ = [
+    "Appended",
+    "AsyncClient",
+    "AsyncProducer",
+    "AsyncReader",
+    "AsyncStream",
+    "Batch",
+    "Client",
+    "Delivery",
+    "LiveMode",
+    "Producer",
+    "ProducerMetrics",
+    "Reader",
+    "Report",
+    "Retry",
+    "Stream",
+    "StreamInfo",
+    "Timeouts",
+]

@@ -1,0 +1,113 @@
+"""From an answer to an error: by the problem type our server names, else by status and headers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from headwater import errors
+from headwater.client.effects import Reply, Request
+from headwater.errors import HeadwaterError
+from headwater.protocol import headers
+
+_PROBLEM = "urn:headwater:"
+_DETAIL_MAX = 500
+
+
+class _Problem(msgspec.Struct):
+    type: str = ""
+    detail: str = ""
+
+
+def _by_code(root: type[HeadwaterError]) -> dict[str, type[HeadwaterError]]:
+    found = {root().code: root}
+    for child in root.__subclasses__():
+        found |= _by_code(child)
+    return found
+
+
+_CODES = _by_code(errors.RequestError) | _by_code(errors.ServerError)
+_STATUSES: dict[int, type[HeadwaterError]] = {
+    400: errors.BadRequestError,
+    401: errors.UnauthorizedError,
+    403: errors.ForbiddenError,
+    404: errors.StreamNotFoundError,
+    405: errors.MethodNotAllowedError,
+    408: errors.RequestTimeoutError,
+    409: errors.ConflictError,
+    410: errors.StreamGoneError,
+    413: errors.BodyTooLargeError,
+    414: errors.UrlTooLongError,
+    429: errors.TooManyRequestsError,
+    431: errors.HeadersTooLargeError,
+    500: errors.InternalError,
+    503: errors.OverloadedError,
+    507: errors.StorageFullError,
+}
+
+
+def error_of(request: Request, reply: Reply) -> HeadwaterError:
+    kind, detail = _named(reply)
+    error = kind(detail, headers=tuple(reply.headers.items()))
+    error.status = reply.status
+    error.url = request.url
+    error.retryable = may_pass(reply.status)
+    error.retry_after_s = retry_after_s(reply.headers)
+    return error
+
+
+def may_pass(status: int) -> bool:
+    """Whether the same request may be answered otherwise later."""
+    return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
+
+
+def was_refused(error: HeadwaterError) -> bool:
+    """Whether the server certainly did nothing, so that any request can be sent again."""
+    return error.status in (429, 503, 507)
+
+
+def _named(reply: Reply) -> tuple[type[HeadwaterError], str]:
+    problem = _Problem()
+    if reply.headers.get("content-type", "").startswith("application/problem+json"):
+        try:
+            problem = msgspec.json.decode(reply.body, type=_Problem)
+        except msgspec.MsgspecError:
+            problem = _Problem()
+    code = problem.type.removeprefix(_PROBLEM)
+    if code in _CODES:
+        return _CODES[code], problem.detail
+    detail = problem.detail or reply.body[:_DETAIL_MAX].decode(errors="replace").strip()
+    return _inferred(reply.status, reply.headers), detail or f"status {reply.status}"
+
+
+def _inferred(status: int, given: Mapping[str, str]) -> type[HeadwaterError]:
+    if status == 409 and headers.parse_closed(given):
+        return errors.StreamClosedError
+    if status == 409 and headers.PRODUCER_EXPECTED_SEQ in given:
+        return errors.SequenceGapError
+    if status == 403 and headers.PRODUCER_EPOCH in given:
+        return errors.StaleEpochError
+    return _STATUSES.get(status, errors.RequestError if status < 500 else errors.ServerError)
+
+
+def retry_after_s(given: Mapping[str, str]) -> float | None:
+    value = given.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def required(request: Request, reply: Reply, name: str) -> str:
+    """A header without which an answer is none of this protocol."""
+    value = reply.headers.get(name)
+    if value is None:
+        error = errors.ProtocolError(f"status {reply.status} without {name}")
+        error.url = request.url
+        raise error
+    return value

@@ -1,0 +1,285 @@
+"""Values to bytes and back: what a content type and a Python type make of a stream.
+
+A stream of JSON is made of messages, and an item is what one of them decodes to. Any other stream is made of bytes,
+and an item is a run of them as it arrived, or the text in it.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from headwater.errors import MessageError, ProtocolError
+from headwater.protocol.content import kind_of
+from headwater.types import ContentKind
+
+JSON = "application/json"
+
+_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+_COMMA_TRIES_MAX = 64
+
+
+# Values to bytes
+
+
+def encoder_of(content_type: str) -> Callable[[Any], bytes]:
+    """How one value becomes one message of a stream."""
+    kind = kind_of(content_type)
+    if kind is ContentKind.JSON:
+        return encode_json
+    return lambda value: _encode_bytes(value, content_type)
+
+
+def encode_json(value: Any) -> bytes:
+    """One JSON text. Bytes are taken for JSON that is encoded already."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _checked_json(bytes(value))
+    if hasattr(value, "__pydantic_serializer__"):
+        return bytes(value.__pydantic_serializer__.to_json(value))
+    return _json_encoder.encode(value)
+
+
+def _checked_json(text: bytes) -> bytes:
+    try:
+        if len(_raw_list.decode(b"[" + text + b"]")) == 1:
+            text.decode()
+            return text
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    raise ValueError(f"bytes for a stream of JSON must be one JSON text, got {text[:40]!r}")
+
+
+def _encode_foreign(value: Any) -> Any:
+    if hasattr(value, "__pydantic_serializer__"):
+        return value.__pydantic_serializer__.to_python(value, mode="json")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
+
+
+_json_encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
+
+
+def _encode_bytes(value: Any, content_type: str) -> bytes:
+    if isinstance(value, str):
+        data = value.encode()
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        data = bytes(value)
+    else:
+        raise TypeError(f"a stream of {content_type} takes bytes or text, not {type(value).__name__}")
+    if not data:
+        raise ValueError("nothing to append")
+    return data
+
+
+def body_of(content_type: str, messages: Iterable[bytes]) -> bytes:
+    """The body that appends encoded messages."""
+    if kind_of(content_type) is ContentKind.JSON:
+        return b"[" + b",".join(messages) + b"]"
+    return b"".join(messages)
+
+
+# Bytes to values
+
+
+class Decoder:
+    """Makes items of a stream's answers. Text is decoded across them: a character may be cut in two."""
+
+    def __init__(self, kind: ContentKind, wanted: Any) -> None:
+        self.kind = kind
+        self._text: codecs.IncrementalDecoder | None = None
+        self._decode: Callable[[bytes], list[Any]]
+        if kind is ContentKind.JSON:
+            self._decode = _json_decoder(wanted)
+        elif wanted is bytes or (wanted is Any and kind is ContentKind.BINARY):
+            self._decode = _whole
+        elif wanted is str or wanted is Any:
+            self._text = codecs.getincrementaldecoder("utf-8")()
+            self._decode = _text_decoder(self._text)
+        else:
+            raise ProtocolError(f"a stream of {kind.name.lower()} gives bytes or str, not {wanted!r}")
+
+    def answer(self, skip: int) -> Messages | Run:
+        return Messages(self._decode, skip) if self.kind is ContentKind.JSON else Run(self._decode, skip)
+
+    def finish(self) -> None:
+        """The stream is at its end, and no character should be half delivered."""
+        if self._text is not None and self._text.getstate()[0]:
+            raise MessageError("the stream ends in the middle of a UTF-8 character")
+
+
+def _text_decoder(decoder: codecs.IncrementalDecoder) -> Callable[[bytes], list[str]]:
+    def decode(data: bytes) -> list[str]:
+        try:
+            text = decoder.decode(data)
+        except UnicodeDecodeError as error:
+            raise MessageError(f"the stream is not UTF-8: {error}") from None
+        return [text] if text else []
+
+    return decode
+
+
+def _whole(data: bytes) -> list[bytes]:
+    return [data] if data else []
+
+
+def _json_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
+    if wanted is bytes:
+        return lambda text: [bytes(raw) for raw in _raw_list.decode(text)]
+    if _is_pydantic(wanted):
+        return _pydantic_decoder(wanted)
+    return msgspec.json.Decoder(list[wanted]).decode
+
+
+def _is_pydantic(wanted: Any) -> bool:
+    return hasattr(wanted, "__pydantic_validator__")
+
+
+def _pydantic_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
+    from pydantic import TypeAdapter  # only who has a model has pydantic
+
+    adapter: TypeAdapter[list[Any]] = TypeAdapter(list[wanted])
+    return adapter.validate_json
+
+
+class Run:
+    """The bytes of an answer."""
+
+    def __init__(self, decode: Callable[[bytes], list[Any]], skip: int) -> None:
+        self._decode = decode
+        self._skip = skip
+        self._chunks: list[bytes] = []
+        self.size = 0
+        self.taken = 0  # bytes, the skipped ones included
+        self.bad: str | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self.size += len(chunk)
+
+    def some(self) -> list[Any]:
+        """What arrived so far; it is not held any longer."""
+        data = b"".join(self._chunks)
+        before = max(0, self._skip - self.taken)
+        self._chunks, self.size = [], 0
+        self.taken += len(data)
+        return self._decode(data[before:])
+
+    rest = some
+    event = feed
+
+    def cut(self, surplus: int) -> list[Any]:
+        """What is left, without so many bytes at its end."""
+        data = b"".join(self._chunks)
+        self._chunks = [data[: max(0, len(data) - surplus)]]
+        return self.some()
+
+
+class Messages:
+    """The JSON array of an answer, taken in parts if it is large.
+
+    A comma is between two messages exactly if what precedes it is a valid array once a bracket is put in its place.
+    """
+
+    def __init__(self, decode: Callable[[bytes], list[Any]], skip: int) -> None:
+        self._decode = decode
+        self._skip = skip
+        self._chunks: list[bytes] = []
+        self.size = 0
+        self.taken = 0  # messages, the skipped ones included
+        self.bad: str | None = None  # what is wrong with the message after those
+        self._retry_size = 0
+        self._in_events = False
+
+    def feed(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self.size += len(chunk)
+
+    def some(self) -> list[Any]:
+        """The messages that are complete; they are not held any longer."""
+        if self.size < self._retry_size:
+            return []
+        text = self._text()
+        end = len(text)
+        for _ in range(_COMMA_TRIES_MAX):
+            end = text.rfind(b",", 0, end)
+            if end < 0:
+                break
+            head = text[:end] + b"]"
+            if _is_array(head):
+                self._hold(b"[" + text[end + 1 :])
+                return self._items(head)
+        self._retry_size = 2 * self.size  # a long message: not worth looking for its end at every chunk
+        return []
+
+    def rest(self) -> list[Any]:
+        """The messages that are left, now that the answer is complete."""
+        if self._in_events:
+            self.feed(b"]")
+        text = self._text()
+        self._hold(b"")
+        return self._items(text) if text else []
+
+    def event(self, data: bytes) -> None:
+        """Feed an array that is one of several."""
+        array = data.strip()
+        if not (array.startswith(b"[") and array.endswith(b"]")):
+            raise ProtocolError("expected an array of JSON messages in a data event")
+        if inner := array[1:-1].strip():
+            self.feed((b"," if self._in_events else b"[") + inner)
+            self._in_events = True
+
+    def cut(self, surplus: int) -> list[Any]:
+        """The messages that are left, without so many at the end."""
+        messages = _split(self._text())
+        self._hold(b"")
+        return self._items(b"[" + b",".join(messages[: max(0, len(messages) - surplus)]) + b"]")
+
+    def _text(self) -> bytes:
+        if len(self._chunks) != 1:
+            self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0]
+
+    def _hold(self, text: bytes) -> None:
+        self._chunks, self.size, self._retry_size = [text], len(text), 0
+
+    def _items(self, text: bytes) -> list[Any]:
+        before = max(0, self._skip - self.taken)
+        if before:
+            messages = _split(text)
+            self.taken += min(before, len(messages))
+            text = b"[" + b",".join(messages[before:]) + b"]"
+        try:
+            items = self._decode(text)
+        except ValueError:  # of msgspec and pydantic alike: the type does not fit, or it is no JSON at all
+            items = self._up_to_a_bad_one(_split(text))
+        self.taken += len(items)
+        return items
+
+    def _up_to_a_bad_one(self, messages: list[msgspec.Raw]) -> list[Any]:
+        items: list[Any] = []
+        for message in messages:
+            try:
+                items += self._decode(b"[" + message + b"]")
+            except ValueError as error:
+                self.bad = f"{error}: {bytes(message)[:80].decode(errors='replace')}"
+                break
+        return items
+
+
+def _split(text: bytes) -> list[msgspec.Raw]:
+    try:
+        return _raw_list.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        broken = ProtocolError(f"expected an array of JSON messages: {error}")
+        broken.retryable = True  # most likely cut short on the way
+        raise broken from None
+
+
+def _is_array(text: bytes) -> bool:
+    try:
+        _raw_list.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""The requests that are answered at once: create, head, append, close, delete, fork, list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from headwater.client.answers import required
+from headwater.client.codecs import body_of, encoder_of
+from headwater.client.effects import Flow, Reply, Request
+from headwater.client.session import Session, exchange, with_query
+from headwater.errors import ProtocolError, StreamNotFoundError
+from headwater.protocol import headers
+from headwater.protocol.content import DEFAULT_CONTENT_TYPE
+from headwater.types import Producer
+
+
+class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server says of a stream."""
+
+    path: str
+    content_type: str
+    tail_offset: str
+    closed: bool = False
+    created_at: str | None = None  # from the list only
+    ttl_seconds: int | None = None
+    expires_at: str | None = None
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where the stream ends after an append; `duplicate` if the server had it already from this producer."""
+
+    offset: str
+    duplicate: bool = False
+
+
+class StreamPage(msgspec.Struct):
+    streams: list[StreamInfo]
+    next_after: str | None = None
+
+
+def create(
+    session: Session,
+    url: str,
+    content_type: str | None,
+    *,
+    ttl_s: int | None = None,
+    expires_at: datetime | str | None = None,
+    closed: bool = False,
+    messages: Iterable[Any] = (),
+    forked: dict[str, str] | None = None,
+) -> Flow[bool]:
+    """Make a stream. False if it was there already, made alike."""
+    given = dict(forked or {})
+    if content_type is not None:
+        given["content-type"] = content_type
+    if ttl_s is not None:
+        given[headers.TTL] = str(ttl_s)
+    if expires_at is not None:
+        given[headers.EXPIRES_AT] = _instant(expires_at)
+    if closed:
+        given[headers.CLOSED] = "true"
+    encode = encoder_of(content_type or DEFAULT_CONTENT_TYPE)
+    encoded = [encode(message) for message in messages]
+    body = body_of(content_type or DEFAULT_CONTENT_TYPE, encoded) if encoded else b""
+    reply = yield from exchange(session, Request("PUT", url, given, body))
+    return reply.status == 201
+
+
+def fork(
+    session: Session,
+    url: str,
+    source: str,
+    *,
+    offset: str | None = None,
+    sub_offset: int = 0,
+    ttl_s: int | None = None,
+    expires_at: datetime | str | None = None,
+) -> Flow[bool]:
+    given = {headers.FORKED_FROM: urlsplit(source).path}
+    if offset is not None:
+        given[headers.FORK_OFFSET] = offset
+    if sub_offset:
+        given[headers.FORK_SUB_OFFSET] = str(sub_offset)
+    return create(session, url, None, ttl_s=ttl_s, expires_at=expires_at, forked=given)
+
+
+def head(session: Session, url: str) -> Flow[StreamInfo]:
+    request = Request("HEAD", url)
+    reply = yield from exchange(session, request)
+    ttl = reply.headers.get(headers.TTL)
+    return StreamInfo(
+        path=_path_of(session, url),
+        content_type=reply.headers.get("content-type", DEFAULT_CONTENT_TYPE),
+        tail_offset=required(request, reply, headers.NEXT_OFFSET),
+        closed=headers.parse_closed(reply.headers),
+        ttl_seconds=int(ttl) if ttl is not None and ttl.isdigit() else None,
+        expires_at=reply.headers.get(headers.EXPIRES_AT),
+    )
+
+
+def append_request(
+    url: str,
+    content_type: str,
+    body: bytes,
+    *,
+    seq: str | None = None,
+    producer: Producer | None = None,
+    close: bool = False,
+) -> Request:
+    given = {"content-type": content_type}
+    if seq is not None:
+        given[headers.SEQ] = seq
+    if producer is not None:
+        given[headers.PRODUCER_ID] = producer.id
+        given[headers.PRODUCER_EPOCH] = str(producer.epoch)
+        given[headers.PRODUCER_SEQ] = str(producer.seq)
+    if close:
+        given[headers.CLOSED] = "true"
+    return Request("POST", url, given, body)
+
+
+def append(
+    session: Session,
+    url: str,
+    content_type: str,
+    messages: Iterable[Any],
+    *,
+    seq: str | None = None,
+    producer: Producer | None = None,
+    close: bool = False,
+) -> Flow[Appended]:
+    """Append messages in one request. Without a producer it is not repeated when its fate is unknown."""
+    encoded = list(map(encoder_of(content_type), messages))
+    if not encoded and not close:
+        raise ValueError("nothing to append")
+    body = body_of(content_type, encoded) if encoded else b""
+    request = append_request(url, content_type, body, seq=seq, producer=producer, close=close)
+    reply = yield from exchange(session, request, repeatable=producer is not None or not encoded)
+    return appended(request, reply, producer)
+
+
+def appended(request: Request, reply: Reply, producer: Producer | None) -> Appended:
+    duplicate = producer is not None and reply.status == 204 and bool(request.body)
+    return Appended(reply.headers.get(headers.NEXT_OFFSET, ""), duplicate)
+
+
+def delete(session: Session, url: str) -> Flow[None]:
+    try:
+        yield from exchange(session, Request("DELETE", url))
+    except StreamNotFoundError as error:
+        if error.attempts == 1:  # else an earlier attempt did it, and its answer was lost
+            raise
+
+
+def list_page(session: Session, prefix: str, after: str | None, limit: int) -> Flow[StreamPage]:
+    url = with_query(f"{session.root}/__ds/streams", prefix=prefix or None, after=after, limit=str(limit))
+    reply = yield from exchange(session, Request("GET", url))
+    try:
+        return msgspec.json.decode(reply.body, type=StreamPage)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"this server has no list of streams: {error}") from None
+
+
+def _instant(moment: datetime | str) -> str:
+    if isinstance(moment, str):
+        return moment
+    if moment.tzinfo is None:
+        raise ValueError("expires_at needs a time zone")
+    return headers.format_instant(int(moment.astimezone(UTC).timestamp() * 1000))
+
+
+def _path_of(session: Session, url: str) -> str:
+    path = urlsplit(url).path
+    return unquote(path.removeprefix(urlsplit(session.root).path).strip("/"))

@@ -1,0 +1,332 @@
+"""The idempotent producer without its input and output: what to send when, and what an answer means.
+
+Messages wait in the order given, are packed into batches by size or after `linger_s`, and go out numbered, up to
+`in_flight_max` at a time. A batch is sent until it is answered, always with its number, so the server stores it once
+and in its place. One that arrives before its predecessor is refused (409) and waits for it. What cannot be mended
+fails everything that waits behind it: nothing is ever left out in the middle.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from headwater import limits
+from headwater.client.answers import was_refused
+from headwater.client.codecs import body_of
+from headwater.client.effects import Flow
+from headwater.client.flows import Appended, append_request, appended
+from headwater.client.session import Retry, Session, attempt
+from headwater.errors import HeadwaterError, SequenceGapError, StaleEpochError
+from headwater.protocol import headers
+from headwater.types import Producer
+
+log = logging.getLogger(__name__)
+
+EPOCH_CHANCE_BITS = 12
+EPOCH_START_S = 1_704_067_200  # 2024-01-01: milliseconds and 12 bits from then fit into an epoch until 2093
+CLAIM_TRIES = 3
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """What became of messages: stored, the stream now ending at `offset`, or failed with `error`."""
+
+    count: int
+    offset: str = ""
+    duplicate: bool = False
+    error: HeadwaterError | None = None
+
+
+OnDelivery: TypeAlias = Callable[[Delivery], Any]
+
+
+class News(msgspec.Struct, frozen=True):
+    """Callbacks to make, for so many messages whose fate is known now."""
+
+    messages: int = 0
+    calls: list[tuple[OnDelivery, Delivery]] = []
+
+    def tell(self) -> None:
+        for callback, delivery in self.calls:
+            try:
+                callback(delivery)
+            except Exception:  # it must not take the producer with it
+                log.exception("a delivery callback failed")
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who the server takes a producer for."""
+
+    id: str
+    epoch: int
+    claiming: bool
+
+
+def identity(producer_id: str | None, epoch: int | None, *, auto_claim: bool) -> Identity:
+    """A new producer if it has no id; one that goes on under its id with a higher epoch, given or claimed."""
+    if epoch is not None and not 0 <= epoch <= limits.PRODUCER_INTEGER_MAX:
+        raise ValueError(f"epoch must be from 0 to 2^53-1, got {epoch}")
+    if producer_id is None:
+        return Identity(uuid.uuid4().hex, epoch or 0, auto_claim)
+    if not producer_id:
+        raise ValueError("a producer's id cannot be empty")
+    if epoch is None and not auto_claim:
+        raise ValueError(
+            "a producer with an id of its own needs an epoch higher than that of its last run, or auto_claim=True: "
+            "in an epoch used before, the server would take new messages for repeats"
+        )
+    return Identity(producer_id, claimed_epoch(time.time(), random.random()) if epoch is None else epoch, auto_claim)
+
+
+class ProducerMetrics(msgspec.Struct):
+    """Counts since the producer was made; what waits and is in flight as of now."""
+
+    messages: int = 0
+    messages_delivered: int = 0
+    messages_failed: int = 0
+    bytes_delivered: int = 0
+    batches_delivered: int = 0
+    requests: int = 0
+    retries: int = 0
+    duplicates: int = 0  # batches that the server had already
+    bytes_waiting: int = 0
+    in_flight: int = 0
+
+
+class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    batch_bytes: int
+    linger_s: float
+    in_flight_max: int
+    queue_bytes: int
+    delivery_timeout_s: float
+
+    def __post_init__(self) -> None:
+        if min(self.batch_bytes, self.in_flight_max, self.queue_bytes) < 1:
+            raise ValueError("batch_bytes, in_flight_max and queue_bytes must be at least 1")
+        if self.linger_s < 0 or self.delivery_timeout_s <= 0:
+            raise ValueError("linger_s must not be negative and delivery_timeout_s must be more than 0")
+
+
+class Parcel(msgspec.Struct, eq=False):
+    """A batch on its way: its number, and what happened to it so far."""
+
+    messages: list[bytes]
+    bytes: int
+    callbacks: list[OnDelivery]
+    since: float
+    epoch: int = 0
+    seq: int = -1
+    attempts: int = 0
+    in_flight: bool = False
+    uncertain: bool = False  # an attempt may have been stored without our knowing
+    leads: bool = False  # all its predecessors were stored when it was sent
+    behind: bool = False  # arrived before its predecessor
+    due: float = 0.0
+
+
+class Outbox:
+    """All that a producer knows. Time and chance come in as arguments; shells do the rest."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: ProducerSettings,
+        retry: Retry,
+        on_delivery: OnDelivery | None,
+    ) -> None:
+        self.id = identity.id
+        self.epoch = identity.epoch
+        self.metrics = ProducerMetrics()
+        self.failure: HeadwaterError | None = None
+        self.closing = False
+        self.stopped = False
+        self.flushing = 0
+        self.told = 0  # messages whose fate is known and was told; one that was stored vouches for those before it
+        self._settings = settings
+        self._retry = retry
+        self._on_delivery = on_delivery
+        self._claims_left = CLAIM_TRIES if identity.claiming else 0
+        self._settled = False  # something was stored in this epoch: it is ours
+        self._next_seq = 0
+        self._open: Parcel | None = None
+        self._packed: deque[Parcel] = deque()
+        self._window: deque[Parcel] = deque()
+
+    # What waits
+
+    @property
+    def full(self) -> bool:
+        return self.metrics.bytes_waiting >= self._settings.queue_bytes
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.closing:
+            raise RuntimeError("the producer is closed")
+
+    def add(self, message: bytes, callback: OnDelivery | None, now: float) -> bool:
+        """Take a message; True if that gives a sender something to do."""
+        parcel = self._open
+        size = len(message) + 1
+        wake = parcel is None
+        if parcel is not None and parcel.bytes + size > self._settings.batch_bytes:
+            self._packed.append(parcel)
+            parcel, wake = None, True
+        if parcel is None:
+            parcel = self._open = Parcel([], 1, [], now)
+        parcel.messages.append(message)
+        parcel.bytes += size
+        if callback is not None:
+            parcel.callbacks.append(callback)
+        self.metrics.messages += 1
+        self.metrics.bytes_waiting += size
+        return wake or parcel.bytes >= self._settings.batch_bytes
+
+    # What to send
+
+    def take(self, now: float) -> Parcel | None:
+        """A batch to send now. It counts as in flight until `stored` or `failed` is called with it."""
+        parcel = self._again(now) or self._fresh(now)
+        if parcel is None:
+            return None
+        parcel.in_flight = True
+        parcel.leads = parcel is self._window[0]
+        parcel.attempts += 1
+        self.metrics.in_flight += 1
+        self.metrics.requests += 1
+        self.metrics.retries += parcel.attempts > 1
+        return parcel
+
+    def wait_s(self, now: float) -> float | None:
+        """How long until `take` may have something; None if only an event can bring it about."""
+        dues = [parcel.due for parcel in self._window if not parcel.in_flight and not parcel.behind]
+        if self._has_room() and self._open is not None:
+            dues.append(self._open.since + self._settings.linger_s)
+        return max(0.0, min(dues) - now) if dues else None
+
+    def _again(self, now: float) -> Parcel | None:
+        for parcel in self._window:
+            if not parcel.in_flight and not parcel.behind and parcel.due <= now:
+                return parcel
+        return None
+
+    def _fresh(self, now: float) -> Parcel | None:
+        if not self._has_room():
+            return None
+        if not self._packed and self._open is not None and self._is_ripe(self._open, now):
+            self._packed.append(self._open)
+            self._open = None
+        if not self._packed:
+            return None
+        parcel = self._packed.popleft()
+        parcel.epoch, parcel.seq, parcel.since = self.epoch, self._next_seq, now
+        self._next_seq += 1
+        self._window.append(parcel)
+        return parcel
+
+    def _has_room(self) -> bool:
+        # The first batch of an epoch goes alone: it settles whose epoch it is.
+        return len(self._window) < (self._settings.in_flight_max if self._settled else 1)
+
+    def _is_ripe(self, parcel: Parcel, now: float) -> bool:
+        settings = self._settings
+        ready = parcel.bytes >= settings.batch_bytes or now - parcel.since >= settings.linger_s
+        return ready or self.flushing > 0 or self.closing
+
+    # What an answer means
+
+    def stored(self, parcel: Parcel, sent: Appended) -> News:
+        self._landed(parcel)
+        if parcel not in self._window:
+            return News()  # given up meanwhile
+        self._settled = True
+        self._window.remove(parcel)
+        if self._window:
+            self._window[0].behind = False
+        metrics = self.metrics
+        metrics.batches_delivered += 1
+        metrics.messages_delivered += len(parcel.messages)
+        metrics.bytes_delivered += parcel.bytes - 1
+        metrics.bytes_waiting -= parcel.bytes - 1
+        metrics.duplicates += sent.duplicate
+        return self._news([parcel], sent.offset, duplicate=sent.duplicate)
+
+    def failed(self, parcel: Parcel, error: HeadwaterError, now: float, chance: float) -> News:
+        """Arrange for another attempt, or fail for good and say so to everyone who waits."""
+        self._landed(parcel)
+        if parcel not in self._window:
+            return News()  # given up meanwhile
+        if isinstance(error, SequenceGapError) and not parcel.leads:
+            parcel.behind = parcel is not self._window[0]
+            return News()
+        if isinstance(error, StaleEpochError) and self._claim(parcel, error):
+            return News()
+        if not error.retryable or now - parcel.since >= self._settings.delivery_timeout_s:
+            return self._fail(parcel, error)
+        parcel.uncertain = parcel.uncertain or not was_refused(error)
+        parcel.due = now + self._retry.delay_s(parcel.attempts, chance, error.retry_after_s)
+        return News()
+
+    def _landed(self, parcel: Parcel) -> None:
+        parcel.in_flight = False
+        self.metrics.in_flight -= 1
+
+    def _claim(self, parcel: Parcel, error: StaleEpochError) -> bool:
+        """Take the next epoch, as long as nothing of this one can have been stored."""
+        current = dict(error.headers).get(headers.PRODUCER_EPOCH, "")
+        if self._settled or parcel.uncertain or not self._claims_left or not current.isdigit():
+            return False
+        if int(current) >= limits.PRODUCER_INTEGER_MAX:
+            return False
+        self._claims_left -= 1
+        self.epoch = int(current) + 1
+        parcel.epoch = self.epoch
+        return True
+
+    def _fail(self, failed: Parcel, error: HeadwaterError) -> News:
+        """Give up a batch and all that follows; what precedes it may still arrive."""
+        self.failure = error
+        given_up = [parcel for parcel in self._window if parcel.seq >= failed.seq]
+        given_up += [*self._packed, *([self._open] if self._open else [])]
+        self._window = deque(parcel for parcel in self._window if parcel.seq < failed.seq)
+        self._packed.clear()
+        self._open = None
+        for parcel in given_up:
+            self.metrics.messages_failed += len(parcel.messages)
+            self.metrics.bytes_waiting -= parcel.bytes - 1
+        return self._news(given_up, error=error)
+
+    def _news(
+        self, parcels: list[Parcel], offset: str = "", *, duplicate: bool = False, error: HeadwaterError | None = None
+    ) -> News:
+        one = Delivery(1, offset, duplicate, error)
+        calls = [(callback, one) for parcel in parcels for callback in parcel.callbacks]
+        if self._on_delivery is not None:
+            calls += [(self._on_delivery, Delivery(len(p.messages), offset, duplicate, error)) for p in parcels]
+        return News(sum(len(parcel.messages) for parcel in parcels), calls)
+
+
+def claimed_epoch(now_s: float, chance: float) -> int:
+    """An epoch above all that were claimed before, by this clock or one that agrees with it.
+
+    The milliseconds with a few random digits behind them: two that start at once differ, and the later one of two
+    starts has the higher epoch. If the clock was put back, the server says so (403) and the next higher one is taken.
+    """
+    low = int(chance * (1 << EPOCH_CHANCE_BITS))
+    since_ms = max(0, int((now_s - EPOCH_START_S) * 1000))
+    return min((since_ms << EPOCH_CHANCE_BITS) | low, limits.PRODUCER_INTEGER_MAX - 1)
+
+
+def deliver(session: Session, url: str, content_type: str, box: Outbox, parcel: Parcel) -> Flow[Appended]:
+    """One attempt to have a batch stored."""
+    producer = Producer(box.id, parcel.epoch, parcel.seq)
+    request = append_request(url, content_type, body_of(content_type, parcel.messages), producer=producer)
+    reply = yield from attempt(session, request)
+    return appended(request, reply, producer)

@@ -1,0 +1,330 @@
+"""Reading a stream: every message once, in order, whatever happens to the connections.
+
+A read catches up with plain requests, which are bounded, compressed and cacheable, and goes live when it has arrived
+at the tail. Its position is an offset the server gave and the number of items delivered after it. It moves only with
+what was delivered, so that after any failure the next request begins exactly there.
+
+Live by server-sent events unless they do not get through: an answer that is no event stream, or two connections in a
+row that ended without one whole event. Then by long-poll, as from the beginning for text, whose carriage returns
+server-sent events cannot carry.
+"""
+
+from __future__ import annotations
+
+import binascii
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from headwater import limits
+from headwater.client.answers import error_of, required
+from headwater.client.codecs import Decoder, Messages, Run
+from headwater.client.effects import Batch, Emit, Flow, Hangup, Open, Receive, Reply, Request, Sleep
+from headwater.client.session import Session, lost, pause, with_query
+from headwater.errors import HeadwaterError, MessageError, NetworkError, ProtocolError, UnauthorizedError
+from headwater.protocol import headers
+from headwater.protocol.content import DEFAULT_CONTENT_TYPE, kind_of
+from headwater.protocol.offsets import BEGINNING, NOW
+from headwater.protocol.sse import EventReader
+from headwater.types import ContentKind
+
+LiveMode: TypeAlias = Literal["long-poll", "sse"] | bool
+
+
+class _Control(msgspec.Struct, rename="camel"):
+    """The event that follows the data of a feed."""
+
+    stream_next_offset: str
+    stream_cursor: str | None = None
+    up_to_date: bool = False
+    stream_closed: bool = False
+
+
+class Reading:
+    """One read of one stream: its position and how it goes about it."""
+
+    def __init__(
+        self,
+        session: Session,
+        url: str,
+        wanted: Any,
+        offset: str,
+        skip: int,
+        until: str | None,
+        live: LiveMode,
+        piece_bytes: int = limits.READ_PIECE_BYTES,
+    ) -> None:
+        if live not in (True, False, "long-poll", "sse"):
+            raise ValueError(f"live is True, False, 'long-poll' or 'sse', not {live!r}")
+        if skip < 0 or (skip and offset == NOW):
+            raise ValueError("skip counts messages after an offset")
+        self._session = session
+        self._url = url
+        self._wanted = wanted
+        self.offset = offset
+        self.skip = skip
+        self._until = until
+        self._live = live
+        self._piece_bytes = piece_bytes
+        self._decoder: Decoder | None = None
+        self._cursor: str | None = None
+        self._reached_tail = False
+        self._told_tail = False
+        self._ended = False
+        self._contacted = False
+        self._failures = 0
+        self._broken = 0
+        self._trims = 0
+        self._mode = "sse" if live in (True, "sse") else live
+        self._strikes = 0
+        self._short_feeds = 0
+        self._sse_proven = False
+        self._heard = False
+
+    def flow(self) -> Flow[None]:
+        self._ended = self._until is not None and self._until in (self.offset, BEGINNING)
+        while not self._ended:
+            try:
+                if self._reached_tail and self._mode == "sse":
+                    yield from self._feeds()
+                else:
+                    yield from self._piece()
+            except UnauthorizedError:
+                raise
+            except HeadwaterError as error:
+                yield Hangup()
+                self._judge(error)
+                yield from pause(self._session, error, self._failures)
+            yield Hangup()
+
+    def _judge(self, error: HeadwaterError) -> None:
+        """Raise what no further attempt can mend."""
+        if isinstance(error, MessageError) and not error.offset:
+            error.offset, error.skip = self.offset, self.skip
+        if isinstance(error, ProtocolError) and error.retryable:
+            self._broken += 1
+            if self._broken >= limits.READ_BROKEN_ANSWERS_MAX:
+                raise error
+        elif not error.retryable:
+            raise error
+        self._failures += 1
+        if not self._contacted and self._failures >= self._session.retry.attempts:
+            raise error
+
+    # One bounded answer
+
+    def _piece(self) -> Flow[None]:
+        polling = self._reached_tail and self._mode == "long-poll"
+        request = self._request("long-poll" if polling else None)
+        started = self._session.clock()
+        reply = yield from self._open(request)
+        next_offset = required(request, reply, headers.NEXT_OFFSET)
+        if polling:
+            self._cursor = reply.headers.get(headers.CURSOR)
+        answer = self._decoded(reply).answer(self.skip)
+        bounded = self._until is not None and next_offset > self._until  # the server does not know `until`
+        if reply.status == 200:
+            yield from self._receive(request, answer, partly=not bounded)
+        if bounded:
+            yield from self._trim(answer, next_offset)
+            return
+        up_to_date = reply.headers.get(headers.UP_TO_DATE, "").lower() == "true"
+        closed = headers.parse_closed(reply.headers)
+        moved = next_offset != self.offset
+        yield from self._arrive(answer, next_offset, up_to_date=up_to_date or closed, closed=closed)
+        waited = self._session.clock() - started >= limits.READ_EMPTY_POLL_S if polling else up_to_date
+        if not (moved or waited or self._ended):
+            yield Sleep(limits.READ_EMPTY_POLL_S)  # from a server that neither waits nor moves on
+
+    def _receive(self, request: Request, answer: Messages | Run, *, partly: bool) -> Flow[None]:
+        while chunk := (yield Receive()):
+            answer.feed(chunk)
+            if partly and answer.size >= self._piece_bytes:
+                yield from self._deliver(answer, answer.some())
+
+    def _open(self, request: Request) -> Flow[Reply]:
+        """Open a request; what is not a success is read to its end, within reason, and raised."""
+        session = self._session
+        yield from session.authorized()
+        token = session.token
+        reply: Reply = yield Open(session.dressed(request))
+        if reply.status == 401 and (yield from session.renewed(token)):
+            yield Hangup()
+            reply = yield Open(session.dressed(request))
+        if reply.status in (200, 204):
+            self._contacted = True
+            return reply
+        body = b""
+        while len(body) < limits.ERROR_BODY_BYTES_MAX and (chunk := (yield Receive())):
+            body += chunk
+        raise error_of(request, msgspec.structs.replace(reply, body=body))
+
+    def _request(self, live: str | None) -> Request:
+        timeouts = self._session.timeouts
+        waits = {
+            None: timeouts.answer_s,
+            "long-poll": timeouts.long_poll_s,
+            "sse": timeouts.sse_idle_s if self._sse_proven else timeouts.sse_first_s,
+        }
+        cursor = self._cursor if live else None
+        url = with_query(self._url, offset=self.offset, live=live, until=self._until, cursor=cursor)
+        return Request("GET", url, read_timeout_s=waits[live])
+
+    def _decoded(self, reply: Reply) -> Decoder:
+        if self._decoder is None:
+            content_type = reply.headers.get("content-type", DEFAULT_CONTENT_TYPE)
+            self._decoder = Decoder(kind_of(content_type), self._wanted)
+            if self._live is True and self._decoder.kind is ContentKind.TEXT:
+                self._mode = "long-poll"
+        return self._decoder
+
+    # Delivery, and with it the only moves of the position
+
+    def _deliver(self, answer: Messages | Run, items: list[Any]) -> Flow[None]:
+        """A part of an answer: the offset stays, the count of what was delivered after it grows."""
+        if answer.taken > self.skip:
+            self.skip = answer.taken
+            if items:
+                yield from self._emit(Batch(items, self.offset, self.skip))
+        if answer.bad is not None:
+            raise MessageError(answer.bad, offset=self.offset, skip=self.skip)
+
+    def _arrive(self, answer: Messages | Run, next_offset: str, *, up_to_date: bool, closed: bool) -> Flow[None]:
+        """The rest of an answer: the position moves to the offset it ends at."""
+        items = answer.rest()
+        if answer.bad is not None:
+            yield from self._deliver(answer, items)
+        self.offset, self.skip = next_offset, max(0, self.skip - answer.taken)
+        self._failures = self._broken = self._trims = 0
+        self._reached_tail = self._reached_tail or up_to_date
+        self._ended = closed or self.offset == self._until or (up_to_date and self._live is False)
+        if items or closed or (up_to_date and not self._told_tail):
+            yield from self._emit(Batch(items, self.offset, self.skip, up_to_date, closed))
+        if closed and self._decoder is not None:
+            self._decoder.finish()
+
+    def _emit(self, batch: Batch[Any]) -> Flow[None]:
+        self._told_tail = batch.up_to_date
+        yield Emit(batch)
+
+    # An end that the server does not know of
+
+    def _trim(self, answer: Messages | Run, past: str) -> Flow[None]:
+        """Leave out what follows `until` in an answer that goes past it: as much as an answer from there holds.
+
+        Both must end at the same offset, so a stream that grows meanwhile is asked again.
+        """
+        until = self._until or past
+        yield Hangup()
+        surplus = yield from self._size(until, past)
+        if surplus is None:
+            self._trims += 1
+            if self._trims >= limits.READ_TRIM_TRIES:
+                raise ProtocolError("the server does not know `until`, and the stream grows too fast to do without")
+            return
+        items = answer.cut(surplus)
+        if answer.bad is not None:
+            yield from self._deliver(answer, items)
+        self.offset, self.skip, self._ended = until, 0, True
+        yield from self._emit(Batch(items, until))
+
+    def _size(self, offset: str, end: str) -> Flow[int | None]:
+        """How many items there are from an offset to another; None if answers do not end there."""
+        total = 0
+        while offset < end:
+            request = Request(
+                "GET", with_query(self._url, offset=offset), read_timeout_s=self._session.timeouts.answer_s
+            )
+            reply = yield from self._open(request)
+            offset = required(request, reply, headers.NEXT_OFFSET)
+            answer = Decoder(self._decoded(reply).kind, bytes).answer(0)
+            while chunk := (yield Receive()):
+                answer.feed(chunk)
+                if answer.size >= self._piece_bytes:
+                    answer.some()
+            answer.rest()
+            total += answer.taken
+            yield Hangup()
+        return total if offset == end else None
+
+    # Server-sent events
+
+    def _feeds(self) -> Flow[None]:
+        """One connection, and a wait if it was so short that the next would follow it in no time."""
+        session = self._session
+        started = session.clock()
+        self._heard = False
+        request = self._request("sse")
+        try:
+            yield from self._feed(request)
+            if not self._heard and not self._ended:
+                raise lost(request, "the event stream ended without an event")
+        except HeadwaterError as error:
+            if not (self._heard and isinstance(error, NetworkError)):
+                self._strike(error)
+                raise
+        yield Hangup()
+        if self._ended or session.clock() - started >= limits.SSE_SHORT_FEED_S:
+            self._short_feeds = 0
+            return
+        self._short_feeds += 1
+        yield Sleep(session.retry.delay_s(self._short_feeds, session.chance()))
+
+    def _feed(self, request: Request) -> Flow[None]:
+        reply = yield from self._open(request)
+        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+            raise ProtocolError(f"expected server-sent events, got {reply.headers.get('content-type')}")
+        encoded = reply.headers.get(headers.SSE_DATA_ENCODING) == "base64"
+        events = EventReader()
+        answer = self._fresh_answer()
+        while chunk := (yield Receive()):
+            for name, data in events.feed(chunk):
+                if name == b"data":
+                    _take(request, answer, data, encoded=encoded)
+                    if answer.size >= self._piece_bytes:
+                        yield from self._deliver(answer, answer.some())
+                elif name == b"control":
+                    yield from self._turn(request, answer, data)
+                    if self._ended or not self._reached_tail:
+                        return
+                    answer = self._fresh_answer()
+
+    def _turn(self, request: Request, answer: Messages | Run, data: bytes) -> Flow[None]:
+        """A control event: deliver what preceded it, unless that goes past `until`, which takes plain requests."""
+        try:
+            control = msgspec.json.decode(data, type=_Control)
+        except msgspec.MsgspecError as error:
+            raise lost(request, f"unreadable control event: {error}") from None
+        self._heard = self._sse_proven = True
+        self._strikes = 0
+        self._cursor = control.stream_cursor
+        if self._until is not None and control.stream_next_offset > self._until:
+            self._reached_tail = False
+            return
+        closed = control.stream_closed
+        up_to_date = control.up_to_date or closed
+        yield from self._arrive(answer, control.stream_next_offset, up_to_date=up_to_date, closed=closed)
+
+    def _fresh_answer(self) -> Messages | Run:
+        if self._decoder is None:
+            raise ProtocolError("a feed begins after an answer that names the content type")
+        return self._decoder.answer(self.skip)
+
+    def _strike(self, error: HeadwaterError) -> None:
+        """A connection for server-sent events gave nothing: the fault of the network, or they are not let through."""
+        refused = isinstance(error, ProtocolError) or error.status in (400, 405, 406, 415, 501)
+        if self._live is not True or not (refused or isinstance(error, NetworkError)):
+            return
+        self._strikes += 1
+        if refused or self._strikes >= limits.SSE_STRIKES:
+            self._mode = "long-poll"
+            error.retryable = True
+
+
+def _take(request: Request, answer: Messages | Run, data: bytes, *, encoded: bool) -> None:
+    if encoded:
+        try:
+            data = binascii.a2b_base64(data.replace(b"\n", b"").replace(b"\r", b""), strict_mode=True)
+        except binascii.Error as error:
+            raise lost(request, f"unreadable data event: {error}") from None
+    answer.event(data)

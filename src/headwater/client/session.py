@@ -1,0 +1,153 @@
+"""What all requests of a client share: where to, as whom, and how patiently."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from headwater.client.answers import error_of, was_refused
+from headwater.client.effects import Flow, FreshToken, Reply, Report, Request, Send, Sleep
+from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
+from headwater.protocol.paths import quote_path
+
+STREAM_ROOT = "/v1/stream"
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How to go on after a failure: waits that double, with full jitter.
+
+    A request is given up after `attempts`. A read is too, as long as nothing was ever answered; after that it goes on
+    for ever.
+    """
+
+    attempts: int = 6
+    first_s: float = 0.1
+    most_s: float = 10.0
+
+    def delay_s(self, failures: int, chance: float, at_least_s: float | None = None) -> float:
+        """The wait after so many failures; at least what the server asked for."""
+        ceiling = min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 30))
+        return max(ceiling * chance, at_least_s or 0.0)
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait for bytes before a connection counts as dead."""
+
+    connect_s: float = 10.0
+    answer_s: float = 30.0
+    long_poll_s: float = 90.0
+    sse_idle_s: float = 45.0
+    sse_first_s: float = 10.0  # until server-sent events are known to get through
+
+
+class Session:
+    """The root URL, headers and token of a client. The token is the only thing that changes."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str] | None,
+        token: str | Callable[[], Any] | None,
+        retry: Retry,
+        timeouts: Timeouts,
+        on_error: Callable[[Report], Any] | None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"expected a URL such as http://127.0.0.1:4437, got {url!r}")
+        if parts.query or parts.fragment:
+            raise ValueError(f"the server's URL has no query: {url!r}")
+        self.root = url.rstrip("/") if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{STREAM_ROOT}"
+        self.headers = {name.lower(): value for name, value in (headers or {}).items()}
+        self.token = token if isinstance(token, str) else None
+        self.token_hook = token if callable(token) else None
+        self.retry = retry
+        self.timeouts = timeouts
+        self.on_error = on_error
+        self.chance = random.random
+        self.clock = time.monotonic
+
+    def url_of(self, path: str) -> str:
+        """The URL of a stream, given its path below the root or the URL itself."""
+        if path.startswith(("http://", "https://")):
+            return path
+        path = path.strip("/")
+        if not path:
+            raise ValueError("a stream's path cannot be empty")
+        return f"{self.root}/{quote_path(path)}"
+
+    def dressed(self, request: Request) -> Request:
+        """The request with the headers that every request carries."""
+        given = {**self.headers, **request.headers}
+        if self.token is not None:
+            given["authorization"] = f"Bearer {self.token}"
+        return msgspec.structs.replace(request, headers=given)
+
+    def authorized(self) -> Flow[None]:
+        """See to it that there is a token, if there is anyone to ask for one."""
+        if self.token is None and self.token_hook is not None:
+            self.token = yield FreshToken()
+
+    def renewed(self, refused: str | None) -> Flow[bool]:
+        """Whether there is another token than the one that was refused."""
+        if self.token_hook is None:
+            return False
+        if self.token == refused:
+            self.token = yield FreshToken()
+        return self.token != refused
+
+
+def with_query(url: str, **query: str | None) -> str:
+    """The URL with parameters added to those it has."""
+    parts = urlsplit(url)
+    added = urlencode({name: value for name, value in query.items() if value is not None})
+    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, added)))))
+
+
+def attempt(session: Session, request: Request) -> Flow[Reply]:
+    """Send once, or twice if the token had run out. Any answer that is not a success is an error."""
+    yield from session.authorized()
+    token = session.token
+    reply: Reply = yield Send(session.dressed(request))
+    if reply.status == 401 and (yield from session.renewed(token)):
+        reply = yield Send(session.dressed(request))
+    if reply.status >= 300:
+        raise error_of(request, reply)
+    return reply
+
+
+def exchange(session: Session, request: Request, *, repeatable: bool = True) -> Flow[Reply]:
+    """Send until there is a success or no hope of one.
+
+    What must not happen twice is sent again only if the server said that it did nothing.
+    """
+    attempts = 0
+    while True:
+        try:
+            return (yield from attempt(session, request))
+        except UnauthorizedError:
+            raise
+        except HeadwaterError as error:
+            attempts += 1
+            error.attempts = attempts
+            again = error.retryable and (repeatable or was_refused(error))
+            if not again or attempts >= session.retry.attempts:
+                raise
+            yield from pause(session, error, attempts)
+
+
+def pause(session: Session, error: HeadwaterError, attempts: int) -> Flow[None]:
+    delay_s = session.retry.delay_s(attempts, session.chance(), error.retry_after_s)
+    yield Report(error, attempts, delay_s)
+    yield Sleep(delay_s)
+
+
+def lost(request: Request, reason: str) -> NetworkError:
+    error = NetworkError(reason)
+    error.url = request.url
+    return error

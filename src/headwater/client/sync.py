@@ -1,0 +1,528 @@
+"""The blocking shell: drives flows over httpx and hands out what they deliver."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import copy
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+import httpx
+
+from headwater import limits
+from headwater.client import flows
+from headwater.client.codecs import JSON, encoder_of
+from headwater.client.cursor import Cursor
+from headwater.client.effects import (
+    Batch,
+    Effect,
+    Emit,
+    Flow,
+    FreshToken,
+    Hangup,
+    Open,
+    Progress,
+    Receive,
+    Reply,
+    Report,
+    Request,
+    Send,
+    Sleep,
+)
+from headwater.client.flows import Appended, StreamInfo
+from headwater.client.outbox import (
+    Identity,
+    News,
+    OnDelivery,
+    Outbox,
+    Parcel,
+    ProducerMetrics,
+    ProducerSettings,
+    deliver,
+    identity,
+)
+from headwater.client.reading import LiveMode, Reading
+from headwater.client.session import Retry, Session, Timeouts, lost
+from headwater.client.transport import POOL, build, may_redirect, reason
+from headwater.errors import HeadwaterError
+from headwater.protocol.offsets import BEGINNING
+from headwater.types import Producer as ProducerHeaders
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Client:
+    """A Durable Streams server, by URL. Safe to share between threads; close it when done.
+
+    `token` is sent as a bearer token. If it is a function, it is called for the first one and again whenever the
+    server answers 401. `on_error` hears of every failure that will be retried; what it raises ends the operation.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:4437",
+        *,
+        token: str | Callable[[], str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_error: Callable[[Report], None] | None = None,
+        retry: Retry = Retry(),
+        timeouts: Timeouts = Timeouts(),
+        http: httpx.Client | None = None,
+    ) -> None:
+        self._session = Session(url, headers, token, retry, timeouts, on_error)
+        self._http = http or httpx.Client(limits=POOL)
+        self._owns_http = http is None
+
+    def stream(self, path: str, *, content_type: str | None = None) -> Stream:
+        """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet."""
+        return Stream(self, self._session.url_of(path), content_type)
+
+    def list(self, prefix: str = "", *, page_size: int = 1000) -> Iterator[StreamInfo]:
+        """Every stream whose path begins with the prefix, in path order."""
+        after: str | None = None
+        while True:
+            page = self._run(flows.list_page(self._session, prefix, after, page_size))
+            yield from page.streams
+            after = page.next_after
+            if after is None:
+                return
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        if self._owns_http:
+            self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, flow: Flow[R]) -> R:
+        progress = Progress(flow)
+        for _ in self._drive(progress):
+            raise RuntimeError("only a read delivers batches")
+        return progress.result
+
+    def _drive(self, progress: Progress[Any]) -> Generator[Batch[Any], None, None]:
+        """Do what a flow asks for until it ends."""
+        with contextlib.closing(_Wire(self._http, self._session)) as wire:
+            effect = progress.go()
+            while effect is not None:
+                outcome: Any = None
+                if isinstance(effect, Emit):
+                    yield effect.batch
+                else:
+                    try:
+                        outcome = wire.perform(effect)
+                    except HeadwaterError as error:
+                        outcome = error
+                effect = progress.go(outcome)
+
+
+class _Wire:
+    """Does what flows ask for. At most one answer is open at a time; errors of httpx become NetworkErrors."""
+
+    def __init__(self, http: httpx.Client, session: Session) -> None:
+        self._http = http
+        self._session = session
+        self._request = Request("", "")
+        self._response: httpx.Response | None = None
+        self._chunks: Iterator[bytes] = iter(())
+
+    def perform(self, effect: Effect) -> Any:
+        match effect:
+            case Send(request):
+                return self.send(request)
+            case Open(request):
+                return self.open(request)
+            case Receive():
+                return self.receive()
+            case Hangup():
+                self.close()
+            case Sleep(seconds):
+                time.sleep(seconds)
+            case Report():
+                if self._session.on_error is not None:
+                    self._session.on_error(effect)
+            case FreshToken():
+                return self._session.token_hook and self._session.token_hook()
+        return None
+
+    def send(self, request: Request) -> Reply:
+        reply = self.open(request)
+        try:
+            body = b"".join(iter(self.receive, b""))
+        finally:
+            self.close()
+        return Reply(reply.status, reply.headers, body)
+
+    def open(self, request: Request) -> Reply:
+        self.close()
+        self._request = request
+        try:
+            self._response = self._http.send(
+                build(self._http, self._session, request), stream=True, follow_redirects=may_redirect(request)
+            )
+        except httpx.HTTPError as error:
+            raise lost(request, reason(error)) from error
+        self._chunks = self._response.iter_bytes()
+        return Reply(self._response.status_code, self._response.headers)
+
+    def receive(self) -> bytes:
+        try:
+            return next(filter(None, self._chunks), b"")
+        except httpx.HTTPError as error:
+            raise lost(self._request, reason(error)) from error
+
+    def close(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            with contextlib.suppress(httpx.HTTPError):
+                response.close()
+
+
+class Stream:
+    """A handle on one stream. It holds the URL and, once it is known, the content type; nothing else."""
+
+    def __init__(self, client: Client, url: str, content_type: str | None = None) -> None:
+        self._client = client
+        self._session = client._session
+        self.url = url
+        self.content_type = content_type
+
+    def create(
+        self,
+        *,
+        content_type: str | None = None,
+        ttl_s: int | None = None,
+        expires_at: datetime | str | None = None,
+        closed: bool = False,
+        messages: Iterable[Any] = (),
+    ) -> bool:
+        """Make the stream, of JSON unless told otherwise, with first messages or none.
+
+        False if it was there already with the same configuration; with another it is a ConfigurationError.
+        """
+        made_of = content_type or self.content_type or JSON
+        made = self._client._run(
+            flows.create(
+                self._session,
+                self.url,
+                made_of,
+                ttl_s=ttl_s,
+                expires_at=expires_at,
+                closed=closed,
+                messages=messages,
+            )
+        )
+        self.content_type = made_of
+        return made
+
+    def head(self) -> StreamInfo:
+        """What the server says of the stream."""
+        info = self._client._run(flows.head(self._session, self.url))
+        self.content_type = info.content_type
+        return info
+
+    def append(
+        self,
+        value: Any,
+        *,
+        seq: str | None = None,
+        producer: ProducerHeaders | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append one message: an object for a stream of JSON, bytes or text for any other.
+
+        Bytes for a stream of JSON are taken for JSON text. If the answer is lost the append may have happened: use
+        a producer where that matters. `close` closes the stream with this message.
+        """
+        return self.append_many((value,), seq=seq, producer=producer, close=close)
+
+    def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        seq: str | None = None,
+        producer: ProducerHeaders | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append messages in one request: all of them or none."""
+        return self._client._run(
+            flows.append(self._session, self.url, self._made_of(), values, seq=seq, producer=producer, close=close)
+        )
+
+    def close(self) -> Appended:
+        """Close the stream: readers come to an end, appends are refused. Closing it again changes nothing."""
+        return self._client._run(flows.append(self._session, self.url, self._made_of(), (), close=True))
+
+    def delete(self) -> None:
+        self._client._run(flows.delete(self._session, self.url))
+
+    def fork(
+        self,
+        path: str,
+        *,
+        offset: str | None = None,
+        sub_offset: int = 0,
+        ttl_s: int | None = None,
+        expires_at: datetime | str | None = None,
+    ) -> Stream:
+        """Make a stream that begins with this one's messages up to an offset, or to its end as it is now."""
+        forked = self._client.stream(path, content_type=self.content_type)
+        self._client._run(
+            flows.fork(
+                self._session,
+                forked.url,
+                self.url,
+                offset=offset,
+                sub_offset=sub_offset,
+                ttl_s=ttl_s,
+                expires_at=expires_at,
+            )
+        )
+        return forked
+
+    @overload
+    def read(
+        self, *, offset: str = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+    ) -> Reader[Any]: ...
+
+    @overload
+    def read(
+        self, *, type: type[T], offset: str = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+    ) -> Reader[T]: ...
+
+    @overload
+    def read(
+        self, *, type: Any, offset: str = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+    ) -> Reader[Any]: ...
+
+    def read(
+        self,
+        *,
+        type: Any = Any,  # noqa: A002
+        offset: str = BEGINNING,
+        skip: int = 0,
+        until: str | None = None,
+        live: LiveMode = False,
+    ) -> Reader[Any]:
+        """Read from an offset ("-1" is the beginning, "now" the end), up to `until` or to what is there now.
+
+        With `live` the read goes on until the stream is closed: True takes the mode that fits, "sse" and "long-poll"
+        are those. `type` is what to decode messages of JSON to, or bytes or str; without it they become plain
+        objects, text streams str and other streams bytes.
+        """
+        return Reader(self._client, Reading(self._session, self.url, type, offset, skip, until, live))
+
+    def producer(
+        self,
+        id: str | None = None,  # noqa: A002
+        *,
+        epoch: int | None = None,
+        auto_claim: bool = False,
+        batch_bytes: int = limits.PRODUCER_BATCH_BYTES,
+        linger_s: float = limits.PRODUCER_LINGER_S,
+        in_flight_max: int = limits.PRODUCER_IN_FLIGHT_MAX,
+        queue_bytes: int = limits.PRODUCER_QUEUE_BYTES,
+        delivery_timeout_s: float = limits.PRODUCER_DELIVERY_TIMEOUT_S,
+        on_delivery: OnDelivery | None = None,
+    ) -> Producer:
+        """A producer whose every message is stored once and in order, whatever is sent twice or lost."""
+        settings = ProducerSettings(
+            batch_bytes=batch_bytes,
+            linger_s=linger_s,
+            in_flight_max=in_flight_max,
+            queue_bytes=queue_bytes,
+            delivery_timeout_s=delivery_timeout_s,
+        )
+        return Producer(self, identity(id, epoch, auto_claim=auto_claim), settings, on_delivery)
+
+    def __repr__(self) -> str:
+        return f"Stream({self.url!r})"
+
+    def _made_of(self) -> str:
+        """The content type; the server is asked once if nobody said."""
+        return self.content_type or self.head().content_type
+
+
+class Reader(Generic[T]):
+    """Messages as they arrive: iterate over it, or over its `batches()`; either goes on where the other stopped.
+
+    All before `offset`, and `skip` messages after it, were handed out: that is what a later read needs to go on.
+    """
+
+    def __init__(self, client: Client, reading: Reading) -> None:
+        self._arrived = client._drive(Progress(reading.flow()))
+        self._cursor = Cursor[T](reading.offset, reading.skip)
+
+    @property
+    def offset(self) -> str:
+        return self._cursor.offset
+
+    @property
+    def skip(self) -> int:
+        return self._cursor.skip
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether the end of the stream, as it was then, has been handed out."""
+        return self._cursor.up_to_date
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is closed and all of it was handed out."""
+        return self._cursor.closed
+
+    def __iter__(self) -> Iterator[T]:
+        cursor = self._cursor
+        while True:
+            yield from cursor.items()
+            batch = next(self._arrived, None)
+            if batch is None:
+                return
+            cursor.take(batch)
+
+    def batches(self) -> Iterator[Batch[T]]:
+        """Messages as they came together, each batch with the offset after it."""
+        cursor = self._cursor
+        while True:
+            if (held := cursor.batch()) is not None:
+                yield held
+            batch = next(self._arrived, None)
+            if batch is None:
+                return
+            cursor.take(batch)
+
+    def all(self) -> list[T]:
+        """Everything up to the end of the read."""
+        return [item for batch in self.batches() for item in batch.items]
+
+    def close(self) -> None:
+        """Stop reading and let go of the connection."""
+        self._arrived.close()
+
+    def __enter__(self) -> Reader[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Producer:
+    """Appends in the background, in order, each message once. Use it as a context manager or call `close`.
+
+    `append` waits only when `queue_bytes` are on their way. An error that cannot be retried ends the producer: it is
+    raised by whatever is called next, and told to the callbacks of all that was not stored.
+    """
+
+    def __init__(
+        self, stream: Stream, identity: Identity, settings: ProducerSettings, on_delivery: OnDelivery | None
+    ) -> None:
+        self._client = stream._client
+        self._session = stream._session
+        self._url = stream.url
+        self._content_type = stream._made_of()
+        self._encode = encoder_of(self._content_type)
+        self._box = Outbox(identity, settings, self._session.retry, on_delivery)
+        self._changed = threading.Condition(threading.Lock())
+        self._senders = [
+            threading.Thread(target=self._send, name=f"headwater-producer-{number}", daemon=True)
+            for number in range(settings.in_flight_max)
+        ]
+        for sender in self._senders:
+            sender.start()
+        atexit.register(self.close)
+
+    @property
+    def id(self) -> str:
+        return self._box.id
+
+    @property
+    def epoch(self) -> int:
+        return self._box.epoch
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        with self._changed:
+            return copy.copy(self._box.metrics)
+
+    def append(self, value: Any, on_delivery: OnDelivery | None = None) -> None:
+        """Queue one message. `on_delivery` hears when it is stored, or why not, in another thread."""
+        box = self._box
+        message = self._encode(value)
+        with self._changed:
+            while box.full and box.failure is None:
+                self._changed.wait()
+            box.check()
+            if box.add(message, on_delivery, self._session.clock()):
+                self._changed.notify()
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all that was appended is stored. TimeoutError if that takes too long: it goes on all the same."""
+        box = self._box
+        with self._changed:
+            target = box.metrics.messages
+            box.flushing += 1
+            try:
+                self._changed.notify_all()
+                if not self._changed.wait_for(lambda: box.told >= target, timeout_s):
+                    raise TimeoutError(f"messages still on their way after {timeout_s} s")
+            finally:
+                box.flushing -= 1
+            if box.failure is not None:
+                raise box.failure
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush and end; appending is an error from then on. The stream itself stays open."""
+        try:
+            with self._changed:
+                self._box.closing = True
+            self.flush(timeout_s)
+        finally:
+            with self._changed:
+                self._box.stopped = True
+                self._changed.notify_all()
+            atexit.unregister(self.close)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self) -> None:
+        box, clock = self._box, self._session.clock
+        while True:
+            with self._changed:
+                while (parcel := box.take(clock())) is None:
+                    if box.stopped:
+                        return
+                    self._changed.wait(box.wait_s(clock()))
+            news = self._deliver(parcel)
+            news.tell()
+            with self._changed:
+                box.told += news.messages
+                self._changed.notify_all()
+
+    def _deliver(self, parcel: Parcel) -> News:
+        try:
+            sent = self._client._run(deliver(self._session, self._url, self._content_type, self._box, parcel))
+        except HeadwaterError as error:
+            with self._changed:
+                return self._box.failed(parcel, error, self._session.clock(), self._session.chance())
+        with self._changed:
+            return self._box.stored(parcel, sent)

@@ -1,0 +1,29 @@
+"""What the two shells share in their use of httpx."""
+
+from __future__ import annotations
+
+import httpx
+
+from headwater.client.effects import Request
+from headwater.client.session import Session
+
+POOL = httpx.Limits(max_connections=None, max_keepalive_connections=20)  # every live reader holds a connection
+
+
+def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: Request) -> httpx.Request:
+    return http.build_request(
+        request.method,
+        request.url,
+        headers=request.headers,
+        content=request.body if request.method in ("POST", "PUT") else None,
+        timeout=httpx.Timeout(request.read_timeout_s, connect=session.timeouts.connect_s, pool=None),
+    )
+
+
+def may_redirect(request: Request) -> bool:
+    """Only what has no body is safe to send elsewhere: clients turn a redirected POST into a GET."""
+    return request.method in ("GET", "HEAD")
+
+
+def reason(error: httpx.HTTPError) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,0 +1,96 @@
+"""Both shells of the client behind one blocking face, so that every test runs over both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from headwater.client import AsyncClient, Client
+
+SHELLS = ("sync", "async")
+
+
+@contextlib.contextmanager
+def client_of(shell: str, url: str, **options: Any) -> Iterator[Client]:
+    if shell == "sync":
+        with Client(url, **options) as client:
+            yield client
+        return
+    with _loop() as loop:
+        client = _Blocking(loop, _await(loop, _made(AsyncClient, url, **options)))
+        try:
+            yield client  # type: ignore[misc]
+        finally:
+            client.close()
+
+
+async def _made(kind: Any, *args: Any, **options: Any) -> Any:
+    return kind(*args, **options)
+
+
+@contextlib.contextmanager
+def _loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        _await(loop, loop.shutdown_asyncgens())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _await(loop: asyncio.AbstractEventLoop, awaitable: Any) -> Any:
+    return asyncio.run_coroutine_threadsafe(awaitable, loop).result()
+
+
+class _Blocking:
+    """An object of the asynchronous shell, waited for: coroutines are run, iterators drained step by step."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, target: Any) -> None:
+        self._loop = loop
+        self._target = target
+
+    def _wrap(self, value: Any) -> Any:
+        if type(value).__module__ == "headwater.client.aio" or inspect.isasyncgen(value):
+            return _Blocking(self._loop, value)
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._target, name)
+        if not callable(attribute):
+            return attribute
+
+        def call(*args: Any, **options: Any) -> Any:
+            async def run() -> Any:
+                result = attribute(*args, **options)
+                return await result if inspect.iscoroutine(result) else result
+
+            return self._wrap(_await(self._loop, run()))
+
+        return call
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = aiter(self._target)
+
+        async def step() -> Any:
+            return await anext(iterator)
+
+        while True:
+            try:
+                yield _await(self._loop, step())
+            except StopAsyncIteration:
+                return
+
+    def __enter__(self) -> Any:
+        self._wrap(_await(self._loop, self._target.__aenter__()))
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        _await(self._loop, self._target.__aexit__(*failure))
