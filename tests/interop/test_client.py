@@ -126,7 +126,8 @@ def test_typed_reads(stream: Stream) -> None:
     stream.create(messages=[{"to": "x", "hops": 3}, {"to": "y", "hops": 4}])
     assert stream.read(type=Route).all() == [Route(to="x", hops=3), Route(to="y", hops=4)]
     assert stream.read(type=dict[str, str | int]).all() == [{"to": "x", "hops": 3}, {"to": "y", "hops": 4}]
-    assert [msgspec.json.decode(raw) for raw in stream.read(type=bytes).all()][0] == {"to": "x", "hops": 3}
+    raw, _ = stream.read(type=bytes).all()
+    assert msgspec.json.decode(raw) == {"to": "x", "hops": 3}
 
 
 @pytest.mark.parametrize("wanted", [Price, Route])
@@ -134,11 +135,10 @@ def test_a_message_of_another_type_is_named_and_can_be_passed(stream: Stream, wa
     good = {"sku": "tea", "eur": 1.0} if wanted is Price else {"to": "x"}
     stream.create(messages=[good, good, {"bad": 1}, good])
     reader = stream.read(type=wanted)
-    seen = []
+    items = iter(reader)
+    seen = [next(items), next(items)]
     with pytest.raises(MessageError) as refused:
-        for item in reader:
-            seen.append(item)
-    assert len(seen) == 2
+        next(items)
     assert stream.read(type=wanted, offset=refused.value.offset, skip=refused.value.skip + 1).all() == seen[:1]
 
 

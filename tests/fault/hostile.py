@@ -1,0 +1,173 @@
+"""A proxy that does what bad networks do, as a seed decides.
+
+What befalls a request depends on the seed, the request and how often it was seen, not on timing: a seed that failed
+fails again. Every answer travels on a connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+
+from bench.servers import Server
+
+CALM = "calm"
+KINDS = (
+    "refuse",  # the connection is closed before the request went anywhere
+    "lose",  # the server got the request, the client gets nothing
+    "reset",  # the connection is reset somewhere in the answer
+    "cut",  # ... or closed there
+    "trickle",  # the answer comes a few bytes at a time
+    "delay",
+    "duplicate",  # the server gets the request twice, the client the second answer
+    "500",
+    "503",
+    "429",
+)
+_MOODS = {"500": b"500 Internal Server Error", "503": b"503 Unavailable", "429": b"429 Too Many Requests"}
+
+
+@dataclass(frozen=True)
+class Fate:
+    kind: str = CALM
+    at_byte: int = 0
+
+
+Decide = Callable[[str, int], Fate]
+
+
+def seeded(seed: int, *, badness: float = 0.5) -> Decide:
+    def decide(what: str, times: int) -> Fate:
+        chance = random.Random(f"{seed} {what} {times}")
+        if chance.random() > badness:
+            return Fate()
+        kind = chance.choice(KINDS)
+        return Fate(kind, int(chance.random() ** 3 * 5_000) if kind in ("reset", "cut") else 0)
+
+    return decide
+
+
+@dataclass
+class Proxy:
+    """What happened, for tests that want to know that something did."""
+
+    url: str
+    seen: Counter[str] = field(default_factory=Counter)
+    fates: Counter[str] = field(default_factory=Counter)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def hostile(server: Server, decide: Decide) -> Iterator[Proxy]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        proxy = Proxy(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        relay = _Relay(server, decide, proxy)
+        serving = asyncio.run_coroutine_threadsafe(asyncio.start_server(relay.handle, sock=listening), loop).result()
+        try:
+            yield proxy
+        finally:
+            asyncio.run_coroutine_threadsafe(_end(serving), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+
+async def _end(serving: asyncio.Server) -> None:
+    serving.close()
+    await asyncio.sleep(0)  # what was accepted just now becomes a task
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Relay:
+    def __init__(self, server: Server, decide: Decide, proxy: Proxy) -> None:
+        self._server = server
+        self._decide = decide
+        self._proxy = proxy
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+                body = await reader.readexactly(int(length[1])) if length else b""
+                what = self._note(head)
+                fate = self._decide(what, self._proxy.seen[what])
+                self._proxy.seen[what] += 1
+                self._proxy.fates[fate.kind] += 1
+                await self._meet(fate, head, body, writer)
+            finally:
+                writer.close()
+
+    def _note(self, head: bytes) -> str:
+        """What makes two requests the same one: all of it but the cursor, which is the server's."""
+        lines = head.decode().splitlines()
+        given = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
+        self._proxy.headers.append(given)
+        line = re.sub(r"[&?]cursor=[^& ]*", "", lines[0])
+        return f"{line} {given.get('producer-seq', '')}"
+
+    async def _meet(self, fate: Fate, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if fate.kind == "refuse":
+            return
+        if fate.kind in _MOODS:
+            writer.write(b"HTTP/1.1 %b\r\nretry-after: 0\r\ncontent-length: 2\r\n\r\nno" % _MOODS[fate.kind])
+            await writer.drain()
+            return
+        if fate.kind == "delay":
+            await asyncio.sleep(0.05)
+        if fate.kind in ("duplicate", "lose"):
+            async with self._asked(head, body) as answer:
+                await answer.read(65_536)
+            if fate.kind == "lose":
+                return
+        sent = 0
+        async with self._asked(head, body) as answer:
+            while chunk := await answer.read(65_536):
+                if fate.kind in ("reset", "cut") and sent + len(chunk) > fate.at_byte:
+                    writer.write(chunk[: fate.at_byte - sent])
+                    await writer.drain()
+                    if fate.kind == "reset":
+                        _reset(writer)
+                    return
+                await self._pass_on(chunk, writer, trickling=fate.kind == "trickle")
+                sent += len(chunk)
+
+    async def _pass_on(self, chunk: bytes, writer: asyncio.StreamWriter, *, trickling: bool) -> None:
+        if not trickling:
+            writer.write(chunk)
+            await writer.drain()
+            return
+        for start in range(0, len(chunk), 97):
+            writer.write(chunk[start : start + 97])
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    @contextlib.asynccontextmanager
+    async def _asked(self, head: bytes, body: bytes) -> AsyncIterator[asyncio.StreamReader]:
+        reader, writer = await asyncio.open_connection(self._server.host, self._server.port)
+        try:
+            writer.write(re.sub(rb"(?i)\r\nconnection:[^\r]*", b"", head)[:-2] + b"connection: close\r\n\r\n" + body)
+            await writer.drain()
+            yield reader
+        finally:
+            writer.close()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

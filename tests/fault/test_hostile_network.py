@@ -1,0 +1,217 @@
+"""The client behind a hostile network: every message once, in order, read or produced, over both shells."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bench.servers import Server, headwater
+
+from headwater.client import Client, Retry, Stream, Timeouts
+from headwater.errors import NetworkError
+from tests.fault.hostile import CALM, KINDS, Fate, hostile, seeded
+from tests.shells import SHELLS, client_of
+
+SEEDS = range(int(os.environ.get("SEEDS", "6")))
+PATIENT = Retry(attempts=1_000, first_s=0.001, most_s=0.004)
+TIMEOUTS = Timeouts(answer_s=5, long_poll_s=5, sse_idle_s=5, sse_first_s=5)
+LIVE_MODES: tuple[Any, ...] = (False, "long-poll", "sse", True)
+MESSAGES = [{"n": number, "text": "é" * (number % 7) + "\r\n\n"} for number in range(300)]
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Server]:
+    """A server whose every answer is short, so that a read is made of many."""
+    limits = ("read_chunk_bytes=1500", "sse_chunk_bytes=700", "long_poll_s=0.3", "sse_lifetime_s=0.4")
+    with headwater("--memory", *(part for limit in limits for part in ("--limit", limit))) as server:
+        yield server
+
+
+def _direct(server: Server) -> Client:
+    return Client(f"http://{server.host}:{server.port}")
+
+
+def _behind(server: Server, url: str) -> str:
+    return url.replace(f"http://{server.host}:{server.port}", "")
+
+
+@pytest.mark.parametrize("live", LIVE_MODES)
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_read_is_exact(small: Server, seed: int, shell: str, live: Any) -> None:
+    with _direct(small) as direct, hostile(small, seeded(seed)) as proxy:
+        stream = direct.stream(f"read/{seed}-{shell}-{live}")
+        stream.create()
+        for start in range(0, 200, 4):
+            stream.append_many(MESSAGES[start : start + 4])
+        writer = _in_background(stream, MESSAGES[200:], live=live)
+        with client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
+            seen = client.stream(proxy.url + _behind(small, stream.url)).read(live=live).all()
+        writer.join()
+        if live is False:
+            assert seen == MESSAGES[: len(seen)]
+            assert len(seen) >= 200
+        else:
+            assert seen == MESSAGES
+        assert proxy.fates[CALM] < proxy.fates.total(), "the network was not hostile at all"
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_read_of_bytes_is_exact(small: Server, shell: str, content_type: str) -> None:
+    expected = b"".join(b"%d\r\n" % number for number in range(2_000))
+    with _direct(small) as direct, hostile(small, seeded(7)) as proxy:
+        stream = direct.stream(f"bytes/{shell}/{content_type}", content_type=content_type)
+        stream.create()
+        for number in range(2_000):
+            if number % 10 == 0:
+                stream.append(b"".join(b"%d\r\n" % n for n in range(number, number + 10)))
+        stream.close()
+        with client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
+            there = client.stream(proxy.url + _behind(small, stream.url))
+            for live in (False, "long-poll", True):
+                assert b"".join(there.read(type=bytes, live=live).all()) == expected
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_producer_is_exact(small: Server, seed: int, shell: str) -> None:
+    with _direct(small) as direct, hostile(small, seeded(seed)) as proxy:
+        stream = direct.stream(f"produce/{seed}-{shell}")
+        stream.create()
+        told = []
+        with client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
+            there = client.stream(proxy.url + _behind(small, stream.url))
+            with there.producer(
+                batch_bytes=300, linger_s=0.001, queue_bytes=2_000, on_delivery=told.append
+            ) as producer:
+                for message in MESSAGES:
+                    producer.append(message)
+        assert stream.read().all() == MESSAGES
+        assert sum(delivery.count for delivery in told) == len(MESSAGES)
+        assert producer.metrics.retries > 0
+        assert producer.metrics.duplicates > 0
+
+
+def test_without_producer_headers_the_same_network_duplicates(small: Server) -> None:
+    """The test above can fail: it does when the numbers are taken away."""
+    wrong = 0
+    for seed in SEEDS:
+        with _direct(small) as direct, hostile(small, seeded(seed)) as proxy:
+            stream = direct.stream(f"naive/{seed}")
+            stream.create()
+            with Client(proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
+                there = client.stream(proxy.url + _behind(small, stream.url), content_type="application/json")
+                for message in MESSAGES[:100]:
+                    while True:
+                        try:
+                            there.append(message)
+                            break
+                        except NetworkError:
+                            continue
+                        except Exception as error:
+                            if getattr(error, "status", 0) != 500:
+                                raise
+            wrong += stream.read().all() != MESSAGES[:100]
+    assert wrong
+
+
+@pytest.mark.parametrize("kind", ["cut", "reset"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_connection_ended_at_every_byte_of_an_answer(small: Server, shell: str, kind: str) -> None:
+    """Each byte of each answer of a read in turn, the one after the last included."""
+    with _direct(small) as direct:
+        stream = direct.stream(f"every/{shell}-{kind}")
+        stream.create()
+        for number in range(4):
+            stream.append("x" * 600 + str(number))
+        expected = stream.read().all()
+        at_byte = 0
+
+        def decide(what: str, times: int) -> Fate:
+            return Fate(kind, at_byte) if times == 0 else Fate()
+
+        with hostile(small, decide) as proxy, client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
+            there = client.stream(proxy.url + _behind(small, stream.url))
+            while at_byte == 0 or max(proxy.seen.values()) > 1:
+                proxy.seen.clear()
+                assert there.read().all() == expected, f"ended at byte {at_byte}"
+                at_byte += 1
+        assert at_byte > 600
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_a_live_answer_ended_at_every_byte(small: Server, live: Any, shell: str) -> None:
+    """One long read whose live connections end one byte later each time, while messages keep coming."""
+    with _direct(small) as direct:
+        stream = direct.stream(f"live/{live}-{shell}")
+        stream.create(messages=MESSAGES[:1])
+        cuts = iter(range(700))
+
+        def decide(what: str, times: int) -> Fate:
+            return Fate("cut", next(cuts, 1 << 30)) if "live=" in what else Fate()
+
+        with hostile(small, decide) as proxy, client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
+            writer = _in_background(stream, MESSAGES[1:], live=live, pause_s=0.004)
+            seen = client.stream(proxy.url + _behind(small, stream.url)).read(live=live).all()
+            writer.join()
+            assert seen == MESSAGES
+            assert proxy.fates["cut"] > 50
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_producer_answer_ended_at_every_byte(small: Server, shell: str) -> None:
+    with _direct(small) as direct:
+        stream = direct.stream(f"acks/{shell}")
+        stream.create()
+        cuts = iter(range(300))
+
+        def decide(what: str, times: int) -> Fate:
+            return Fate("cut", next(cuts)) if what.startswith("POST") and times == 0 else Fate()
+
+        with hostile(small, decide) as proxy, client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
+            there = client.stream(proxy.url + _behind(small, stream.url))
+            with there.producer(batch_bytes=1, linger_s=0) as producer:
+                for number in range(300):
+                    producer.append(number)
+        assert stream.read().all() == list(range(300))
+
+
+def test_a_seed_decides_everything_and_reaches_every_kind() -> None:
+    fates = [seeded(3)(f"GET /{number}", times) for number in range(100) for times in range(3)]
+    assert fates == [seeded(3)(f"GET /{number}", times) for number in range(100) for times in range(3)]
+    assert {fate.kind for fate in fates} == {CALM, *KINDS}
+
+
+def test_headers_and_token_are_on_every_request(small: Server) -> None:
+    with _direct(small) as direct, hostile(small, seeded(1)) as proxy:
+        stream = direct.stream("headers")
+        stream.create()
+        for message in MESSAGES:
+            stream.append(message)
+        stream.close()
+        with Client(
+            proxy.url, retry=PATIENT, timeouts=TIMEOUTS, token=lambda: "secret", headers={"X-Tenant": "t"}
+        ) as client:
+            client.stream(proxy.url + _behind(small, stream.url)).read(live=True).all()
+        assert len(proxy.headers) > 5
+        assert {given["x-tenant"] for given in proxy.headers} == {"t"}
+        assert {given["authorization"] for given in proxy.headers} == {"Bearer secret"}
+
+
+def _in_background(stream: Stream, messages: list[Any], *, live: Any, pause_s: float = 0.002) -> threading.Thread:
+    def write() -> None:
+        for start in range(0, len(messages), 3):
+            stream.append_many(messages[start : start + 3])
+            time.sleep(pause_s)
+        if live is not False:
+            stream.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    return writer
