@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from headwater import __version__
-from headwater.cli import backup, check, serve
+from headwater.cli import append, backup, bench, check, close, create, delete, fork, head, read, serve, tail
+from headwater.cli import list as listing
 
 app = typer.Typer(
     name="headwater",
@@ -13,9 +14,23 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("serve")(serve.command)
-app.command("check")(check.command)
-app.command("backup")(backup.command)
+_STREAMS, _SERVER = "Streams", "Server"
+for name, module, panel in (
+    ("create", create, _STREAMS),
+    ("append", append, _STREAMS),
+    ("read", read, _STREAMS),
+    ("tail", tail, _STREAMS),
+    ("head", head, _STREAMS),
+    ("list", listing, _STREAMS),
+    ("close", close, _STREAMS),
+    ("fork", fork, _STREAMS),
+    ("delete", delete, _STREAMS),
+    ("serve", serve, _SERVER),
+    ("bench", bench, _SERVER),
+    ("check", check, _SERVER),
+    ("backup", backup, _SERVER),
+):
+    app.command(name, rich_help_panel=panel)(module.command)
 
 
 def _show_version(asked: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from rich.progress import Progress
 
 from headwater.cli.failing import failures
+from headwater.cli.output import meter
 from headwater.engine.opening import back_up
 
 
@@ -16,7 +16,6 @@ def command(
     target: Path = typer.Argument(help="Where to put the copy; must not exist or be empty."),
 ) -> None:
     """Take a consistent copy of a data directory. Serve it like any other to restore it."""
-    with failures(), Progress(transient=True) as bar:
-        task = bar.add_task("copying", total=None)
-        back_up(directory, target, lambda done, total: bar.update(task, completed=done, total=total))
+    with failures(), meter("copying") as update:
+        back_up(directory, target, update)
     typer.echo(f"backed up {directory} to {target}")

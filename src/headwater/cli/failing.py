@@ -1,32 +1,65 @@
-"""From an error to a line on standard error and an exit code: 1 for what went wrong, 2 for a wrong call."""
+"""From an error to a line on standard error and an exit code that scripts can rely on."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sqlite3
+import sys
 from collections.abc import Iterator
+from typing import NoReturn
 
 import typer
 
+from headwater import errors
 from headwater.store.journal import CorruptJournalError, UnknownFormatError
+
+FAILED = 1
+WRONG_CALL = 2
+NOT_FOUND = 3
+CONFLICT = 4
+REFUSED = 5
+UNAVAILABLE = 6
+INTERRUPTED = 130
+
+_CODES: tuple[tuple[type[errors.HeadwaterError], int], ...] = (
+    (errors.StreamNotFoundError, NOT_FOUND),
+    (errors.StreamGoneError, NOT_FOUND),
+    (errors.OffsetGoneError, NOT_FOUND),
+    (errors.ConflictError, CONFLICT),
+    (errors.StaleEpochError, CONFLICT),
+    (errors.UnauthorizedError, REFUSED),
+    (errors.ForbiddenError, REFUSED),
+    (errors.TooManyRequestsError, UNAVAILABLE),
+    (errors.ServerError, UNAVAILABLE),
+    (errors.NetworkError, UNAVAILABLE),
+)
 
 
 @contextlib.contextmanager
 def failures(listening: str = "") -> Iterator[None]:
-    """Report errors of data directories and sockets as one line each, without a traceback."""
+    """Report errors of servers, data directories, files and sockets in a line each, without a traceback."""
     try:
         yield
+    except errors.HeadwaterError as error:
+        leave(f"{error}\n{error.advice}", next((code for kind, code in _CODES if isinstance(error, kind)), FAILED))
     except CorruptJournalError as error:
-        _leave(f"{error}\nNothing was changed. See `headwater check --help` for how to look and how to salvage.")
+        leave(f"{error}\nNothing was changed. See `headwater check --help` for how to look and how to salvage.")
     except (UnknownFormatError, sqlite3.DatabaseError) as error:
-        _leave(str(error))
+        leave(str(error))
+    except BrokenPipeError:
+        # Whoever read our output has had enough, as `head` does; nothing is wrong. Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
-            _leave(f"{listening}: {error.strerror}")
-        _leave(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            leave(f"{listening}: {error.strerror}")
+        leave(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
-def _leave(message: str) -> None:
+def leave(message: str, code: int = FAILED) -> NoReturn:
     typer.echo(f"headwater: {message}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(code)

@@ -80,7 +80,9 @@ def _named(reply: Reply) -> tuple[type[HeadwaterError], str]:
     if code in _CODES:
         return _CODES[code], problem.detail
     detail = problem.detail or reply.body[:_DETAIL_MAX].decode(errors="replace").strip()
-    return _inferred(reply.status, reply.headers), detail or f"status {reply.status}"
+    if not detail and reply.status not in _STATUSES:
+        detail = f"status {reply.status}"
+    return _inferred(reply.status, reply.headers), detail
 
 
 def _inferred(status: int, given: Mapping[str, str]) -> type[HeadwaterError]:

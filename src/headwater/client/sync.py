@@ -79,6 +79,11 @@ class Client:
         self._http = http or httpx.Client(limits=POOL)
         self._owns_http = http is None
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries, the token included."""
+        return self._session.dressed(Request("", "")).headers
+
     def stream(self, path: str, *, content_type: str | None = None) -> Stream:
         """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet."""
         return Stream(self, self._session.url_of(path), content_type)

@@ -1,0 +1,104 @@
+"""`headwater append`: append messages from the command line, files or standard input."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+import typer
+
+from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.connecting import Path as StreamPath
+from headwater.cli.failing import leave
+from headwater.cli.output import meter, print_json
+from headwater.protocol.content import kind_of
+from headwater.types import ContentKind, Producer
+
+if TYPE_CHECKING:
+    from headwater.client import Stream
+
+CHUNK_BYTES = 64 * 1024
+
+
+def command(
+    path: StreamPath,
+    messages: list[str] = typer.Argument(None, help="Messages; JSON texts for a stream of JSON.", show_default=False),
+    file: list[str] = typer.Option([], "--file", "-f", help="Append a file, - for standard input. Repeatable."),
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Append messages, each once, whatever has to be sent again.
+
+    Without messages or files standard input is read: for a stream of JSON one message a line, for any other the bytes
+    as they are.
+    """
+    with connected(url, token) as client:
+        stream = client.stream(path)
+        kind = kind_of(stream.head().content_type)
+        count, size, offset = 0, 0, ""
+        if messages:
+            count, size, offset = _append_given(stream, messages)
+        for name in file or ([] if messages else ["-"]):
+            more, more_bytes, offset = _append_file(stream, name, kind)
+            count, size = count + more, size + more_bytes
+        if not count:
+            offset = stream.head().tail_offset
+    if as_json:
+        print_json({"messages": count, "bytes": size, "offset": offset})
+    elif kind is ContentKind.JSON:
+        typer.echo(f"appended {count:,} {'message' if count == 1 else 'messages'} ({size:,} bytes), now at {offset}")
+    else:
+        typer.echo(f"appended {size:,} bytes, now at {offset}")
+
+
+def _append_given(stream: Stream, messages: list[str]) -> tuple[int, int, str]:
+    """All in one request, which may be sent again because it is numbered."""
+    encoded = [message.encode() for message in messages]
+    try:
+        done = stream.append_many(encoded, producer=Producer(uuid.uuid4().hex, 0, 0))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}. A text is JSON in double quotes: '\"text\"'.") from None
+    return len(encoded), sum(map(len, encoded)), done.offset
+
+
+def _append_file(stream: Stream, name: str, kind: ContentKind) -> tuple[int, int, str]:
+    count = size = 0
+    with _opened(name) as source, stream.producer() as producer:
+        total = os.fstat(source.fileno()).st_size if name != "-" else None
+        with meter("appending", total) as update:
+            for number, piece in _pieces(source, kind):
+                try:
+                    producer.append(piece)
+                except ValueError as error:
+                    producer.close()
+                    leave(f"{name}, line {number}: {error}\nWhat precedes it was appended ({count:,}).")
+                count, size = count + 1, size + len(piece)
+                update(size, None)
+            producer.flush()
+    return count, size, stream.head().tail_offset
+
+
+@contextlib.contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    with open(name, "rb") as source:
+        yield source
+
+
+def _pieces(source: BinaryIO, kind: ContentKind) -> Iterator[tuple[int, bytes]]:
+    """Lines of JSON with their numbers, or whatever has arrived of anything else."""
+    if kind is ContentKind.JSON:
+        for number, line in enumerate(source, start=1):
+            if text := line.strip():
+                yield number, text
+        return
+    read = getattr(source, "read1", source.read)
+    while chunk := read(CHUNK_BYTES):
+        yield 1, chunk

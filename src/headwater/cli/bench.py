@@ -1,0 +1,59 @@
+"""`headwater bench`: load on any Durable Streams server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from headwater.cli.connecting import AsJson, Token
+from headwater.cli.failing import failures
+from headwater.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from headwater.client.load import Measured
+
+
+def command(
+    url: Annotated[str, typer.Argument(envvar="HEADWATER_URL", help="The server, or the root of its streams.")],
+    seconds: float = typer.Option(5.0, min=0.1, help="How long each measurement of writing takes."),
+    connections: int = typer.Option(64, min=1, help="How many connections append at once."),
+    size: int = typer.Option(100, min=12, help="Bytes of a message."),
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure appends, a producer, catch-up and live delivery, on streams of its own that are deleted afterwards."""
+    from headwater.client import AsyncClient
+    from headwater.client.load import LoadTest
+
+    found: list[Measured] = []
+    try:
+        client = AsyncClient(url, token=token)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="URL") from None
+
+    async def run() -> None:
+        async with client:
+            prefix = f"headwater-bench-{time.time_ns():x}"
+            await LoadTest(client, prefix, seconds=seconds, connections=connections, size=size).run(found.append)
+
+    with failures(), Console(stderr=True).status("measuring"):
+        asyncio.run(run())
+    if as_json:
+        print_json({"url": url, "connections": connections, "message_bytes": size, "results": found})
+    else:
+        print_table([_row(measured) for measured in found], ["what", "result", "p50", "p99"])
+
+
+def _row(measured: Measured) -> dict[str, str | None]:
+    row = msgspec.structs.asdict(measured)
+    return {
+        "what": measured.what,
+        "result": f"{measured.value:,.0f} {measured.unit}" if measured.unit != "ms" else f"{measured.value:.2f} ms",
+        "p50": None if row["p50_ms"] is None else f"{measured.p50_ms:.2f} ms",
+        "p99": None if row["p99_ms"] is None else f"{measured.p99_ms:.2f} ms",
+    }

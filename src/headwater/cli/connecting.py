@@ -1,0 +1,62 @@
+"""The options of every command that talks to a server, and the client they make.
+
+The client is imported where it is used: it takes a tenth of a second that `headwater serve` need not spend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from headwater.cli.failing import failures
+from headwater.errors import HeadwaterError
+
+if TYPE_CHECKING:
+    from headwater.client import Client, Report
+
+DEFAULT_URL = "http://127.0.0.1:4437"
+
+
+def complete_path(context: typer.Context, incomplete: str) -> list[str]:
+    """Paths of streams that begin like that, for the shell; none if the server does not answer at once."""
+    from headwater.client import Client, Retry, Timeouts
+
+    url, token = context.params.get("url") or DEFAULT_URL, context.params.get("token")
+    quick = Timeouts(connect_s=0.5, answer_s=1.0)
+    try:
+        with Client(url, token=token, retry=Retry(attempts=1), timeouts=quick) as client:
+            return [info.path for info, _ in zip(client.list(incomplete, page_size=50), range(50), strict=False)]
+    except (HeadwaterError, ValueError):
+        return []
+
+
+Url: TypeAlias = Annotated[
+    str, typer.Option("--url", envvar="HEADWATER_URL", help="The server, or the root of its streams.")
+]
+Token: TypeAlias = Annotated[
+    str | None, typer.Option("--token", envvar="HEADWATER_TOKEN", help="Sent as a bearer token.", show_default=False)
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Path: TypeAlias = Annotated[
+    str, typer.Argument(help="The stream's path, or its whole URL.", autocompletion=complete_path)
+]
+
+
+@contextlib.contextmanager
+def connected(url: str, token: str | None) -> Iterator[Client]:
+    """A client whose retries are told on standard error, and whose errors end the command."""
+    from headwater.client import Client
+
+    try:
+        client = Client(url, token=token, on_error=_tell)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    with failures(), client:
+        yield client
+
+
+def _tell(report: Report) -> None:
+    typer.echo(f"headwater: {report.error}; trying again in {report.delay_s:.1f} s", err=True)

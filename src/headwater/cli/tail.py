@@ -1,0 +1,41 @@
+"""`headwater tail`: follow a stream as it grows."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import typer
+
+from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
+from headwater.cli.printing import print_batch
+from headwater.protocol.content import kind_of
+
+if TYPE_CHECKING:
+    from headwater.client import LiveMode
+
+
+class Live(StrEnum):
+    AUTO = "auto"
+    SSE = "sse"
+    LONG_POLL = "long-poll"
+
+
+_MODES: dict[Live, LiveMode] = {Live.AUTO: True, Live.SSE: "sse", Live.LONG_POLL: "long-poll"}
+
+
+def command(
+    path: Path,
+    offset: str = typer.Option("now", "--offset", "-o", help="Where to begin: an offset, -1 or now."),
+    live: Live = typer.Option(Live.AUTO, help="How to follow; auto finds what the network lets through."),
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what is appended from now on, until the stream is closed or Ctrl-C. Lost connections are made again."""
+    with connected(url, token) as client:
+        stream = client.stream(path)
+        kind = kind_of(stream.head().content_type)
+        for batch in stream.read(type=bytes, offset=offset, live=_MODES[live]).batches():
+            if batch.items or as_json:
+                print_batch(batch, kind, as_json=as_json)

@@ -1,0 +1,102 @@
+"""Every command in the documentation is run, in the order of the page, and then its Python, as one program."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.servers import Server, headwater
+
+from tests.edges import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\s*\$?\s*(headwater|make|curl|uvicorn|granian|pip|python\S*) \S", re.MULTILINE)
+ENDLESS = re.compile(r"^(headwater serve|headwater tail|curl -N|uvicorn|granian)\b")
+ENDED_BY_TIMEOUT = 124
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text())
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Iterator[Server]:
+    with headwater("--data-dir", str(tmp_path / "headwater-data"), "--limit", "long_poll_s=1") as server:
+        yield server
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_runs(page: Path, durable: Server, tmp_path: Path) -> None:
+    found = [(language, _here(text, durable)) for language, text in blocks(page)]
+    work = tmp_path / "work"
+    work.mkdir()
+    for language, text in found:
+        if language == "bash":
+            assert _run_bash(text, work, durable)
+    _run_python("\n".join(text for language, text in found if language == "python"), work)
+
+
+def _here(text: str, server: Server) -> str:
+    """The same block against the test's server instead of one on the default port."""
+    text = text.replace("127.0.0.1:4437", f"{server.host}:{server.port}")
+    return re.sub(r"--port \d+", lambda _: f"--port {free_port()}", text)
+
+
+def _run_bash(text: str, directory: Path, server: Server) -> int:
+    """Run the lines of a block in one shell. Those that would go on for ever are stopped after two seconds."""
+    script = ["set -e"]
+    count = 0
+    for line in text.replace("\\\n", " ").splitlines():
+        count += bool(COMMAND.search(line) or "|" in line)
+        if line.startswith("make "):
+            script.append(f"(cd {ROOT} && make --dry-run {line.split('#')[0].removeprefix('make ')} > /dev/null)")
+        elif ENDLESS.match(line):
+            command = line.split(" #")[0].strip()
+            script.append(f"timeout 2 {command} || [ $? = {ENDED_BY_TIMEOUT} ]")
+        else:
+            script.append(line)
+    environment = {
+        **os.environ,
+        "HEADWATER_URL": f"http://{server.host}:{server.port}",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    ran = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
+    return count
+
+
+def _run_python(text: str, directory: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", text],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_in_blocks_that_are_run(page: Path) -> None:
+    """What stands in a block without a language, or is indented like one, is not run: no command may hide there."""
+    text = page.read_text()
+    unnamed = [body for language, body in BLOCK.findall(text) if language not in ("bash", "python")]
+    indented = re.findall(r"^    .*$", BLOCK.sub("", text), re.MULTILINE)
+    for piece in (*unnamed, *indented):
+        assert not COMMAND.search(piece), piece
