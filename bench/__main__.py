@@ -1,6 +1,6 @@
 """`python -m bench`: every bench, or those named.
 
-python -m bench [memory] [durable] [--seconds 5] [--out bench/results]
+python -m bench [memory] [durable] [client] [--seconds 5] [--out bench/results]
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bench.client_bench import run_client
 from bench.report import save, table
 from bench.server_bench import Bench, run_durable, run_memory
 
-BENCHES = {"memory": run_memory, "durable": run_durable}
+BENCHES = {"memory": run_memory, "durable": run_durable, "client": run_client}
 
 
 def main() -> None:

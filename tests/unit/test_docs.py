@@ -8,12 +8,15 @@ from pathlib import Path
 import msgspec
 from typer.testing import CliRunner
 
-from headwater.cli import app
+from headwater import errors
+from headwater.cli import app, failing
 from headwater.limits import Limits
 from headwater.server.routes import CONTROL, STREAM_ROOT
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+CLI = (ROOT / "docs" / "cli.md").read_text()
+CLIENT = (ROOT / "docs" / "client.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 
 
@@ -28,11 +31,31 @@ def test_every_limit_is_documented_with_its_default() -> None:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    for command in ("serve", "check", "backup"):
-        assert f"headwater {command}" in OPERATIONS
-        shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    commands = [command.name for command in app.registered_commands]
+    assert {"serve", "create", "append", "read", "tail", "head", "list", "close", "fork", "delete", "bench"} <= {
+        *commands
+    }
+    for command in commands:
+        text = OPERATIONS if command in ("serve", "check", "backup") else CLI
+        assert f"headwater {command}" in text
+        shown = CliRunner().invoke(app, [str(command), "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
         for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
-            assert option in OPERATIONS, option
+            assert option in text, f"{command} {option}"
+
+
+def test_every_exit_code_is_documented() -> None:
+    codes = {value for name, value in vars(failing).items() if name.isupper() and isinstance(value, int)}
+    assert {0, *codes} == {int(code) for code in re.findall(r"^\| (\d+) \|", CLI, re.MULTILINE)}
+
+
+def test_every_error_a_client_meets_is_documented() -> None:
+    for kind in (
+        *errors.ClientError.__subclasses__(),
+        errors.ServerError,
+        errors.ConflictError,
+        errors.StaleEpochError,
+    ):
+        assert kind.__name__ in CLIENT
 
 
 def test_every_control_api_is_documented() -> None:

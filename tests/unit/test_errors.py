@@ -11,7 +11,7 @@ def tree(root: type[errors.HeadwaterError]) -> list[type[errors.HeadwaterError]]
 
 
 def test_every_error_has_a_status_a_title_and_a_problem_body() -> None:
-    for kind in tree(errors.HeadwaterError):
+    for kind in (*tree(errors.RequestError), *tree(errors.ServerError)):
         response = problem(kind("what was wrong"))
         assert 400 <= response.status < 600
         assert response.status == kind.status
@@ -21,8 +21,15 @@ def test_every_error_has_a_status_a_title_and_a_problem_body() -> None:
 
 def test_the_docstring_shows_the_whole_tree() -> None:
     shown = dict(re.findall(r"(\w+Error)\s+(\d{3})", errors.__doc__ or ""))
-    leaves = {kind.__name__: str(kind.status) for kind in tree(errors.HeadwaterError) if not kind.__subclasses__()}
-    assert leaves.items() <= shown.items()
+    leaves = {kind for kind in tree(errors.HeadwaterError) if not kind.__subclasses__()}
+    assert {kind.__name__: str(kind.status) for kind in leaves if kind.status}.items() <= shown.items()
+    for kind in leaves:
+        assert kind.__name__ in (errors.__doc__ or "")
+
+
+def test_every_error_says_what_to_do() -> None:
+    for kind in tree(errors.HeadwaterError):
+        assert kind.advice.endswith(".")
 
 
 def test_codes_are_stable_names() -> None:

@@ -411,18 +411,18 @@ class AsyncReader(Generic[T]):
             batch = await anext(self._arrived, None)
             if batch is None:
                 return
-            cursor.take(batch)
+            cursor.hold(batch)
 
     async def batches(self) -> AsyncIterator[Batch[T]]:
         """Messages as they came together, each batch with the offset after it."""
         cursor = self._cursor
         while True:
-            if (held := cursor.batch()) is not None:
-                yield held
+            if (remainder := cursor.remainder()) is not None:
+                yield remainder
             batch = await anext(self._arrived, None)
             if batch is None:
                 return
-            cursor.take(batch)
+            yield cursor.batch(batch)
 
     async def all(self) -> list[T]:
         """Everything up to the end of the read."""

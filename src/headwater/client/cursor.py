@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import length_hint
 from typing import Generic, TypeVar
 
 import msgspec
@@ -13,42 +14,53 @@ T = TypeVar("T")
 
 
 class Cursor(Generic[T]):
+    """Items are handed out by plain iteration over a list; what is left of it tells how far that got."""
+
     def __init__(self, offset: str, skip: int) -> None:
-        self.offset = offset
-        self.skip = skip
-        self.up_to_date = False
-        self.closed = False
-        self._batch: Batch[T] | None = None
+        self._done: Batch[T] = Batch([], offset, skip)  # the last one that was handed out to its end
+        self._held = self._done
         self._rest: Iterator[T] = iter(())
 
-    def take(self, batch: Batch[T]) -> None:
-        """The next batch is in hand; the one before was handed out."""
-        self._batch = batch
-        self._rest = iter(batch.items)
+    @property
+    def offset(self) -> str:
+        return self._place().offset
+
+    @property
+    def skip(self) -> int:
+        place = self._place()
+        if place is self._held:
+            return place.skip
+        return place.skip + len(self._held.items) - length_hint(self._rest)
+
+    @property
+    def up_to_date(self) -> bool:
+        return self._place() is self._held and self._held.up_to_date
+
+    @property
+    def closed(self) -> bool:
+        return self._place() is self._held and self._held.closed
+
+    def hold(self, batch: Batch[T]) -> None:
+        """A batch has arrived whose items are handed out one by one from now on."""
+        self._place()
+        self._held, self._rest = batch, iter(batch.items)
 
     def items(self) -> Iterator[T]:
-        """Hand out one item after the other. A batch of several is one of messages, which skip counts."""
-        batch = self._batch
-        if batch is None:
-            return
-        if len(batch.items) > 1:
-            for item in self._rest:
-                self.skip += 1
-                yield item
-        rest = list(self._rest)
-        self._arrive(batch)
-        yield from rest
+        """What is left of the batch in hand; taking from it moves the cursor."""
+        return self._rest
 
-    def batch(self) -> Batch[T] | None:
-        """Hand out what is left of the batch in hand."""
-        batch = self._batch
-        if batch is None:
-            return None
-        rest = list(self._rest)
-        self._arrive(batch)
-        return batch if len(rest) == len(batch.items) else msgspec.structs.replace(batch, items=rest)
+    def batch(self, batch: Batch[T]) -> Batch[T]:
+        """A batch that is handed out at once."""
+        self._held = self._done = batch
+        self._rest = iter(())
+        return batch
 
-    def _arrive(self, batch: Batch[T]) -> None:
-        self._batch, self._rest = None, iter(())
-        self.offset, self.skip = batch.offset, batch.skip
-        self.up_to_date, self.closed = batch.up_to_date, batch.closed
+    def remainder(self) -> Batch[T] | None:
+        """What is left of the batch in hand, handed out at once."""
+        rest = list(self._rest)
+        return self.batch(msgspec.structs.replace(self._held, items=rest)) if rest else None
+
+    def _place(self) -> Batch[T]:
+        if not length_hint(self._rest):
+            self._done = self._held
+        return self._done

@@ -80,6 +80,7 @@ class Reading:
         self._short_feeds = 0
         self._sse_proven = False
         self._heard = False
+        self._ahead: Reply | None = None
 
     def flow(self) -> Flow[None]:
         self._ended = self._until is not None and self._until in (self.offset, BEGINNING)
@@ -92,10 +93,10 @@ class Reading:
             except UnauthorizedError:
                 raise
             except HeadwaterError as error:
+                self._ahead = None
                 yield Hangup()
                 self._judge(error)
                 yield from pause(self._session, error, self._failures)
-            yield Hangup()
 
     def _judge(self, error: HeadwaterError) -> None:
         """Raise what no further attempt can mend."""
@@ -117,7 +118,9 @@ class Reading:
         polling = self._reached_tail and self._mode == "long-poll"
         request = self._request("long-poll" if polling else None)
         started = self._session.clock()
-        reply = yield from self._open(request)
+        reply, self._ahead = self._ahead, None
+        if reply is None:
+            reply = yield from self._open(request)
         next_offset = required(request, reply, headers.NEXT_OFFSET)
         if polling:
             self._cursor = reply.headers.get(headers.CURSOR)
@@ -131,10 +134,19 @@ class Reading:
         up_to_date = reply.headers.get(headers.UP_TO_DATE, "").lower() == "true"
         closed = headers.parse_closed(reply.headers)
         moved = next_offset != self.offset
+        if moved and not (up_to_date or closed or next_offset == self._until):
+            yield from self._look_ahead(next_offset)
         yield from self._arrive(answer, next_offset, up_to_date=up_to_date or closed, closed=closed)
         waited = self._session.clock() - started >= limits.READ_EMPTY_POLL_S if polling else up_to_date
         if not (moved or waited or self._ended):
             yield Sleep(limits.READ_EMPTY_POLL_S)  # from a server that neither waits nor moves on
+
+    def _look_ahead(self, offset: str) -> Flow[None]:
+        """Ask for the next piece before this one is decoded and handed out: it travels meanwhile."""
+        try:
+            self._ahead = yield from self._open(self._request(None, offset))
+        except HeadwaterError:
+            yield Hangup()  # it is asked for again when its turn comes
 
     def _receive(self, request: Request, answer: Messages | Run, *, partly: bool) -> Flow[None]:
         while chunk := (yield Receive()):
@@ -159,7 +171,7 @@ class Reading:
             body += chunk
         raise error_of(request, msgspec.structs.replace(reply, body=body))
 
-    def _request(self, live: str | None) -> Request:
+    def _request(self, live: str | None, offset: str | None = None) -> Request:
         timeouts = self._session.timeouts
         waits = {
             None: timeouts.answer_s,
@@ -167,7 +179,7 @@ class Reading:
             "sse": timeouts.sse_idle_s if self._sse_proven else timeouts.sse_first_s,
         }
         cursor = self._cursor if live else None
-        url = with_query(self._url, offset=self.offset, live=live, until=self._until, cursor=cursor)
+        url = with_query(self._url, offset=offset or self.offset, live=live, until=self._until, cursor=cursor)
         return Request("GET", url, read_timeout_s=waits[live])
 
     def _decoded(self, reply: Reply) -> Decoder:

@@ -16,6 +16,7 @@ from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
 from headwater.protocol.paths import quote_path
 
 STREAM_ROOT = "/v1/stream"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +65,8 @@ class Session:
             raise ValueError(f"the server's URL has no query: {url!r}")
         self.root = url.rstrip("/") if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{STREAM_ROOT}"
         self.headers = {name.lower(): value for name, value in (headers or {}).items()}
+        if parts.hostname in LOOPBACK:
+            self.headers.setdefault("accept-encoding", "identity")  # what does not travel is not worth compressing
         self.token = token if isinstance(token, str) else None
         self.token_hook = token if callable(token) else None
         self.retry = retry

@@ -395,18 +395,18 @@ class Reader(Generic[T]):
             batch = next(self._arrived, None)
             if batch is None:
                 return
-            cursor.take(batch)
+            cursor.hold(batch)
 
     def batches(self) -> Iterator[Batch[T]]:
         """Messages as they came together, each batch with the offset after it."""
         cursor = self._cursor
         while True:
-            if (held := cursor.batch()) is not None:
-                yield held
+            if (remainder := cursor.remainder()) is not None:
+                yield remainder
             batch = next(self._arrived, None)
             if batch is None:
                 return
-            cursor.take(batch)
+            yield cursor.batch(batch)
 
     def all(self) -> list[T]:
         """Everything up to the end of the read."""

@@ -1,0 +1,164 @@
+"""The commands that talk to a server, as a script sees them: output, exit codes, standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from bench.servers import Server
+
+from headwater.cli import failing
+from tests.edges import free_port
+
+
+def run(
+    server: Server | None, *arguments: str, stdin: bytes = b"", expect: int = 0, **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    url = f"http://{server.host}:{server.port}" if server else ""
+    ran = subprocess.run(
+        [Path(sys.executable).parent / "headwater", *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "HEADWATER_URL": url, **environment},
+    )
+    assert ran.returncode == expect, ran.stderr.decode()
+    assert b"Traceback" not in ran.stderr
+    return ran
+
+
+@pytest.fixture
+def path() -> str:
+    return f"cli/{uuid.uuid4().hex}"
+
+
+def test_a_stream_from_create_to_delete(server: Server, path: str) -> None:
+    assert run(server, "create", path).stdout.startswith(b"created http://")
+    assert json.loads(run(server, "create", path, "--json").stdout)["created"] is False
+    run(server, "append", path, '{"a":1}', "[2]", '"three"')
+    done = json.loads(run(server, "append", path, "--json", stdin=b'{"b": [\t1]}\n\n 5 \n').stdout)
+    assert done["messages"] == 2
+    assert run(server, "read", path).stdout == b'{"a":1}\n[2]\n"three"\n{"b": [\t1]}\n5\n'
+    batch = json.loads(run(server, "read", path, "--json").stdout)
+    assert batch["messages"][1:3] == [[2], "three"]
+    assert batch["offset"] == done["offset"]
+    assert (
+        run(server, "read", path, "--offset", "-1", "--skip", "3", "--until", done["offset"]).stdout.count(b"\n") == 2
+    )
+    info = json.loads(run(server, "head", path, "--json").stdout)
+    assert (info["path"], info["closed"], info["tail_offset"]) == (path, False, done["offset"])
+    assert path.encode() in run(server, "list", path).stdout
+    run(server, "fork", path, f"{path}-fork")
+    assert run(server, "read", f"{path}-fork").stdout == run(server, "read", path).stdout
+    run(server, "close", path)
+    assert run(server, "tail", path, "--offset", "-1").stdout.count(b"\n") == 5
+    run(server, "delete", path)
+    run(server, "delete", path, expect=failing.NOT_FOUND)
+
+
+def test_a_message_over_several_lines_is_printed_on_one(server: Server, path: str) -> None:
+    run(server, "create", path)
+    run(server, "append", path, '{\n  "a": 1\n}')
+    assert run(server, "read", path).stdout == b'{"a":1}\n'
+
+
+def test_bytes_pass_unchanged(server: Server, path: str, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 2_000
+    (tmp_path / "data").write_bytes(data)
+    run(server, "create", path, "-t", "application/octet-stream")
+    run(server, "append", path, "--file", str(tmp_path / "data"))
+    run(server, "append", path, stdin=data)
+    assert run(server, "read", path).stdout == data * 2
+    record = json.loads(run(server, "read", path, "--json").stdout.splitlines()[0])
+    assert "base64" in record
+
+
+def test_a_line_that_is_not_json_ends_it_and_says_where(server: Server, path: str) -> None:
+    run(server, "create", path)
+    ran = run(server, "append", path, stdin=b"1\n2\nthree\n4\n", expect=failing.FAILED)
+    assert b"line 3" in ran.stderr
+    assert run(server, "read", path).stdout == b"1\n2\n"
+    ran = run(server, "append", path, "hello", expect=failing.WRONG_CALL)
+    assert b"double quotes" in ran.stderr
+    ran = run(server, "append", path, "--file", "/nowhere", expect=failing.FAILED)
+    assert ran.stderr == b"headwater: /nowhere: No such file or directory\n"
+
+
+def test_exit_codes(server: Server, path: str) -> None:
+    run(server, "create", path)
+    run(server, "create", path, "--ttl", "7", expect=failing.CONFLICT)
+    run(server, "close", path)
+    run(server, "append", path, "1", expect=failing.CONFLICT)
+    ran = run(server, "read", f"{path}-missing", expect=failing.NOT_FOUND)
+    assert ran.stderr.decode().splitlines()[-1] == "Create the stream, or correct its URL."
+    run(server, "read", path, "--offset", "x", expect=failing.FAILED)
+    run(server, "read", path, "--url", "nonsense", expect=failing.WRONG_CALL)
+    run(server, "raed", path, expect=failing.WRONG_CALL)
+    gone = f"http://127.0.0.1:{free_port()}"
+    assert b"trying again" in run(None, "head", path, "--url", gone, expect=failing.UNAVAILABLE).stderr
+
+
+def test_a_reader_that_has_had_enough_is_no_error(server: Server, path: str) -> None:
+    run(server, "create", path)
+    run(server, "append", path, stdin=b'"%b"\n' % (b"x" * 100) * 20_000)
+    command = f"{sys.executable} -m headwater read {path} | head -n 1"
+    environment = {**os.environ, "HEADWATER_URL": f"http://{server.host}:{server.port}"}
+    ran = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, env=environment, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_tail_follows_until_interrupted(server: Server, path: str) -> None:
+    run(server, "create", path)
+    environment = {**os.environ, "HEADWATER_URL": f"http://{server.host}:{server.port}"}
+    following = subprocess.Popen(
+        [sys.executable, "-m", "headwater", "tail", path, "--offset", "-1"], stdout=subprocess.PIPE, env=environment
+    )
+    assert following.stdout is not None
+    try:
+        for number in range(3):
+            run(server, "append", path, str(number))
+            assert following.stdout.readline() == b"%d\n" % number
+            time.sleep(0.05)
+    finally:
+        following.send_signal(2)
+    assert following.wait(10) == failing.INTERRUPTED
+    following.stdout.close()
+
+
+def test_the_token_is_sent_and_never_shown(server: Server, path: str) -> None:
+    ran = run(server, "read", path, expect=failing.NOT_FOUND, HEADWATER_TOKEN="secret")
+    assert b"secret" not in ran.stderr
+
+
+def test_paths_are_completed_from_the_server(server: Server, path: str) -> None:
+    run(server, "create", path)
+    ran = run(
+        server,
+        expect=0,
+        _HEADWATER_COMPLETE="complete_bash",
+        COMP_WORDS=f"headwater read {path[:-5]}",
+        COMP_CWORD="2",
+    )
+    assert path.encode() in ran.stdout
+
+
+def test_bench_prints_a_table_and_leaves_nothing(server: Server) -> None:
+    url = f"http://{server.host}:{server.port}"
+    found = json.loads(run(server, "bench", url, "--seconds", "0.2", "--connections", "4", "--json").stdout)
+    assert [line["what"] for line in found["results"]] == [
+        "appends, 4 connections",
+        "idempotent producer",
+        "catch-up",
+        "delivery to a live reader",
+    ]
+    assert all(line["value"] > 0 for line in found["results"])
+    assert run(server, "list", "headwater-bench", "--json").stdout == b""

@@ -1,0 +1,278 @@
+"""Reads against a scripted server: what is asked, and what is made of the answers."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from headwater.client import Client, Retry, Timeouts
+from headwater.client.effects import Emit, Open, Progress, Receive, Reply
+from headwater.client.reading import Reading
+from headwater.client.session import Session
+from headwater.errors import (
+    ForbiddenError,
+    HeadwaterError,
+    InternalError,
+    NetworkError,
+    ProtocolError,
+    UnauthorizedError,
+)
+
+QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def client(handler: Handler, **options: Any) -> Client:
+    return Client("http://server", http=httpx.Client(transport=httpx.MockTransport(handler)), retry=QUICK, **options)
+
+
+def answer(body: bytes = b"[]", offset: str = "1", *, up_to_date: bool = True, **more: str) -> httpx.Response:
+    given = {"content-type": "application/json", "stream-next-offset": offset, **more}
+    if up_to_date:
+        given["stream-up-to-date"] = "true"
+    return httpx.Response(200, headers=given, content=body)
+
+
+def events(*frames: str) -> httpx.Response:
+    return httpx.Response(200, headers={"content-type": "text/event-stream"}, content="".join(frames).encode())
+
+
+def test_a_refused_token_is_fetched_again_and_headers_stay() -> None:
+    tokens = iter(["old", "new"])
+    asked: list[tuple[str, str]] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append((request.headers["authorization"], request.headers["x-tenant"]))
+        if request.headers["authorization"] == "Bearer old":
+            return httpx.Response(401)
+        return answer(b"[1]")
+
+    with client(handle, token=lambda: next(tokens), headers={"X-Tenant": "t"}) as there:
+        assert there.stream("s").read().all() == [1]
+        there.stream("s").read().all()
+    assert asked == [("Bearer old", "t"), ("Bearer new", "t"), ("Bearer new", "t")]
+
+
+def test_a_token_that_is_refused_for_good_ends_the_read() -> None:
+    for token in ("fixed", lambda: "fetched"):
+        with client(lambda request: httpx.Response(401), token=token) as there:
+            with pytest.raises(UnauthorizedError):
+                there.stream("s").read(live=True).all()
+    with client(lambda request: httpx.Response(403)) as there, pytest.raises(ForbiddenError):
+        there.stream("s").read().all()
+
+
+def test_errors_are_told_and_a_hook_can_end_it() -> None:
+    told: list[HeadwaterError] = []
+    with client(lambda request: httpx.Response(500), on_error=lambda report: told.append(report.error)) as there:
+        with pytest.raises(InternalError):
+            there.stream("s").read().all()
+    assert [type(error) for error in told] == [InternalError] * 3
+
+    def stop(report: Any) -> None:
+        raise KeyboardInterrupt
+
+    with client(lambda request: httpx.Response(500), on_error=stop) as there, pytest.raises(KeyboardInterrupt):
+        there.stream("s").read().all()
+
+
+def test_once_answered_a_read_never_gives_up() -> None:
+    asked = 0
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            return answer(b"[1]", "1", up_to_date=False)
+        if asked < 100:
+            raise httpx.ConnectError("refused")
+        return answer(b"[2]", "2")
+
+    with client(handle) as there:
+        assert there.stream("s").read().all() == [1, 2]
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with client(handle) as there, pytest.raises(NetworkError) as refused:
+        there.stream("s").read(live=True).all()
+    assert "http://server/v1/stream/s" in str(refused.value)
+    assert refused.value.retryable
+
+
+def test_another_website_is_recognised() -> None:
+    html = httpx.Response(200, headers={"content-type": "text/html"}, content=b"<html>")
+    with client(lambda request: html) as there, pytest.raises(ProtocolError):
+        there.stream("s").read().all()
+
+
+def test_an_answer_that_is_never_json_is_an_error_in_the_end() -> None:
+    with client(lambda request: answer(b"[1,")) as there, pytest.raises(ProtocolError):
+        there.stream("s").read().all()
+
+
+def _live(sse: Handler) -> tuple[Handler, list[str]]:
+    """A server with a message at the tail, one more by long-poll, and whatever it does about server-sent events."""
+    modes: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        live = request.url.params.get("live", "catch-up")
+        modes.append(live)
+        if live == "sse":
+            return sse(request)
+        if live == "long-poll":
+            return answer(b"[2]", "2", **{"stream-closed": "true"})
+        return answer(b"[1]", "1")
+
+    return handle, modes
+
+
+@pytest.mark.parametrize(
+    "sse",
+    [
+        lambda request: httpx.Response(200, headers={"content-type": "text/html"}, content=b"no"),
+        lambda request: httpx.Response(406),
+        lambda request: events(),
+        lambda request: events("event: data\ndata: [2]\n"),
+    ],
+    ids=["another type", "refused", "empty", "never a whole event"],
+)
+def test_live_changes_to_long_poll_where_events_do_not_get_through(sse: Handler) -> None:
+    handle, modes = _live(sse)
+    with client(handle) as there:
+        assert there.stream("s").read(live=True).all() == [1, 2]
+    assert modes[-1] == "long-poll"
+    assert "sse" in modes
+
+
+def test_silence_counts_as_not_getting_through() -> None:
+    def silent(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("nothing")
+
+    handle, modes = _live(silent)
+    with client(handle, timeouts=Timeouts(sse_first_s=0.01)) as there:
+        assert there.stream("s").read(live=True).all() == [1, 2]
+    assert modes == ["catch-up", "sse", "sse", "long-poll"]
+
+
+def test_who_insists_on_events_is_told_that_there_are_none() -> None:
+    handle, _ = _live(lambda request: httpx.Response(200, headers={"content-type": "text/html"}))
+    with client(handle) as there, pytest.raises(ProtocolError):
+        there.stream("s").read(live="sse").all()
+
+
+def test_events_count_only_with_their_control_event() -> None:
+    control = 'event: control\ndata: {{"streamNextOffset":"{}","streamCursor":"c{}"}}\n\n'
+    feeds = iter(
+        [
+            events("event: data\ndata: [2]\n\n", control.format(2, 2), "event: data\ndata: [3]\n\n"),
+            events("event: data\ndata: [3]\n\n", control.format(3, 3), 'event: control\ndata: {"streamNextOffset":"3"'),
+            events('event: control\ndata: {"streamNextOffset":"3","streamClosed":true}\n\n'),
+        ]
+    )
+    asked: list[str] = []
+
+    def feed(request: httpx.Request) -> httpx.Response:
+        asked.append(f"{request.url.params['offset']} {request.url.params.get('cursor')}")
+        return next(feeds)
+
+    handle, _ = _live(feed)
+    with client(handle) as there:
+        assert there.stream("s").read(live=True).all() == [1, 2, 3]
+    assert asked == ["1 None", "2 c2", "3 c3"]
+
+
+def test_a_server_that_neither_waits_nor_moves_is_not_hammered() -> None:
+    asked = 0
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            return answer(b"[]", "1", **{"stream-closed": "true"})
+        return answer(b"[]", "1", up_to_date="live" in request.url.params or asked == 1)
+
+    waits: list[float] = []
+    with client(handle) as there:
+        reader = there.stream("s").read(live="long-poll")
+        import headwater.client.sync as shell
+
+        original = shell.time.sleep
+        shell.time.sleep = waits.append
+        try:
+            assert reader.all() == []
+        finally:
+            shell.time.sleep = original
+    assert len(waits) >= 3
+    assert min(waits) > 0.1
+
+
+def test_a_signed_url_keeps_its_query() -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        assert request.url.params["signature"] == "x"
+        return answer(b"[1]")
+
+    with client(handle) as there:
+        assert there.stream("http://server/v1/stream/s?signature=x").read().all() == [1]
+
+
+def test_wrong_arguments_are_refused_at_once() -> None:
+    with client(lambda request: answer()) as there:
+        for wrong in ({"live": "websocket"}, {"skip": -1}, {"skip": 1, "offset": "now"}):
+            with pytest.raises(ValueError, match=r"live|skip"):
+                there.stream("s").read(**wrong)
+        with pytest.raises(ValueError, match="empty"):
+            there.stream("/")
+    for wrong_url in ("ftp://x", "x", "http://x?y", ""):
+        with pytest.raises(ValueError, match="URL"):
+            Client(wrong_url)
+
+
+def _huge(chunks: int) -> Iterator[bytes]:
+    yield b"["
+    for number in range(chunks):
+        yield b"".join(b'{"n":%d,"pad":"%b"},' % (number * 100 + n, b"x" * 900) for n in range(100))
+    yield b"null]"
+
+
+def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
+    """200 MB in one answer, which breaks off twice: each message once, and never much of it in memory."""
+    session = Session("http://server", None, None, QUICK, Timeouts(), None)
+    reading = Reading(session, "http://server/v1/stream/s", Any, "-1", 0, None, False, piece_bytes=1 << 20)
+    progress = Progress(reading.flow())
+    body = iter(())
+    breaks = [500, 1_500, 1 << 60]
+    received = 0
+    expected = 0
+    gc.collect()
+    tracemalloc.start()
+    effect = progress.go()
+    while effect is not None:
+        outcome: Any = None
+        if isinstance(effect, Open):
+            body, received = _huge(2_200), 0
+            outcome = Reply(
+                200, {"content-type": "application/json", "stream-next-offset": "9", "stream-up-to-date": "true"}
+            )
+        elif isinstance(effect, Receive):
+            received += 1
+            outcome = NetworkError("cut") if received == breaks[0] else next(body, b"")
+            if isinstance(outcome, NetworkError):
+                breaks.pop(0)
+        elif isinstance(effect, Emit):
+            for item in effect.batch.items:
+                assert item is None or item["n"] == expected
+                expected += item is not None
+        effect = progress.go(outcome)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert expected == 220_000
+    assert (reading.offset, reading.skip) == ("9", 0)
+    assert peak < 20e6
