@@ -44,6 +44,7 @@ HeadwaterError
     ├── NetworkError                     the request or its answer was lost on the way
     ├── ProtocolError                    answered, but not as the protocol says
     └── MessageError                     a message is not what the reader asked for
+        └── InvalidEventError            a message is no state event, or its value does not fit the schema
 """
 
 from __future__ import annotations
@@ -296,3 +297,8 @@ class MessageError(ClientError):
         super().__init__(detail)
         self.offset = offset
         self.skip = skip
+
+
+class InvalidEventError(MessageError):
+    title = "Not a valid state event"
+    advice = "Mend its producer. To read on without it, skip bad events or have them sent to a callback."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -83,6 +83,13 @@ def body_of(content_type: str, messages: Iterable[bytes]) -> bytes:
 # Bytes to values
 
 
+@runtime_checkable
+class ArrayDecoder(Protocol):
+    """A type to read that decodes whole arrays of messages itself."""
+
+    def decode_array(self, text: bytes, /) -> list[Any]: ...
+
+
 class Decoder:
     """Makes items of a stream's answers. Text is decoded across them: a character may be cut in two."""
 
@@ -125,6 +132,8 @@ def _whole(data: bytes) -> list[bytes]:
 
 
 def _json_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
+    if isinstance(wanted, ArrayDecoder):
+        return wanted.decode_array
     if wanted is bytes:
         return lambda text: [bytes(raw) for raw in _raw_list.decode(text)]
     if _is_pydantic(wanted):

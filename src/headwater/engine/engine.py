@@ -121,6 +121,10 @@ class Engine:
         )
         self._store.failed = self._stop_for
         await self._store.start()
+        if self._store.next_id == 1:
+            # A store that never held a stream. Ids are part of offsets, and those of another store at the same URL,
+            # in memory or in a directory that was removed, must be recognised as not ours.
+            self._store.next_id = max(1, self.now_ms())
         self._sweeping = asyncio.create_task(self._sweep())
 
     def send_home(self) -> None:

@@ -1,0 +1,62 @@
+"""The state that a sequence of change events makes: a value, or none, for each type and key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import UNSET
+
+from headwater.errors import InvalidEventError
+from headwater.state.events import ChangeEvent
+
+
+class MaterializedState:
+    """Insert, update and upsert set a value, delete removes it; later events win. Nothing else matters.
+
+    Controls are for whoever reads the stream: after a `reset`, call `clear`.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, Any]] = {}
+
+    def apply(self, event: ChangeEvent[Any]) -> None:
+        self.apply_batch((event,))
+
+    def apply_batch(self, events: Iterable[ChangeEvent[Any]]) -> None:
+        """The same as `apply` one by one: an event that cannot be applied is an error after those before it."""
+        tables = self._tables
+        for event in events:
+            if event.headers.operation == "delete":
+                if event.type in tables:
+                    tables[event.type].pop(event.key, None)
+                continue
+            value = event.value
+            if value is UNSET:
+                raise InvalidEventError(f"{event.headers.operation} of {event.type} {event.key!r} without a value")
+            try:
+                tables[event.type][event.key] = value
+            except KeyError:
+                tables[event.type] = {event.key: value}
+
+    def get(self, type: str, key: str, default: Any = None) -> Any:  # noqa: A002
+        table = self._tables.get(type)
+        return default if table is None else table.get(key, default)
+
+    def get_type(self, type: str) -> Mapping[str, Any]:  # noqa: A002
+        """All of a type: a view that stays current and cannot be written to."""
+        return MappingProxyType(self._tables.setdefault(type, {}))
+
+    def clear(self) -> None:
+        for table in self._tables.values():
+            table.clear()
+
+    @property
+    def types(self) -> list[str]:
+        """The types that have a value."""
+        return [name for name, table in self._tables.items() if table]
+
+    @property
+    def type_count(self) -> int:
+        return len(self.types)

@@ -1,0 +1,95 @@
+"""Queries that stay current: what passes a filter, in order, without looking through everything again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Query(Generic[T]):
+    """The result of a query as it is now. Hold on to it: a query that nobody holds is no longer kept current."""
+
+    def __init__(
+        self,
+        passes: Callable[[T], bool],
+        order: Callable[[T], Any] | None,
+        lock: contextlib.AbstractContextManager[Any],
+        *,
+        descending: bool,
+        limit: int | None,
+    ) -> None:
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit must not be negative, got {limit}")
+        self._passes = passes
+        self._order = order
+        self._lock = lock
+        self._descending = descending
+        self._limit = limit
+        self._found: dict[str, T] = {}
+        self._sorted: list[tuple[str, T]] | None = None
+        self._failure: Exception | None = None
+
+    def items(self) -> list[tuple[str, T]]:
+        """Keys and values, in order: by `order_by`, then by key; without it in the order they came to pass."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._sorted is None:
+                self._sorted = self._in_order()
+            return list(self._sorted)
+
+    def values(self) -> list[T]:
+        return [value for _, value in self.items()]
+
+    def keys(self) -> list[str]:
+        return [key for key, _ in self.items()]
+
+    def first(self) -> T | None:
+        return next(iter(self.values()), None)
+
+    def count(self) -> int:
+        """How many pass, the limit aside."""
+        if self._failure is not None:
+            raise self._failure
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.values())
+
+    def __len__(self) -> int:
+        return len(self.items())
+
+    def _in_order(self) -> list[tuple[str, T]]:
+        pairs = list(self._found.items())
+        if self._order is not None:
+            order = self._order
+            pairs.sort(key=lambda pair: pair[0])
+            pairs.sort(key=lambda pair: order(pair[1]), reverse=self._descending)
+        elif self._descending:
+            pairs.reverse()
+        return pairs if self._limit is None else pairs[: self._limit]
+
+    # Kept current by its table
+
+    def fill(self, rows: Mapping[str, T]) -> None:
+        self._failure = None
+        self._found = {key: value for key, value in rows.items() if self._passes(value)}
+        self._sorted = None
+
+    def moved(self, key: str, value: T | None, *, gone: bool) -> None:
+        """A row has another value, or none. A filter that fails is told to whoever looks next."""
+        try:
+            passes = not gone and self._passes(value)  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001  # the filter's own, and not for the one who changed the row
+            self._failure = error
+            return
+        if passes:
+            self._found[key] = value  # type: ignore[assignment]
+        elif key in self._found:
+            del self._found[key]
+        else:
+            return
+        self._sorted = None

@@ -1,0 +1,246 @@
+"""Collections at run time: rows by key, what is shown of them while changes are on their way, indexes and watchers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from headwater.state.definitions import Collection
+from headwater.state.queries import Query
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class _Gone:
+    """No value, where None is one."""
+
+
+GONE = _Gone()
+
+
+class Change(msgspec.Struct, Generic[T], frozen=True):
+    """What became of a key: its value now and before, None where there is or was none.
+
+    A `reset` has no key: everything is gone. `optimistic` changes are ours and not confirmed by the stream.
+    """
+
+    collection: str
+    operation: Literal["insert", "update", "delete", "reset"]
+    key: str = ""
+    value: T | None = None
+    old_value: T | None = None
+    optimistic: bool = False
+
+
+OnChange: TypeAlias = Callable[[Change[Any]], Any]
+
+
+class Table(Mapping[str, T]):
+    """A collection as a mapping that stays current. It is written to by the stream and by optimistic changes only."""
+
+    def __init__(self, name: str, definition: Collection[T], lock: contextlib.AbstractContextManager[Any]) -> None:
+        self.name = name
+        self.definition = definition
+        self._lock = lock
+        self._rows: dict[str, T] = {}
+        self._overlay: dict[str, list[tuple[object, T | _Gone]]] = {}
+        self._indexes: dict[str, dict[Any, dict[str, None]]] = {field: {} for field in definition.indexes}
+        self._watchers: list[OnChange] = []
+        self._queries: weakref.WeakSet[Query[T]] = weakref.WeakSet()
+        self._is_watched = bool(definition.indexes)  # by anyone who must know of a change
+
+    # Reading
+
+    def __getitem__(self, key: str) -> T:
+        value = self._shown(key)
+        if isinstance(value, _Gone):
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([key for key, _ in self._pairs()])
+
+    def __len__(self) -> int:
+        return len(self._rows) if not self._overlay else len(self._pairs())
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and not isinstance(self._shown(key), _Gone)
+
+    def _shown(self, key: str) -> T | _Gone:
+        if self._overlay and key in self._overlay:
+            return self._overlay[key][-1][1]
+        return self._rows.get(key, GONE)
+
+    def _pairs(self) -> list[tuple[str, T]]:
+        """All keys and values as they are shown, at one moment."""
+        with self._lock:
+            if not self._overlay:
+                return list(self._rows.items())
+            merged: dict[str, T | _Gone] = {**self._rows, **{key: laid[-1][1] for key, laid in self._overlay.items()}}
+        return [(key, value) for key, value in merged.items() if not isinstance(value, _Gone)]
+
+    def rows(self) -> dict[str, T]:
+        """A copy of everything, as it is at one moment."""
+        return dict(self._pairs())
+
+    def by(self, **fields: Any) -> dict[str, T]:
+        """The rows whose fields are equal to these; through an index if there is one for any of them."""
+        with self._lock:
+            keys = self._candidates(fields)
+            pairs = self._pairs() if keys is None else [(key, self[key]) for key in keys]
+        return {key: value for key, value in pairs if _matches(value, fields)}
+
+    def _candidates(self, fields: Mapping[str, Any]) -> list[str] | None:
+        for field, wanted in fields.items():
+            if field in self._indexes:
+                return list(self._indexes[field].get(_hashable(wanted), ()))
+        return None
+
+    def query(
+        self,
+        where: Callable[[T], Any] | None = None,
+        *,
+        order_by: str | Callable[[T], Any] | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        **equal: Any,
+    ) -> Query[T]:
+        """Rows that pass `where` and whose fields equal those given, in order, and kept so as the state changes."""
+        key = _getter(order_by) if isinstance(order_by, str) else order_by
+        with self._lock:
+
+            def passes(value: T) -> bool:
+                return _matches(value, equal) and (where is None or bool(where(value)))
+
+            query = Query(passes, key, self._lock, descending=descending, limit=limit)
+            query.fill(self.by(**equal) if equal else self.rows())
+            self._queries.add(query)
+            self._is_watched = True
+        return query
+
+    def on_change(self, callback: OnChange) -> Callable[[], None]:
+        """Call back for every change; what is returned ends that."""
+        self._watchers.append(callback)
+        self._is_watched = True
+
+        def end() -> None:
+            if callback in self._watchers:
+                self._watchers.remove(callback)
+
+        return end
+
+    # Writing, by the database alone
+
+    def put(self, key: str, value: T | _Gone) -> None:
+        """What the stream says of a key."""
+        if self._is_watched or self._overlay:
+            before = self._shown(key)
+            self._store(key, value)
+            self._moved(key, before, optimistic=False)
+        else:
+            self._store(key, value)
+
+    def _store(self, key: str, value: T | _Gone) -> None:
+        if isinstance(value, _Gone):
+            self._rows.pop(key, None)
+        else:
+            self._rows[key] = value
+
+    def confirmed(self) -> dict[str, T]:
+        """What the stream says, optimistic changes aside."""
+        return dict(self._rows)
+
+    def lay(self, transaction: object, key: str, value: T | _Gone) -> None:
+        """Show a value until the transaction is settled."""
+        before = self._shown(key)
+        self._overlay.setdefault(key, []).append((transaction, value))
+        self._moved(key, before, optimistic=True)
+
+    def lift(self, transaction: object) -> None:
+        """Show what the stream says again, where this transaction was laid over it."""
+        for key in [key for key, laid in self._overlay.items() if any(owner is transaction for owner, _ in laid)]:
+            before = self._shown(key)
+            left = [(owner, value) for owner, value in self._overlay[key] if owner is not transaction]
+            if left:
+                self._overlay[key] = left
+            else:
+                del self._overlay[key]
+            self._moved(key, before, optimistic=bool(left))
+
+    def reset(self, rows: dict[str, T] | None = None) -> None:
+        """Begin anew with other rows; what is laid over them stays."""
+        self._rows = dict(rows or {})
+        for index in self._indexes.values():
+            index.clear()
+        shown = self.rows()
+        for key, value in shown.items():
+            self._reindex(key, GONE, value)
+        for query in self._queries:
+            query.fill(shown)
+        self._tell(Change(self.name, "reset"))
+        if self._watchers:
+            for key, value in shown.items():
+                self._tell(Change(self.name, "insert", key, value))
+
+    def _moved(self, key: str, before: T | _Gone, *, optimistic: bool) -> None:
+        now = self._shown(key)
+        if now is before:
+            return
+        self._reindex(key, before, now)
+        for query in self._queries:
+            query.moved(key, None if isinstance(now, _Gone) else now, gone=isinstance(now, _Gone))
+        if self._watchers and now != before:
+            self._tell(_change(self.name, key, before, now, optimistic=optimistic))
+
+    def _reindex(self, key: str, before: T | _Gone, now: T | _Gone) -> None:
+        for field, index in self._indexes.items():
+            if not isinstance(before, _Gone):
+                group = index.get(_hashable(_field(before, field)))
+                if group is not None:
+                    group.pop(key, None)
+                    if not group:
+                        del index[_hashable(_field(before, field))]
+            if not isinstance(now, _Gone):
+                index.setdefault(_hashable(_field(now, field)), {})[key] = None
+
+    def _tell(self, change: Change[Any]) -> None:
+        for watcher in tuple(self._watchers):
+            try:
+                watcher(change)
+            except Exception:  # a watcher must not keep the state from moving on
+                log.exception("a change callback failed")
+
+
+def _change(name: str, key: str, before: Any, now: Any, *, optimistic: bool) -> Change[Any]:
+    if now is GONE:
+        return Change(name, "delete", key, None, before, optimistic)
+    if before is GONE:
+        return Change(name, "insert", key, now, None, optimistic)
+    return Change(name, "update", key, now, before, optimistic)
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _getter(name: str) -> Callable[[Any], Any]:
+    return lambda value: _field(value, name)
+
+
+def _matches(value: Any, fields: Mapping[str, Any]) -> bool:
+    return all(_field(value, name) == wanted for name, wanted in fields.items())
+
+
+def _hashable(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return ("json", msgspec.json.encode(value))
+    return value
