@@ -49,13 +49,13 @@ HeadwaterError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 class HeadwaterError(Exception):
     """Anything that Headwater reports to whoever asked.
 
-    `url`, `attempts` and `retry_after_s` are set on the client's side, where the request is known.
+    The rest is set on the client's side, where the request is known; `nothing_done` if it certainly had no effect.
     """
 
     status: int = 500
@@ -69,6 +69,7 @@ class HeadwaterError(Exception):
         self.headers = headers
         self.url = ""
         self.attempts = 1
+        self.nothing_done = False
         self.retry_after_s: float | None = None
 
     def __str__(self) -> str:
@@ -274,9 +275,14 @@ class ClientError(HeadwaterError):
     """Found on the client's side; no status was answered."""
 
     status = 0
+    title = "The client failed"
+    advice = "The detail names the cause: a hook of yours, or the client was closed."
 
 
 class NetworkError(ClientError):
+    """`how` says what was lost: the attempt to connect, so that nothing was sent; patience; or the connection."""
+
+    how: Literal["connect", "timeout", "lost"] = "lost"
     title = "No answer"
     retryable = True
     advice = "Check the URL and that the server runs. What was sent may or may not have arrived."

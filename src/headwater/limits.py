@@ -32,12 +32,14 @@ PRODUCER_LINGER_S = 0.005
 PRODUCER_IN_FLIGHT_MAX = 5
 PRODUCER_QUEUE_BYTES = 16 * 1024 * 1024
 PRODUCER_DELIVERY_TIMEOUT_S = 120.0
+PRODUCER_LEAVE_S = 1.0  # what an interrupted program still waits for
 READ_PIECE_BYTES = 32 * 1024 * 1024  # of one answer in memory; a larger one is delivered in parts
 READ_BROKEN_ANSWERS_MAX = 5  # in a row, before it is not the network's fault
-READ_TRIM_TRIES = 20
+READ_TRIM_ANSWERS_MAX = 1_000
 READ_EMPTY_POLL_S = 0.2
 ERROR_BODY_BYTES_MAX = 64 * 1024
 SSE_STRIKES = 2
+SSE_STRIKES_PROVEN = 5
 SSE_SHORT_FEED_S = 1.0
 
 

@@ -97,8 +97,10 @@ class _Relay:
         self._server = server
         self._decide = decide
         self._proxy = proxy
+        self._handling: set[asyncio.Task[None] | None] = set()  # asyncio itself holds them but weakly
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._handling.add(asyncio.current_task())
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             try:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -111,6 +113,7 @@ class _Relay:
                 await self._meet(fate, head, body, writer)
             finally:
                 writer.close()
+                self._handling.discard(asyncio.current_task())
 
     def _note(self, head: bytes) -> str:
         """What makes two requests the same one: all of it but the cursor, which is the server's."""
@@ -118,6 +121,7 @@ class _Relay:
         given = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
         self._proxy.headers.append(given)
         line = re.sub(r"[&?]cursor=[^& ]*", "", lines[0])
+        line = re.sub(r"offset=\d{16}_", "offset=", line)  # the first half is the server's as well
         return f"{line} {given.get('producer-seq', '')}"
 
     async def _meet(self, fate: Fate, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:

@@ -56,6 +56,8 @@ def failures(listening: str = "") -> Iterator[None]:
         if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
             leave(f"{listening}: {error.strerror}")
         leave(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except ValueError as error:
+        leave(str(error), WRONG_CALL)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import inspect
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
@@ -46,9 +47,9 @@ from headwater.client.outbox import (
     identity,
 )
 from headwater.client.reading import LiveMode, Reading
-from headwater.client.session import Retry, Session, Timeouts, lost
-from headwater.client.transport import POOL, build, may_redirect, reason
-from headwater.errors import HeadwaterError
+from headwater.client.session import Retry, Session, Timeouts
+from headwater.client.transport import POOL, build, may_redirect, network_error
+from headwater.errors import ClientError, HeadwaterError
 from headwater.protocol.offsets import BEGINNING
 from headwater.types import Producer as ProducerHeaders
 
@@ -114,13 +115,13 @@ class AsyncClient:
 
     async def _run(self, flow: Flow[R]) -> R:
         progress = Progress(flow)
-        async for _ in self._drive(progress):
+        async for _ in self._drive(progress, _Wire(self._http, self._session)):
             raise RuntimeError("only a read delivers batches")
         return progress.result
 
-    async def _drive(self, progress: Progress[Any]) -> AsyncGenerator[Batch[Any], None]:
-        """Do what a flow asks for until it ends."""
-        async with contextlib.aclosing(_Wire(self._http, self._session)) as wire:
+    async def _drive(self, progress: Progress[Any], wire: _Wire) -> AsyncGenerator[Batch[Any], None]:
+        """Do what a flow asks for until it ends, or the wire is interrupted."""
+        async with contextlib.aclosing(wire):
             effect = progress.go()
             while effect is not None:
                 outcome: Any = None
@@ -131,6 +132,8 @@ class AsyncClient:
                         outcome = await wire.perform(effect)
                     except HeadwaterError as error:
                         outcome = error
+                if wire.interrupted.is_set():
+                    return
                 effect = progress.go(outcome)
 
 
@@ -143,6 +146,15 @@ class _Wire:
         self._request = Request("", "")
         self._response: httpx.Response | None = None
         self._chunks: AsyncIterator[bytes] | None = None
+        self.interrupted = asyncio.Event()
+
+    async def interrupt(self) -> None:
+        """End what another task is waiting for here."""
+        self.interrupted.set()
+        response = self._response
+        if response is not None:
+            with contextlib.suppress(OSError, AttributeError, KeyError):  # gone already, or no socket at all
+                response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     async def perform(self, effect: Effect) -> Any:
         match effect:
@@ -155,7 +167,8 @@ class _Wire:
             case Hangup():
                 await self.aclose()
             case Sleep(seconds):
-                await asyncio.sleep(seconds)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.interrupted.wait(), seconds)
             case Report():
                 if self._session.on_error is not None:
                     await _settled(self._session.on_error(effect))
@@ -181,7 +194,7 @@ class _Wire:
                 build(self._http, self._session, request), stream=True, follow_redirects=may_redirect(request)
             )
         except httpx.HTTPError as error:
-            raise lost(request, reason(error)) from error
+            raise network_error(request, error) from error
         self._chunks = self._response.aiter_bytes()
         return Reply(self._response.status_code, self._response.headers)
 
@@ -193,7 +206,7 @@ class _Wire:
                 if chunk:
                     return chunk
         except httpx.HTTPError as error:
-            raise lost(self._request, reason(error)) from error
+            raise network_error(self._request, error) from error
         return b""
 
     async def aclose(self) -> None:
@@ -342,7 +355,12 @@ class AsyncStream:
         are those. `type` is what to decode messages of JSON to, or bytes or str; without it they become plain
         objects, text streams str and other streams bytes.
         """
-        return AsyncReader(self._client, Reading(self._session, self.url, type, offset, skip, until, live))
+        return AsyncReader(
+            self._client,
+            lambda offset, skip: Reading(self._session, self.url, type, offset, skip, until, live),
+            offset,
+            skip,
+        )
 
     def producer(
         self,
@@ -381,9 +399,16 @@ class AsyncReader(Generic[T]):
     All before `offset`, and `skip` messages after it, were handed out: that is what a later read needs to go on.
     """
 
-    def __init__(self, client: AsyncClient, reading: Reading) -> None:
-        self._arrived = client._drive(Progress(reading.flow()))
-        self._cursor = Cursor[T](reading.offset, reading.skip)
+    def __init__(
+        self, client: AsyncClient, reading_from: Callable[[str, int], Reading], offset: str, skip: int
+    ) -> None:
+        self._client = client
+        self._reading_from = reading_from
+        self._cursor = Cursor[T](offset, skip)
+        self._wire = _Wire(client._http, client._session)
+        self._arrived: AsyncGenerator[Batch[Any], None] | None = None
+        self._ended = False
+        self._begin()
 
     @property
     def offset(self) -> str:
@@ -408,7 +433,9 @@ class AsyncReader(Generic[T]):
         while True:
             for item in cursor.items():
                 yield item
-            batch = await anext(self._arrived, None)
+            if cursor.has_items:
+                continue  # another iterator over the same reader went on meanwhile
+            batch = await self._next()
             if batch is None:
                 return
             cursor.hold(batch)
@@ -419,7 +446,7 @@ class AsyncReader(Generic[T]):
         while True:
             if (remainder := cursor.remainder()) is not None:
                 yield remainder
-            batch = await anext(self._arrived, None)
+            batch = await self._next()
             if batch is None:
                 return
             yield cursor.batch(batch)
@@ -429,8 +456,33 @@ class AsyncReader(Generic[T]):
         return [item async for batch in self.batches() for item in batch.items]
 
     async def close(self) -> None:
-        """Stop reading and let go of the connection."""
-        await self._arrived.aclose()
+        """Stop reading and let go of the connection, also while another task waits for the next message.
+
+        One that waits for the answer to a long-poll ends with it.
+        """
+        self._ended = True
+        await self._wire.interrupt()
+        if self._arrived is not None:
+            with contextlib.suppress(RuntimeError):  # it is running, and finds itself interrupted
+                await self._arrived.aclose()
+
+    def _begin(self) -> None:
+        reading = self._reading_from(self._cursor.offset, self._cursor.skip)
+        self._arrived = self._client._drive(Progress(reading.flow()), self._wire)
+
+    async def _next(self) -> Batch[T] | None:
+        """What arrives next. After an error it goes on from where the reader is."""
+        if self._ended:
+            return None
+        if self._arrived is None:
+            self._begin()
+        try:
+            batch = await anext(self._arrived, None) if self._arrived is not None else None
+        except BaseException:
+            self._arrived = None
+            raise
+        self._ended = self._ended or batch is None
+        return batch
 
     async def __aenter__(self) -> AsyncReader[T]:
         return self
@@ -478,7 +530,7 @@ class AsyncProducer:
         box = self._box
         encode = self._encode or await self._learn()
         message = encode(value)
-        while box.full and box.failure is None:
+        while box.full and box.failure is None and not box.closing:
             self._pump()
             async with self._changed:
                 await self._changed.wait()
@@ -488,7 +540,10 @@ class AsyncProducer:
             await asyncio.sleep(0)  # once a batch, so that sending goes on beside a loop that only appends
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was appended is stored. TimeoutError if that takes too long: it goes on all the same."""
+        """Wait until all that was appended is stored. TimeoutError if that takes too long: it goes on all the same.
+
+        Not from a delivery callback, which is a part of what is waited for.
+        """
         box = self._box
         target = box.metrics.messages
         box.flushing += 1
@@ -496,16 +551,25 @@ class AsyncProducer:
             self._pump()
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(lambda: box.told >= target)
+        except TimeoutError:
+            raise TimeoutError(f"messages still on their way after {timeout_s} s") from None
         finally:
             box.flushing -= 1
         if box.failure is not None:
             raise box.failure
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flush and end; appending is an error from then on. The stream itself stays open."""
+        """Flush and end; appending is an error from then on. The stream itself stays open.
+
+        What is not stored in time is given up: its callbacks are told, and it is a TimeoutError.
+        """
         self._box.closing = True
         try:
             await self.flush(timeout_s)
+        except BaseException:
+            closed = ClientError("the producer was closed before everything was stored")
+            await asyncio.shield(self._announce(self._box.give_up(closed)))
+            raise
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -518,7 +582,11 @@ class AsyncProducer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        if kind is None or issubclass(kind, Exception):
+            await self.close()
+        else:  # cancellation and the like do not wait for a server that does not answer
+            with contextlib.suppress(TimeoutError, HeadwaterError):
+                await self.close(limits.PRODUCER_LEAVE_S)
 
     async def _learn(self) -> Callable[[Any], bytes]:
         self._content_type = await self._stream._made_of()
@@ -538,18 +606,26 @@ class AsyncProducer:
         self._timer = None if wait_s is None else loop.call_later(wait_s, self._pump)
 
     async def _send(self, parcel: Parcel) -> None:
-        news = await self._deliver(parcel)
+        await self._announce(await self._deliver(parcel))
+        self._pump()
+
+    async def _announce(self, news: News) -> None:
         news.tell()
         self._box.told += news.messages
-        self._pump()
         async with self._changed:
             self._changed.notify_all()
 
     async def _deliver(self, parcel: Parcel) -> News:
+        box, session = self._box, self._session
         try:
-            sent = await self._client._run(
-                deliver(self._session, self._stream.url, self._content_type, self._box, parcel)
-            )
-        except HeadwaterError as error:
-            return self._box.failed(parcel, error, self._session.clock(), self._session.chance())
-        return self._box.stored(parcel, sent)
+            try:
+                sent = await self._client._run(deliver(session, self._stream.url, self._content_type, box, parcel))
+            except HeadwaterError as error:
+                news = box.failed(parcel, error, session.clock(), session.chance())
+            else:
+                return box.stored(parcel, sent)
+            if news.report is not None and session.on_error is not None:
+                await _settled(session.on_error(news.report))
+        except Exception as error:  # noqa: BLE001  # a sender that died would leave everyone waiting
+            return box.broken(parcel, error)
+        return news

@@ -50,8 +50,10 @@ _STATUSES: dict[int, type[HeadwaterError]] = {
 
 
 def error_of(request: Request, reply: Reply) -> HeadwaterError:
-    kind, detail = _named(reply)
+    kind, detail, is_ours = _named(reply)
     error = kind(detail, headers=tuple(reply.headers.items()))
+    # Our server says 503 and 507 of what it refused; a gateway may say so of what it passed on.
+    error.nothing_done = reply.status == 429 or (is_ours and reply.status in (503, 507))
     error.status = reply.status
     error.url = request.url
     error.retryable = may_pass(reply.status)
@@ -64,12 +66,7 @@ def may_pass(status: int) -> bool:
     return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
 
 
-def was_refused(error: HeadwaterError) -> bool:
-    """Whether the server certainly did nothing, so that any request can be sent again."""
-    return error.status in (429, 503, 507)
-
-
-def _named(reply: Reply) -> tuple[type[HeadwaterError], str]:
+def _named(reply: Reply) -> tuple[type[HeadwaterError], str, bool]:
     problem = _Problem()
     if reply.headers.get("content-type", "").startswith("application/problem+json"):
         try:
@@ -78,11 +75,11 @@ def _named(reply: Reply) -> tuple[type[HeadwaterError], str]:
             problem = _Problem()
     code = problem.type.removeprefix(_PROBLEM)
     if code in _CODES:
-        return _CODES[code], problem.detail
+        return _CODES[code], problem.detail, True
     detail = problem.detail or reply.body[:_DETAIL_MAX].decode(errors="replace").strip()
     if not detail and reply.status not in _STATUSES:
         detail = f"status {reply.status}"
-    return _inferred(reply.status, reply.headers), detail
+    return _inferred(reply.status, reply.headers), detail, False
 
 
 def _inferred(status: int, given: Mapping[str, str]) -> type[HeadwaterError]:
@@ -105,11 +102,11 @@ def retry_after_s(given: Mapping[str, str]) -> float | None:
         return None
 
 
-def required(request: Request, reply: Reply, name: str) -> str:
-    """A header without which an answer is none of this protocol."""
-    value = reply.headers.get(name)
-    if value is None:
-        error = errors.ProtocolError(f"status {reply.status} without {name}")
-        error.url = request.url
-        raise error
-    return value
+def required(request: Request, reply: Reply, *names: str) -> str:
+    """The first of some headers; an answer that has none of them is none of this protocol."""
+    for name in names:
+        if name in reply.headers:
+            return reply.headers[name]
+    error = errors.ProtocolError(f"status {reply.status} without {' or '.join(names)}")
+    error.url = request.url
+    raise error

@@ -6,13 +6,12 @@ and an item is a run of them as it arrived, or the text in it.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from headwater.errors import MessageError, ProtocolError
+from headwater.errors import ProtocolError
 from headwater.protocol.content import kind_of
 from headwater.types import ContentKind
 
@@ -91,44 +90,44 @@ class ArrayDecoder(Protocol):
 
 
 class Decoder:
-    """Makes items of a stream's answers. Text is decoded across them: a character may be cut in two."""
+    """Makes items of a stream's answers."""
 
     def __init__(self, kind: ContentKind, wanted: Any) -> None:
         self.kind = kind
-        self._text: codecs.IncrementalDecoder | None = None
-        self._decode: Callable[[bytes], list[Any]]
+        self._text = _Text() if kind is not ContentKind.JSON and wanted in (str, Any) else None
         if kind is ContentKind.JSON:
             self._decode = _json_decoder(wanted)
         elif wanted is bytes or (wanted is Any and kind is ContentKind.BINARY):
-            self._decode = _whole
-        elif wanted is str or wanted is Any:
-            self._text = codecs.getincrementaldecoder("utf-8")()
-            self._decode = _text_decoder(self._text)
-        else:
+            self._text = None
+        elif self._text is None:
             raise ProtocolError(f"a stream of {kind.name.lower()} gives bytes or str, not {wanted!r}")
 
+    @property
+    def held_bytes(self) -> int:
+        """Of a character that is cut in two: taken, but not delivered."""
+        return len(self._text.held) if self._text is not None else 0
+
     def answer(self, skip: int) -> Messages | Run:
-        return Messages(self._decode, skip) if self.kind is ContentKind.JSON else Run(self._decode, skip)
-
-    def finish(self) -> None:
-        """The stream is at its end, and no character should be half delivered."""
-        if self._text is not None and self._text.getstate()[0]:
-            raise MessageError("the stream ends in the middle of a UTF-8 character")
+        return Messages(self._decode, skip) if self.kind is ContentKind.JSON else Run(self._text, skip)
 
 
-def _text_decoder(decoder: codecs.IncrementalDecoder) -> Callable[[bytes], list[str]]:
-    def decode(data: bytes) -> list[str]:
+class _Text:
+    """UTF-8 across answers."""
+
+    def __init__(self) -> None:
+        self.held = b""
+
+    def decode(self, data: bytes) -> tuple[str, str | None]:
+        """The text as far as it is text, and what is wrong with what follows."""
+        data, self.held = self.held + data, b""
         try:
-            text = decoder.decode(data)
+            return data.decode(), None
         except UnicodeDecodeError as error:
-            raise MessageError(f"the stream is not UTF-8: {error}") from None
-        return [text] if text else []
-
-    return decode
-
-
-def _whole(data: bytes) -> list[bytes]:
-    return [data] if data else []
+            if error.reason == "unexpected end of data":
+                self.held = data[error.start :]
+                return data[: error.start].decode(), None
+            self.held = data[error.start :]  # not delivered either
+            return data[: error.start].decode(), f"not UTF-8: {error.reason}, {data[error.start : error.end]!r}"
 
 
 def _json_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
@@ -153,14 +152,15 @@ def _pydantic_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
 
 
 class Run:
-    """The bytes of an answer."""
+    """The bytes of an answer, or the text in them."""
 
-    def __init__(self, decode: Callable[[bytes], list[Any]], skip: int) -> None:
-        self._decode = decode
+    def __init__(self, text: _Text | None, skip: int) -> None:
+        self._text = text
         self._skip = skip
         self._chunks: list[bytes] = []
         self.size = 0
         self.taken = 0  # bytes, the skipped ones included
+        self.fed = 0  # and without them
         self.bad: str | None = None
 
     def feed(self, chunk: bytes) -> None:
@@ -173,7 +173,11 @@ class Run:
         before = max(0, self._skip - self.taken)
         self._chunks, self.size = [], 0
         self.taken += len(data)
-        return self._decode(data[before:])
+        self.fed += max(0, len(data) - before)
+        if self._text is None:
+            return [data[before:]] if len(data) > before else []
+        text, self.bad = self._text.decode(data[before:])
+        return [text] if text else []
 
     rest = some
     event = feed
@@ -197,6 +201,7 @@ class Messages:
         self._chunks: list[bytes] = []
         self.size = 0
         self.taken = 0  # messages, the skipped ones included
+        self.fed = 0
         self.bad: str | None = None  # what is wrong with the message after those
         self._retry_size = 0
         self._in_events = False

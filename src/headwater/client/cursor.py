@@ -45,6 +45,10 @@ class Cursor(Generic[T]):
         self._place()
         self._held, self._rest = batch, iter(batch.items)
 
+    @property
+    def has_items(self) -> bool:
+        return length_hint(self._rest) > 0
+
     def items(self) -> Iterator[T]:
         """What is left of the batch in hand; taking from it moves the cursor."""
         return self._rest

@@ -13,7 +13,7 @@ from headwater.client.answers import required
 from headwater.client.codecs import body_of, encoder_of
 from headwater.client.effects import Flow, Reply, Request
 from headwater.client.session import Session, exchange, with_query
-from headwater.errors import ProtocolError, StreamNotFoundError
+from headwater.errors import ProtocolError, StreamGoneError, StreamNotFoundError
 from headwater.protocol import headers
 from headwater.protocol.content import DEFAULT_CONTENT_TYPE
 from headwater.types import Producer
@@ -67,7 +67,9 @@ def create(
     encode = encoder_of(content_type or DEFAULT_CONTENT_TYPE)
     encoded = [encode(message) for message in messages]
     body = body_of(content_type or DEFAULT_CONTENT_TYPE, encoded) if encoded else b""
-    reply = yield from exchange(session, Request("PUT", url, given, body))
+    request = Request("PUT", url, given, body)
+    reply = yield from exchange(session, request)
+    required(request, reply, headers.NEXT_OFFSET)
     return reply.status == 201
 
 
@@ -145,6 +147,8 @@ def append(
 
 
 def appended(request: Request, reply: Reply, producer: Producer | None) -> Appended:
+    # A duplicate has no offset at the reference server, and a close may have none anywhere.
+    required(request, reply, headers.NEXT_OFFSET, headers.PRODUCER_EPOCH, headers.CLOSED)
     duplicate = producer is not None and reply.status == 204 and bool(request.body)
     return Appended(reply.headers.get(headers.NEXT_OFFSET, ""), duplicate)
 
@@ -152,7 +156,7 @@ def appended(request: Request, reply: Reply, producer: Producer | None) -> Appen
 def delete(session: Session, url: str) -> Flow[None]:
     try:
         yield from exchange(session, Request("DELETE", url))
-    except StreamNotFoundError as error:
+    except (StreamNotFoundError, StreamGoneError) as error:
         if error.attempts == 1:  # else an earlier attempt did it, and its answer was lost
             raise
 

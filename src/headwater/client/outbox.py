@@ -19,12 +19,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from headwater import limits
-from headwater.client.answers import was_refused
 from headwater.client.codecs import body_of
-from headwater.client.effects import Flow
+from headwater.client.effects import Flow, Report
 from headwater.client.flows import Appended, append_request, appended
 from headwater.client.session import Retry, Session, attempt
-from headwater.errors import HeadwaterError, SequenceGapError, StaleEpochError
+from headwater.errors import ClientError, HeadwaterError, SequenceGapError, StaleEpochError
 from headwater.protocol import headers
 from headwater.types import Producer
 
@@ -51,6 +50,7 @@ class News(msgspec.Struct, frozen=True):
     """Callbacks to make, for so many messages whose fate is known now."""
 
     messages: int = 0
+    report: Report | None = None  # of an error that will be retried
     calls: list[tuple[OnDelivery, Delivery]] = []
 
     def tell(self) -> None:
@@ -75,8 +75,8 @@ def identity(producer_id: str | None, epoch: int | None, *, auto_claim: bool) ->
         raise ValueError(f"epoch must be from 0 to 2^53-1, got {epoch}")
     if producer_id is None:
         return Identity(uuid.uuid4().hex, epoch or 0, auto_claim)
-    if not producer_id:
-        raise ValueError("a producer's id cannot be empty")
+    if not (producer_id and producer_id.isascii() and producer_id.isprintable()):
+        raise ValueError(f"a producer's id must be printable ASCII, got {producer_id!r}")
     if epoch is None and not auto_claim:
         raise ValueError(
             "a producer with an id of its own needs an epoch higher than that of its last run, or auto_claim=True: "
@@ -270,9 +270,22 @@ class Outbox:
             return News()
         if not error.retryable or now - parcel.since >= self._settings.delivery_timeout_s:
             return self._fail(parcel, error)
-        parcel.uncertain = parcel.uncertain or not was_refused(error)
-        parcel.due = now + self._retry.delay_s(parcel.attempts, chance, error.retry_after_s)
-        return News()
+        parcel.uncertain = parcel.uncertain or not error.nothing_done
+        delay_s = self._retry.delay_s(parcel.attempts, chance, error.retry_after_s)
+        parcel.due = min(now + delay_s, parcel.since + self._settings.delivery_timeout_s)
+        return News(report=Report(error, parcel.attempts, parcel.due - now))
+
+    def broken(self, parcel: Parcel, cause: Exception) -> News:
+        """Something else went wrong than a request can: a hook raised, the client was closed, a defect."""
+        if parcel.in_flight:
+            self._landed(parcel)
+        return self.give_up(ClientError(f"{type(cause).__name__}: {cause}"))
+
+    def give_up(self, error: HeadwaterError) -> News:
+        """Fail for good: everything that is not stored yet is told so."""
+        waiting = [*self._window, *self._packed, *([self._open] if self._open else [])]
+        self.failure = self.failure or error
+        return self._fail(waiting[0], error) if waiting else News()
 
     def _landed(self, parcel: Parcel) -> None:
         parcel.in_flight = False
@@ -292,10 +305,11 @@ class Outbox:
 
     def _fail(self, failed: Parcel, error: HeadwaterError) -> News:
         """Give up a batch and all that follows; what precedes it may still arrive."""
-        self.failure = error
-        given_up = [parcel for parcel in self._window if parcel.seq >= failed.seq]
+        self.failure = self.failure or error
+        spared = [parcel for parcel in self._window if parcel.seq < failed.seq]
+        given_up = [parcel for parcel in self._window if parcel not in spared]
         given_up += [*self._packed, *([self._open] if self._open else [])]
-        self._window = deque(parcel for parcel in self._window if parcel.seq < failed.seq)
+        self._window = deque(spared)
         self._packed.clear()
         self._open = None
         for parcel in given_up:
@@ -310,7 +324,7 @@ class Outbox:
         calls = [(callback, one) for parcel in parcels for callback in parcel.callbacks]
         if self._on_delivery is not None:
             calls += [(self._on_delivery, Delivery(len(p.messages), offset, duplicate, error)) for p in parcels]
-        return News(sum(len(parcel.messages) for parcel in parcels), calls)
+        return News(sum(len(parcel.messages) for parcel in parcels), calls=calls)
 
 
 def claimed_epoch(now_s: float, chance: float) -> int:

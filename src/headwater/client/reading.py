@@ -5,8 +5,8 @@ at the tail. Its position is an offset the server gave and the number of items d
 what was delivered, so that after any failure the next request begins exactly there.
 
 Live by server-sent events unless they do not get through: an answer that is no event stream, or two connections in a
-row that ended without one whole event. Then by long-poll, as from the beginning for text, whose carriage returns
-server-sent events cannot carry.
+row that ended without one whole event (five where they got through before). Then by long-poll, as from the beginning
+for text, whose carriage returns server-sent events cannot carry.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from headwater import limits
 from headwater.client.answers import error_of, required
 from headwater.client.codecs import Decoder, Messages, Run
-from headwater.client.effects import Batch, Emit, Flow, Hangup, Open, Receive, Reply, Request, Sleep
+from headwater.client.effects import Batch, Emit, Flow, Hangup, Open, Receive, Reply, Report, Request, Sleep
 from headwater.client.session import Session, lost, pause, with_query
 from headwater.errors import HeadwaterError, MessageError, NetworkError, ProtocolError, UnauthorizedError
 from headwater.protocol import headers
@@ -74,7 +74,7 @@ class Reading:
         self._contacted = False
         self._failures = 0
         self._broken = 0
-        self._trims = 0
+        self._held_at: tuple[str, int] | None = None
         self._mode = "sse" if live in (True, "sse") else live
         self._strikes = 0
         self._short_feeds = 0
@@ -83,7 +83,8 @@ class Reading:
         self._ahead: Reply | None = None
 
     def flow(self) -> Flow[None]:
-        self._ended = self._until is not None and self._until in (self.offset, BEGINNING)
+        if self._until is not None and self.offset != NOW:
+            self._ended = self._until == BEGINNING or (self.offset != BEGINNING and self._until <= self.offset)
         while not self._ended:
             try:
                 if self._reached_tail and self._mode == "sse":
@@ -100,8 +101,6 @@ class Reading:
 
     def _judge(self, error: HeadwaterError) -> None:
         """Raise what no further attempt can mend."""
-        if isinstance(error, MessageError) and not error.offset:
-            error.offset, error.skip = self.offset, self.skip
         if isinstance(error, ProtocolError) and error.retryable:
             self._broken += 1
             if self._broken >= limits.READ_BROKEN_ANSWERS_MAX:
@@ -124,6 +123,9 @@ class Reading:
         next_offset = required(request, reply, headers.NEXT_OFFSET)
         if polling:
             self._cursor = reply.headers.get(headers.CURSOR)
+        if self._until is not None and self.offset == NOW and self._until <= next_offset:
+            self.offset, self._ended = next_offset, True  # the end is behind us
+            return
         answer = self._decoded(reply).answer(self.skip)
         bounded = self._until is not None and next_offset > self._until  # the server does not know `until`
         if reply.status == 200:
@@ -179,7 +181,8 @@ class Reading:
             "sse": timeouts.sse_idle_s if self._sse_proven else timeouts.sse_first_s,
         }
         cursor = self._cursor if live else None
-        url = with_query(self._url, offset=offset or self.offset, live=live, until=self._until, cursor=cursor)
+        until = None if self.offset == NOW else self._until
+        url = with_query(self._url, offset=offset or self.offset, live=live, until=until, cursor=cursor)
         return Request("GET", url, read_timeout_s=waits[live])
 
     def _decoded(self, reply: Reply) -> Decoder:
@@ -196,68 +199,89 @@ class Reading:
         """A part of an answer: the offset stays, the count of what was delivered after it grows."""
         if answer.taken > self.skip:
             self.skip = answer.taken
+            self._mark_held(answer)
             if items:
-                yield from self._emit(Batch(items, self.offset, self.skip))
+                yield from self._emit(items)
         if answer.bad is not None:
-            raise MessageError(answer.bad, offset=self.offset, skip=self.skip)
+            offset, skip = self._place()
+            raise MessageError(answer.bad, offset=offset, skip=skip)
+
+    def _mark_held(self, answer: Messages | Run) -> None:
+        """Where a character begins that is cut in two, while it is: the place to read on from is before it."""
+        held = self._decoder.held_bytes if self._decoder is not None else 0
+        if not held:
+            self._held_at = None
+        elif held <= answer.fed:
+            self._held_at = (self.offset, answer.taken - held)
 
     def _arrive(self, answer: Messages | Run, next_offset: str, *, up_to_date: bool, closed: bool) -> Flow[None]:
         """The rest of an answer: the position moves to the offset it ends at."""
         items = answer.rest()
         if answer.bad is not None:
             yield from self._deliver(answer, items)
+        self._mark_held(answer)
         self.offset, self.skip = next_offset, max(0, self.skip - answer.taken)
-        self._failures = self._broken = self._trims = 0
+        self._failures = self._broken = 0
         self._reached_tail = self._reached_tail or up_to_date
         self._ended = closed or self.offset == self._until or (up_to_date and self._live is False)
         if items or closed or (up_to_date and not self._told_tail):
-            yield from self._emit(Batch(items, self.offset, self.skip, up_to_date, closed))
-        if closed and self._decoder is not None:
-            self._decoder.finish()
+            yield from self._emit(items, up_to_date=up_to_date, closed=closed)
+        if closed and self._held_at is not None:
+            offset, skip = self._held_at
+            raise MessageError("the stream ends in the middle of a UTF-8 character", offset=offset, skip=skip)
 
-    def _emit(self, batch: Batch[Any]) -> Flow[None]:
-        self._told_tail = batch.up_to_date
-        yield Emit(batch)
+    def _emit(self, items: list[Any], *, up_to_date: bool = False, closed: bool = False) -> Flow[None]:
+        self._told_tail = up_to_date
+        offset, skip = self._place()
+        yield Emit(Batch(items, offset, skip, up_to_date, closed))
+
+    def _place(self) -> tuple[str, int]:
+        """Where a later read goes on."""
+        return self._held_at or (self.offset, self.skip)
 
     # An end that the server does not know of
 
     def _trim(self, answer: Messages | Run, past: str) -> Flow[None]:
-        """Leave out what follows `until` in an answer that goes past it: as much as an answer from there holds.
-
-        Both must end at the same offset, so a stream that grows meanwhile is asked again.
-        """
+        """Leave out what follows `until` in an answer that goes past it."""
         until = self._until or past
         yield Hangup()
-        surplus = yield from self._size(until, past)
-        if surplus is None:
-            self._trims += 1
-            if self._trims >= limits.READ_TRIM_TRIES:
-                raise ProtocolError("the server does not know `until`, and the stream grows too fast to do without")
-            return
-        items = answer.cut(surplus)
+        items = answer.cut((yield from self._surplus(until, past)))
         if answer.bad is not None:
             yield from self._deliver(answer, items)
+        self._mark_held(answer)
         self.offset, self.skip, self._ended = until, 0, True
-        yield from self._emit(Batch(items, until))
+        yield from self._emit(items)
 
-    def _size(self, offset: str, end: str) -> Flow[int | None]:
-        """How many items there are from an offset to another; None if answers do not end there."""
-        total = 0
-        while offset < end:
-            request = Request(
-                "GET", with_query(self._url, offset=offset), read_timeout_s=self._session.timeouts.answer_s
-            )
-            reply = yield from self._open(request)
-            offset = required(request, reply, headers.NEXT_OFFSET)
-            answer = Decoder(self._decoded(reply).kind, bytes).answer(0)
-            while chunk := (yield Receive()):
-                answer.feed(chunk)
-                if answer.size >= self._piece_bytes:
-                    answer.some()
-            answer.rest()
-            total += answer.taken
-            yield Hangup()
-        return total if offset == end else None
+    def _surplus(self, until: str, past: str) -> Flow[int]:
+        """How many items there are between two offsets, one of which the server may never end an answer at.
+
+        Answers are read on from both until they end at the same offset, which they do at the tail if nowhere else.
+        """
+        surplus = 0
+        for _ in range(limits.READ_TRIM_ANSWERS_MAX):
+            if until == past:
+                return surplus
+            if until < past:
+                size, until = yield from self._size(until)
+                surplus += size
+            else:
+                size, past = yield from self._size(past)
+                surplus -= size
+        raise ProtocolError("the server does not know `until`, and the stream grows too fast to do without")
+
+    def _size(self, offset: str) -> Flow[tuple[int, str]]:
+        """How many items an answer holds, and where it ends."""
+        timeout_s = self._session.timeouts.answer_s
+        request = Request("GET", with_query(self._url, offset=offset), read_timeout_s=timeout_s)
+        reply = yield from self._open(request)
+        answer = Decoder(self._decoded(reply).kind, bytes).answer(0)
+        while chunk := (yield Receive()):
+            answer.feed(chunk)
+            if answer.size >= self._piece_bytes:
+                answer.some()
+        answer.rest()
+        yield Hangup()
+        return answer.taken, required(request, reply, headers.NEXT_OFFSET)
 
     # Server-sent events
 
@@ -275,6 +299,8 @@ class Reading:
             if not (self._heard and isinstance(error, NetworkError)):
                 self._strike(error)
                 raise
+            if error.how != "timeout":  # silence is no failure on a stream that nothing is appended to
+                yield Report(error, 1, 0.0)
         yield Hangup()
         if self._ended or session.clock() - started >= limits.SSE_SHORT_FEED_S:
             self._short_feeds = 0
@@ -300,6 +326,9 @@ class Reading:
                     if self._ended or not self._reached_tail:
                         return
                     answer = self._fresh_answer()
+            if events.pending_bytes >= self._piece_bytes:
+                self._reached_tail = False  # too much for an event: plain requests take it in parts
+                return
 
     def _turn(self, request: Request, answer: Messages | Run, data: bytes) -> Flow[None]:
         """A control event: deliver what preceded it, unless that goes past `until`, which takes plain requests."""
@@ -323,12 +352,16 @@ class Reading:
         return self._decoder.answer(self.skip)
 
     def _strike(self, error: HeadwaterError) -> None:
-        """A connection for server-sent events gave nothing: the fault of the network, or they are not let through."""
+        """A connection for server-sent events gave nothing: the fault of the network, or they are not let through.
+
+        A server that cannot be reached at all is no sign of that, and where they got through before it takes more.
+        """
         refused = isinstance(error, ProtocolError) or error.status in (400, 405, 406, 415, 501)
-        if self._live is not True or not (refused or isinstance(error, NetworkError)):
+        doubtful = error.status in (502, 503, 504) or (isinstance(error, NetworkError) and error.how != "connect")
+        if self._live is not True or not (refused or doubtful):
             return
         self._strikes += 1
-        if refused or self._strikes >= limits.SSE_STRIKES:
+        if refused or self._strikes >= (limits.SSE_STRIKES_PROVEN if self._sse_proven else limits.SSE_STRIKES):
             self._mode = "long-poll"
             error.retryable = True
 

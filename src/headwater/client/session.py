@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from headwater.client.answers import error_of, was_refused
+from headwater.client.answers import error_of
 from headwater.client.effects import Flow, FreshToken, Reply, Report, Request, Send, Sleep
 from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
 from headwater.protocol.paths import quote_path
@@ -63,6 +63,10 @@ class Session:
             raise ValueError(f"expected a URL such as http://127.0.0.1:4437, got {url!r}")
         if parts.query or parts.fragment:
             raise ValueError(f"the server's URL has no query: {url!r}")
+        try:
+            _ = parts.port
+        except ValueError as error:
+            raise ValueError(f"{error}: {url!r}") from None
         self.root = url.rstrip("/") if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{STREAM_ROOT}"
         self.headers = {name.lower(): value for name, value in (headers or {}).items()}
         if parts.hostname in LOOPBACK:
@@ -89,6 +93,10 @@ class Session:
         given = {**self.headers, **request.headers}
         if self.token is not None:
             given["authorization"] = f"Bearer {self.token}"
+        for name, value in given.items():
+            if not (value.isascii() and value.isprintable()):
+                shown = "the token" if name == "authorization" else repr(value[:80])
+                raise ValueError(f"{name} must be printable ASCII: {shown}")
         return msgspec.structs.replace(request, headers=given)
 
     def authorized(self) -> Flow[None]:
@@ -138,7 +146,7 @@ def exchange(session: Session, request: Request, *, repeatable: bool = True) -> 
         except HeadwaterError as error:
             attempts += 1
             error.attempts = attempts
-            again = error.retryable and (repeatable or was_refused(error))
+            again = error.retryable and (repeatable or error.nothing_done)
             if not again or attempts >= session.retry.attempts:
                 raise
             yield from pause(session, error, attempts)
@@ -150,7 +158,9 @@ def pause(session: Session, error: HeadwaterError, attempts: int) -> Flow[None]:
     yield Sleep(delay_s)
 
 
-def lost(request: Request, reason: str) -> NetworkError:
+def lost(request: Request, reason: str, how: Literal["connect", "timeout", "lost"] = "lost") -> NetworkError:
     error = NetworkError(reason)
     error.url = request.url
+    error.how = how
+    error.nothing_done = how == "connect"
     return error

@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
+import logging
+import socket
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
@@ -47,14 +48,16 @@ from headwater.client.outbox import (
     identity,
 )
 from headwater.client.reading import LiveMode, Reading
-from headwater.client.session import Retry, Session, Timeouts, lost
-from headwater.client.transport import POOL, build, may_redirect, reason
-from headwater.errors import HeadwaterError
+from headwater.client.session import Retry, Session, Timeouts
+from headwater.client.transport import POOL, build, may_redirect, network_error
+from headwater.errors import ClientError, HeadwaterError
 from headwater.protocol.offsets import BEGINNING
 from headwater.types import Producer as ProducerHeaders
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+log = logging.getLogger(__name__)
 
 
 class Client:
@@ -113,13 +116,13 @@ class Client:
 
     def _run(self, flow: Flow[R]) -> R:
         progress = Progress(flow)
-        for _ in self._drive(progress):
+        for _ in self._drive(progress, _Wire(self._http, self._session)):
             raise RuntimeError("only a read delivers batches")
         return progress.result
 
-    def _drive(self, progress: Progress[Any]) -> Generator[Batch[Any], None, None]:
-        """Do what a flow asks for until it ends."""
-        with contextlib.closing(_Wire(self._http, self._session)) as wire:
+    def _drive(self, progress: Progress[Any], wire: _Wire) -> Generator[Batch[Any], None, None]:
+        """Do what a flow asks for until it ends, or the wire is interrupted."""
+        with contextlib.closing(wire):
             effect = progress.go()
             while effect is not None:
                 outcome: Any = None
@@ -130,6 +133,8 @@ class Client:
                         outcome = wire.perform(effect)
                     except HeadwaterError as error:
                         outcome = error
+                if wire.interrupted.is_set():
+                    return
                 effect = progress.go(outcome)
 
 
@@ -142,6 +147,15 @@ class _Wire:
         self._request = Request("", "")
         self._response: httpx.Response | None = None
         self._chunks: Iterator[bytes] = iter(())
+        self.interrupted = threading.Event()
+
+    def interrupt(self) -> None:
+        """End what another thread is waiting for here."""
+        self.interrupted.set()
+        response = self._response
+        if response is not None:
+            with contextlib.suppress(OSError, AttributeError, KeyError):  # gone already, or no socket at all
+                response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def perform(self, effect: Effect) -> Any:
         match effect:
@@ -154,7 +168,7 @@ class _Wire:
             case Hangup():
                 self.close()
             case Sleep(seconds):
-                time.sleep(seconds)
+                self.interrupted.wait(seconds)
             case Report():
                 if self._session.on_error is not None:
                     self._session.on_error(effect)
@@ -178,7 +192,7 @@ class _Wire:
                 build(self._http, self._session, request), stream=True, follow_redirects=may_redirect(request)
             )
         except httpx.HTTPError as error:
-            raise lost(request, reason(error)) from error
+            raise network_error(request, error) from error
         self._chunks = self._response.iter_bytes()
         return Reply(self._response.status_code, self._response.headers)
 
@@ -186,7 +200,7 @@ class _Wire:
         try:
             return next(filter(None, self._chunks), b"")
         except httpx.HTTPError as error:
-            raise lost(self._request, reason(error)) from error
+            raise network_error(self._request, error) from error
 
     def close(self) -> None:
         response, self._response = self._response, None
@@ -327,7 +341,12 @@ class Stream:
         are those. `type` is what to decode messages of JSON to, or bytes or str; without it they become plain
         objects, text streams str and other streams bytes.
         """
-        return Reader(self._client, Reading(self._session, self.url, type, offset, skip, until, live))
+        return Reader(
+            self._client,
+            lambda offset, skip: Reading(self._session, self.url, type, offset, skip, until, live),
+            offset,
+            skip,
+        )
 
     def producer(
         self,
@@ -366,9 +385,14 @@ class Reader(Generic[T]):
     All before `offset`, and `skip` messages after it, were handed out: that is what a later read needs to go on.
     """
 
-    def __init__(self, client: Client, reading: Reading) -> None:
-        self._arrived = client._drive(Progress(reading.flow()))
-        self._cursor = Cursor[T](reading.offset, reading.skip)
+    def __init__(self, client: Client, reading_from: Callable[[str, int], Reading], offset: str, skip: int) -> None:
+        self._client = client
+        self._reading_from = reading_from
+        self._cursor = Cursor[T](offset, skip)
+        self._wire = _Wire(client._http, client._session)
+        self._arrived: Generator[Batch[Any], None, None] | None = None
+        self._ended = False
+        self._begin()
 
     @property
     def offset(self) -> str:
@@ -392,7 +416,9 @@ class Reader(Generic[T]):
         cursor = self._cursor
         while True:
             yield from cursor.items()
-            batch = next(self._arrived, None)
+            if cursor.has_items:
+                continue  # another iterator over the same reader went on meanwhile
+            batch = self._next()
             if batch is None:
                 return
             cursor.hold(batch)
@@ -403,7 +429,7 @@ class Reader(Generic[T]):
         while True:
             if (remainder := cursor.remainder()) is not None:
                 yield remainder
-            batch = next(self._arrived, None)
+            batch = self._next()
             if batch is None:
                 return
             yield cursor.batch(batch)
@@ -413,8 +439,33 @@ class Reader(Generic[T]):
         return [item for batch in self.batches() for item in batch.items]
 
     def close(self) -> None:
-        """Stop reading and let go of the connection."""
-        self._arrived.close()
+        """Stop reading and let go of the connection, also while another thread waits for the next message.
+
+        One that waits for the answer to a long-poll ends with it.
+        """
+        self._ended = True
+        self._wire.interrupt()
+        if self._arrived is not None:
+            with contextlib.suppress(ValueError):  # it is running, and finds itself interrupted
+                self._arrived.close()
+
+    def _begin(self) -> None:
+        reading = self._reading_from(self._cursor.offset, self._cursor.skip)
+        self._arrived = self._client._drive(Progress(reading.flow()), self._wire)
+
+    def _next(self) -> Batch[T] | None:
+        """What arrives next. After an error it goes on from where the reader is."""
+        if self._ended:
+            return None
+        if self._arrived is None:
+            self._begin()
+        try:
+            batch = next(self._arrived, None) if self._arrived is not None else None
+        except BaseException:
+            self._arrived = None
+            raise
+        self._ended = self._ended or batch is None
+        return batch
 
     def __enter__(self) -> Reader[T]:
         return self
@@ -448,7 +499,7 @@ class Producer:
         ]
         for sender in self._senders:
             sender.start()
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     @property
     def id(self) -> str:
@@ -468,15 +519,21 @@ class Producer:
         box = self._box
         message = self._encode(value)
         with self._changed:
-            while box.full and box.failure is None:
-                self._changed.wait()
+            if not self._is_sender():  # a callback that waited for room would wait for itself
+                while box.full and box.failure is None and not box.closing:
+                    self._changed.wait()
             box.check()
             if box.add(message, on_delivery, self._session.clock()):
                 self._changed.notify()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was appended is stored. TimeoutError if that takes too long: it goes on all the same."""
+        """Wait until all that was appended is stored. TimeoutError if that takes too long: it goes on all the same.
+
+        Not from a delivery callback, which is a part of what is waited for.
+        """
         box = self._box
+        if self._is_sender():
+            raise RuntimeError("a delivery callback cannot wait for deliveries")
         with self._changed:
             target = box.metrics.messages
             box.flushing += 1
@@ -490,16 +547,25 @@ class Producer:
                 raise box.failure
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush and end; appending is an error from then on. The stream itself stays open."""
+        """Flush and end; appending is an error from then on. The stream itself stays open.
+
+        What is not stored in time is given up: its callbacks are told, and it is a TimeoutError.
+        """
+        with self._changed:
+            self._box.closing = True
+            self._changed.notify_all()
+        if self._is_sender():
+            return  # from a delivery callback: what was appended is still sent
         try:
-            with self._changed:
-                self._box.closing = True
             self.flush(timeout_s)
+        except BaseException:
+            self._give_up()
+            raise
         finally:
             with self._changed:
                 self._box.stopped = True
                 self._changed.notify_all()
-            atexit.unregister(self.close)
+            atexit.unregister(self._at_exit)
 
     def __enter__(self) -> Producer:
         return self
@@ -507,7 +573,26 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:  # Ctrl-C and the like do not wait for a server that does not answer
+            with contextlib.suppress(TimeoutError, HeadwaterError):
+                self.close(limits.PRODUCER_LEAVE_S)
+
+    def _at_exit(self) -> None:
+        """A producer that nobody closed still sends what it has."""
+        try:
+            self.close()
+        except HeadwaterError as error:
+            log.error("messages were lost at exit: %s", error)
+
+    def _is_sender(self) -> bool:
+        return threading.current_thread() in self._senders
+
+    def _give_up(self) -> None:
+        with self._changed:
+            news = self._box.give_up(ClientError("the producer was closed before everything was stored"))
+        self._announce(news)
 
     def _send(self) -> None:
         box, clock = self._box, self._session.clock
@@ -517,17 +602,28 @@ class Producer:
                     if box.stopped:
                         return
                     self._changed.wait(box.wait_s(clock()))
-            news = self._deliver(parcel)
-            news.tell()
-            with self._changed:
-                box.told += news.messages
-                self._changed.notify_all()
+            self._announce(self._deliver(parcel))
+
+    def _announce(self, news: News) -> None:
+        news.tell()
+        with self._changed:
+            self._box.told += news.messages
+            self._changed.notify_all()
 
     def _deliver(self, parcel: Parcel) -> News:
+        box, session = self._box, self._session
         try:
-            sent = self._client._run(deliver(self._session, self._url, self._content_type, self._box, parcel))
-        except HeadwaterError as error:
+            try:
+                sent = self._client._run(deliver(session, self._url, self._content_type, box, parcel))
+            except HeadwaterError as error:
+                with self._changed:
+                    news = box.failed(parcel, error, session.clock(), session.chance())
+            else:
+                with self._changed:
+                    return box.stored(parcel, sent)
+            if news.report is not None and session.on_error is not None:
+                session.on_error(news.report)
+        except Exception as error:  # noqa: BLE001  # a sender that died would leave everyone waiting
             with self._changed:
-                return self._box.failed(parcel, error, self._session.clock(), self._session.chance())
-        with self._changed:
-            return self._box.stored(parcel, sent)
+                return box.broken(parcel, error)
+        return news

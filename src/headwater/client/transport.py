@@ -5,7 +5,8 @@ from __future__ import annotations
 import httpx
 
 from headwater.client.effects import Request
-from headwater.client.session import Session
+from headwater.client.session import Session, lost
+from headwater.errors import NetworkError
 
 POOL = httpx.Limits(max_connections=None, max_keepalive_connections=20)  # every live reader holds a connection
 
@@ -25,5 +26,8 @@ def may_redirect(request: Request) -> bool:
     return request.method in ("GET", "HEAD")
 
 
-def reason(error: httpx.HTTPError) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+def network_error(request: Request, error: httpx.HTTPError) -> NetworkError:
+    reason = f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+        return lost(request, reason, "connect")
+    return lost(request, reason, "timeout" if isinstance(error, httpx.TimeoutException) else "lost")

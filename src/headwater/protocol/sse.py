@@ -48,20 +48,27 @@ class EventReader:
     """Bytes in, whole events out; what was cut off in the middle is never seen."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._line_parts: list[bytes] = []
+        self._after_cr = False
         self._name = b""
         self._data: list[bytes] = []
-        self.pending_bytes = 0
+        self.pending_bytes = 0  # about what is held of an event that is not complete
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
         """The events that are complete now, as name and data."""
-        text = self._rest + chunk
-        # A CR at the end may be half of a CRLF: it waits for what follows.
-        held = b"\r" if text.endswith(b"\r") else b""
-        lines = _LINE_END.split(text[: len(text) - len(held)])
-        self._rest = lines.pop() + held
-        events = [event for line in lines if (event := self._line(line)) is not None]
-        self.pending_bytes = len(self._rest) + sum(map(len, self._data))
+        if self._after_cr and chunk.startswith(b"\n"):
+            chunk = chunk[1:]  # the other half of a CRLF
+        self._after_cr = chunk.endswith(b"\r")
+        *lines, rest = _LINE_END.split(chunk)
+        events = []
+        for line in lines:
+            event = self._line(b"".join([*self._line_parts, line]) if self._line_parts else line)
+            self._line_parts = []
+            if event is not None:
+                events.append(event)
+        if rest:
+            self._line_parts.append(rest)
+        self.pending_bytes = len(rest) if events else self.pending_bytes + len(chunk)
         return events
 
     def _line(self, line: bytes) -> tuple[bytes, bytes] | None:

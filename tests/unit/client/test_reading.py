@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 import tracemalloc
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from bench.servers import Server
 
+from headwater import limits
 from headwater.client import Client, Retry, Timeouts
 from headwater.client.effects import Emit, Open, Progress, Receive, Reply
 from headwater.client.reading import Reading
@@ -18,10 +23,12 @@ from headwater.errors import (
     ForbiddenError,
     HeadwaterError,
     InternalError,
+    MessageError,
     NetworkError,
     ProtocolError,
     UnauthorizedError,
 )
+from headwater.protocol.sse import EventReader
 
 QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -199,19 +206,10 @@ def test_a_server_that_neither_waits_nor_moves_is_not_hammered() -> None:
             return answer(b"[]", "1", **{"stream-closed": "true"})
         return answer(b"[]", "1", up_to_date="live" in request.url.params or asked == 1)
 
-    waits: list[float] = []
+    started_s = time.monotonic()
     with client(handle) as there:
-        reader = there.stream("s").read(live="long-poll")
-        import headwater.client.sync as shell
-
-        original = shell.time.sleep
-        shell.time.sleep = waits.append
-        try:
-            assert reader.all() == []
-        finally:
-            shell.time.sleep = original
-    assert len(waits) >= 3
-    assert min(waits) > 0.1
+        assert there.stream("s").read(live="long-poll").all() == []
+    assert time.monotonic() - started_s > 3 * limits.READ_EMPTY_POLL_S
 
 
 def test_a_signed_url_keeps_its_query() -> None:
@@ -276,3 +274,189 @@ def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
     assert expected == 220_000
     assert (reading.offset, reading.skip) == ("9", 0)
     assert peak < 20e6
+
+
+def test_after_an_error_the_reader_goes_on_where_it_was() -> None:
+    answers = iter(
+        [answer(b"[1,2]", "1", up_to_date=False), httpx.Response(403), httpx.Response(403), answer(b"[3]", "2")]
+    )
+    with client(lambda request: next(answers)) as there:
+        reader = there.stream("s").read()
+        items = iter(reader)
+        assert [next(items), next(items)] == [1, 2]
+        with pytest.raises(ForbiddenError):
+            next(items)
+        assert list(reader) == [3]
+        assert list(reader) == []
+
+
+def test_two_iterators_over_one_reader_share_what_arrives() -> None:
+    with client(lambda request: answer(b"[0,1,2,3,4,5]", "1")) as there:
+        reader = there.stream("s").read()
+        one, other = iter(reader), iter(reader)
+        seen = [next(one), next(other), next(one), *other, *one]
+    assert sorted(seen) == [0, 1, 2, 3, 4, 5]
+
+
+def _text(*parts: bytes) -> Handler:
+    def handle(request: httpx.Request) -> httpx.Response:
+        given = request.url.params["offset"]
+        at = 0 if given == "-1" else int(given)
+        last = at + 1 >= len(parts)
+        headers = {"content-type": "text/plain", "stream-next-offset": str(min(at + 1, len(parts)))}
+        if last:
+            headers["stream-up-to-date"] = "true"
+        return httpx.Response(200, headers=headers, content=parts[at] if at < len(parts) else b"")
+
+    return handle
+
+
+def test_a_character_in_two_answers_is_resumed_before_it() -> None:
+    text = "caf\u00e9 \u20ac!".encode()
+    parts = [text[:4], text[4:7], text[7:8], text[8:]]
+    with client(_text(*parts)) as there:
+        stream = there.stream("s")
+        whole = "".join(stream.read().all())
+        assert whole == text.decode()
+        reader = stream.read()
+        seen = ""
+        for batch in reader.batches():
+            seen += "".join(batch.items)
+            rest = "".join(stream.read(offset=batch.offset, skip=batch.skip).all())
+            assert seen + rest == whole
+
+
+def test_text_before_what_is_none_is_delivered_and_the_rest_can_be_reached() -> None:
+    with client(_text(b"hello \xff world")) as there:
+        stream = there.stream("s")
+        items = iter(stream.read())
+        assert next(items) == "hello "
+        with pytest.raises(MessageError) as refused:
+            next(items)
+        assert stream.read(offset=refused.value.offset, skip=refused.value.skip + 1).all() == [" world"]
+
+
+def test_a_gateway_that_has_no_events_is_left_for_long_poll() -> None:
+    handle, modes = _live(lambda request: httpx.Response(504))
+    with client(handle) as there:
+        assert there.stream("s").read(live=True).all() == [1, 2]
+    assert modes[-1] == "long-poll"
+
+
+def test_a_server_that_restarts_is_not_taken_for_a_network_without_events() -> None:
+    control = 'event: control\ndata: {"streamNextOffset":"1","streamCursor":"c","upToDate":true}\n\n'
+    last = 'event: data\ndata: [2]\n\nevent: control\ndata: {"streamNextOffset":"2","streamClosed":true}\n\n'
+    feeds = iter([control, *[None] * 10, last])
+
+    def feed(request: httpx.Request) -> httpx.Response:
+        frames = next(feeds)
+        if frames is None:
+            raise httpx.ConnectError("refused")
+        return events(frames)
+
+    handle, modes = _live(feed)
+    with client(handle) as there:
+        assert there.stream("s").read(live=True).all() == [1, 2]
+    assert modes[-1] == "sse"
+
+
+def test_an_until_behind_the_start_ends_at_once_and_moves_nothing() -> None:
+    with client(lambda request: answer(b"[9]", "5")) as there:
+        reader = there.stream("s").read(offset="4", until="2")
+        assert reader.all() == []
+        assert reader.offset == "4"
+        assert there.stream("s").read(offset="now", until="2").all() == []
+
+
+@pytest.mark.parametrize("until", range(1, 12))
+def test_a_server_that_cuts_anywhere_and_knows_no_until(until: int) -> None:
+    """Offsets are positions; answers end at multiples of 5, and at the tail."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        given = request.url.params["offset"]
+        at = 0 if given == "-1" else int(given)
+        end = min(12, at // 5 * 5 + 5)
+        return answer(str(list(range(at, end))).encode(), f"{end:02}", up_to_date=end == 12)
+
+    with client(handle) as there:
+        assert there.stream("s").read(until=f"{until:02}").all() == list(range(until))
+
+
+def test_another_website_stores_nothing() -> None:
+    page = httpx.Response(200, headers={"content-type": "text/html"}, content=b"<h1>Please log in</h1>")
+    with client(lambda request: page) as there:
+        stream = there.stream("s", content_type="application/json")
+        for act in (stream.create, stream.close, lambda: stream.append(1)):
+            with pytest.raises(ProtocolError):
+                act()
+        with pytest.raises(ProtocolError), stream.producer() as producer:
+            producer.append(1)
+
+
+def test_a_plain_append_is_repeated_only_if_nothing_was_done() -> None:
+    problem = {"content-type": "application/problem+json"}
+    ours = httpx.Response(503, headers=problem, content=b'{"type":"urn:headwater:overloaded"}')
+    stored = httpx.Response(204, headers={"stream-next-offset": "1"})
+
+    def run(first: httpx.Response | Exception) -> int:
+        answers = iter([first, stored])
+        asked = 0
+
+        def handle(request: httpx.Request) -> httpx.Response:
+            nonlocal asked
+            asked += 1
+            found = next(answers)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        with client(handle) as there:
+            stream = there.stream("s", content_type="application/json")
+            try:
+                stream.append(1)
+            except HeadwaterError:
+                return -asked
+        return asked
+
+    assert run(ours) == 2
+    assert run(httpx.Response(429)) == 2
+    assert run(httpx.ConnectError("refused")) == 2
+    assert run(httpx.Response(503)) == -1
+    assert run(httpx.Response(500)) == -1
+    assert run(httpx.ReadError("reset")) == -1
+
+
+def test_header_values_are_checked_before_they_are_sent() -> None:
+    with client(lambda request: answer(), token="s\u00e9cret") as there:
+        with pytest.raises(ValueError, match="the token") as refused:
+            there.stream("s").head()
+        assert "cret" not in str(refused.value)
+    with client(lambda request: answer()) as there, pytest.raises(ValueError, match="content-type"):
+        there.stream("s").create(content_type="text/plain\r\nx: y")
+    with pytest.raises(ValueError, match="Port"):
+        Client("http://127.0.0.1:99999")
+
+
+def test_a_long_line_is_read_in_time() -> None:
+    reader = EventReader()
+    line = b"data: " + b"x" * (32 << 20) + b"\n\n"
+    started_s = time.monotonic()
+    seen = [event for at in range(0, len(line), 65_536) for event in reader.feed(line[at : at + 65_536])]
+    assert [len(data) for _, data in seen] == [32 << 20]
+    assert time.monotonic() - started_s < 2
+
+
+def test_a_reader_is_closed_from_another_thread(server: Server) -> None:
+    with Client(f"http://{server.host}:{server.port}") as there:
+        stream = there.stream(f"close/{uuid.uuid4().hex}")
+        stream.create()
+        for live in ("sse", "long-poll"):
+            reader = stream.read(live=live)
+            seen: list[Any] = []
+            reading = threading.Thread(target=lambda reader=reader, seen=seen: seen.extend(reader))
+            reading.start()
+            time.sleep(0.2)
+            reader.close()
+            reading.join(1 if live == "sse" else 4)  # a long-poll ends with its answer, here within 2 s
+            assert not reading.is_alive()
+            assert seen == []

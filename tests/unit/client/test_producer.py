@@ -1,0 +1,180 @@
+"""Producers when something goes wrong that no request can: nobody waits for ever, and everyone is told."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from bench.servers import Server
+
+from headwater.client import AsyncClient, Client, Delivery, Retry, Stream
+from headwater.errors import ClientError, HeadwaterError, OverloadedError
+from tests.shells import SHELLS, client_of
+
+QUICK = Retry(attempts=3, first_s=0.001, most_s=0.01)
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def client(shell: str, server: Server) -> Iterator[Client]:
+    with client_of(shell, f"http://{server.host}:{server.port}", retry=QUICK) as client:
+        yield client
+
+
+@pytest.fixture
+def stream(client: Client) -> Stream:
+    made = client.stream(f"producer/{uuid.uuid4().hex}")
+    made.create()
+    return made
+
+
+def _unavailable(shell: str) -> Any:
+    """An httpx client whose server answers 503 for ever."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(503)
+
+    transport = httpx.MockTransport(handle)
+    return httpx.Client(transport=transport) if shell == "sync" else httpx.AsyncClient(transport=transport)
+
+
+def test_a_hook_that_raises_ends_the_producer(shell: str, server: Server) -> None:
+    def fail() -> str:
+        raise OSError("no token today")
+
+    with client_of(shell, f"http://{server.host}:{server.port}", token=fail) as client:
+        producer = client.stream("x", content_type="application/json").producer()
+        told: list[Delivery] = []
+        producer.append(1, told.append)
+        with pytest.raises(ClientError, match="no token today"):
+            producer.flush(5)
+        with pytest.raises(ClientError):
+            producer.append(2)
+        with pytest.raises(ClientError):
+            producer.close(5)
+        assert [str(delivery.error) for delivery in told] == ["OSError: no token today"]
+
+
+def test_a_client_closed_first_is_an_error_and_not_a_hang(client: Client, stream: Stream) -> None:
+    producer = stream.producer(linger_s=60)
+    producer.append(1)
+    client.close()
+    with pytest.raises(HeadwaterError):
+        producer.close(5)
+
+
+def test_closing_in_time_gives_up_and_tells(shell: str) -> None:
+    told: list[Delivery] = []
+    with client_of(shell, "http://server", retry=QUICK, http=_unavailable(shell)) as client:
+        stream = client.stream("x", content_type="application/json")
+        producer = stream.producer(queue_bytes=4, on_delivery=told.append)
+        producer.append(1)
+        producer.append(2)
+        stuck: list[BaseException] = []
+
+        def append() -> None:
+            try:
+                producer.append(3)
+            except (HeadwaterError, RuntimeError) as error:
+                stuck.append(error)
+
+        waiting = threading.Thread(target=append)
+        waiting.start()
+        with pytest.raises(TimeoutError):
+            producer.close(0.3)
+        waiting.join(5)
+        assert len(stuck) == 1
+        assert sum(delivery.count for delivery in told) == 2
+        assert producer.metrics.messages_failed == 2
+        with pytest.raises((HeadwaterError, RuntimeError)):
+            producer.append(4)
+
+
+def test_retries_are_reported(shell: str) -> None:
+    reports: list[Any] = []
+    with client_of(shell, "http://server", retry=QUICK, http=_unavailable(shell), on_error=reports.append) as client:
+        producer = client.stream("x", content_type="application/json").producer(delivery_timeout_s=0.2)
+        producer.append(1)
+        with pytest.raises(OverloadedError):
+            producer.close(10)
+    assert reports
+    assert isinstance(reports[0].error, OverloadedError)
+
+
+def test_a_long_retry_after_does_not_outlast_the_delivery(shell: str) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(503, headers={"retry-after": "3600"})
+
+    transport = httpx.MockTransport(handle)
+    http: Any = httpx.Client(transport=transport) if shell == "sync" else httpx.AsyncClient(transport=transport)
+    with client_of(shell, "http://server", retry=QUICK, http=http) as client:
+        producer = client.stream("x", content_type="application/json").producer(delivery_timeout_s=0.2)
+        producer.append(1)
+        with pytest.raises(OverloadedError):
+            producer.close(5)
+
+
+def test_callbacks_may_append_and_close_but_not_wait(server: Server) -> None:
+    with Client(f"http://{server.host}:{server.port}") as client:
+        stream = client.stream(f"callbacks/{uuid.uuid4().hex}")
+        stream.create()
+        producer = stream.producer(queue_bytes=10, batch_bytes=5)
+        waited: list[str] = []
+        left = [20]
+
+        def again(delivery: Delivery) -> None:
+            try:
+                producer.flush()
+            except RuntimeError as error:
+                waited.append(str(error))
+            for _ in range(2):
+                if left[0]:
+                    left[0] -= 1
+                    producer.append(1, again)
+            if not left[0]:
+                producer.close()
+
+        producer.append(0, again)
+        producer._changed.acquire()
+        producer._changed.wait_for(lambda: producer._box.told == 21, 10)
+        producer._changed.release()
+        producer.close(5)
+        assert stream.read().all() == [0] + [1] * 20
+        assert "callback" in waited[0]
+
+
+def test_ids_that_no_header_can_carry_are_refused(stream: Stream) -> None:
+    for wrong in ("m\u00fcller", "a\nb", ""):
+        with pytest.raises(ValueError, match="printable ASCII"):
+            stream.producer(wrong, epoch=1)
+
+
+def test_cancelling_a_producer_leaves_in_time() -> None:
+    import asyncio
+
+    async def main() -> float:
+        async with AsyncClient("http://server", retry=QUICK, http=_unavailable("async")) as client:
+            stream = client.stream("x", content_type="application/json")
+
+            async def produce() -> None:
+                async with stream.producer() as producer:
+                    await producer.append(1)
+                    await asyncio.sleep(60)
+
+            task = asyncio.create_task(produce())
+            await asyncio.sleep(0.1)
+            started = asyncio.get_running_loop().time()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return asyncio.get_running_loop().time() - started
+
+    assert asyncio.run(main()) < 3
