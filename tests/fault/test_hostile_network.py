@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ SEEDS = range(int(os.environ.get("SEEDS", "6")))
 PATIENT = Retry(attempts=1_000, first_s=0.001, most_s=0.004)
 TIMEOUTS = Timeouts(answer_s=5, long_poll_s=5, sse_idle_s=5, sse_first_s=5)
 LIVE_MODES: tuple[Any, ...] = (False, "long-poll", "sse", True)
+MET: Counter[str] = Counter()  # what befell the reads of this run
 MESSAGES = [{"n": number, "text": "é" * (number % 7) + "\r\n\n"} for number in range(300)]
 
 
@@ -57,7 +59,14 @@ def test_a_read_is_exact(small: Server, seed: int, shell: str, live: Any) -> Non
             assert len(seen) >= 200
         else:
             assert seen == MESSAGES
-        assert proxy.fates[CALM] < proxy.fates.total(), "the network was not hostile at all"
+        MET.update(proxy.fates)
+
+
+def test_the_network_was_hostile() -> None:
+    if not MET:
+        pytest.skip("no read was run")
+    assert set(MET) == {CALM, *KINDS}
+    assert MET.total() - MET[CALM] > MET.total() / 3
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream"])
