@@ -9,7 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from headwater.client import AsyncClient, Client
+from headwater.client import AsyncClient, Client, Stream
+from headwater.state import AsyncStreamDB, StateDefinition, StreamDB
 
 SHELLS = ("sync", "async")
 
@@ -58,13 +59,14 @@ class _Blocking:
         self._target = target
 
     def _wrap(self, value: Any) -> Any:
-        if type(value).__module__ == "headwater.client.aio" or inspect.isasyncgen(value):
+        ours = type(value).__module__ in ("headwater.client.aio", "headwater.state.aio")
+        if ours or inspect.isasyncgen(value) or hasattr(value, "__aenter__"):
             return _Blocking(self._loop, value)
         return value
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
-        if not callable(attribute):
+        if not inspect.isroutine(attribute):
             return attribute
 
         def call(*args: Any, **options: Any) -> Any:
@@ -89,8 +91,16 @@ class _Blocking:
                 return
 
     def __enter__(self) -> Any:
-        self._wrap(_await(self._loop, self._target.__aenter__()))
-        return self
+        entered = _await(self._loop, self._target.__aenter__())
+        return self if entered is self._target else self._wrap(entered)
 
     def __exit__(self, *failure: Any) -> None:
         _await(self._loop, self._target.__aexit__(*failure))
+
+
+def database_of(stream: Stream, definition: StateDefinition, **options: Any) -> StreamDB:
+    """A StreamDB of the same shell as the stream."""
+    if not isinstance(stream, _Blocking):
+        return StreamDB(stream, definition, **options)
+    made = _await(stream._loop, _made(AsyncStreamDB, stream._target, definition, **options))
+    return _Blocking(stream._loop, made)  # type: ignore[return-value]

@@ -42,6 +42,15 @@ SSE_STRIKES = 2
 SSE_STRIKES_PROVEN = 5
 SSE_SHORT_FEED_S = 1.0
 
+# A StreamDB's bounds.
+STATE_TXIDS_KEPT = 10_000
+STATE_CHECKPOINT_EVERY_S = 30.0
+STATE_AWAIT_TXID_S = 5.0
+STATE_TRANSACTION_S = 30.0
+STATE_CHANGES_WAITING_MAX = 100_000  # of one who iterates over changes; beyond it that ends with an error
+STATE_SNAPSHOTS_TRIED = 3
+STATE_CLOSE_S = 5.0  # what closing waits for the thread that follows
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that a deployment may set; the defaults suit one server on a small machine."""

@@ -96,7 +96,7 @@ def head(session: Session, url: str) -> Flow[StreamInfo]:
     reply = yield from exchange(session, request)
     ttl = reply.headers.get(headers.TTL)
     return StreamInfo(
-        path=_path_of(session, url),
+        path=path_of(session, url),
         content_type=reply.headers.get("content-type", DEFAULT_CONTENT_TYPE),
         tail_offset=required(request, reply, headers.NEXT_OFFSET),
         closed=headers.parse_closed(reply.headers),
@@ -178,6 +178,7 @@ def _instant(moment: datetime | str) -> str:
     return headers.format_instant(int(moment.astimezone(UTC).timestamp() * 1000))
 
 
-def _path_of(session: Session, url: str) -> str:
+def path_of(session: Session, url: str) -> str:
+    """A stream's path below the root of its server."""
     path = urlsplit(url).path
     return unquote(path.removeprefix(urlsplit(session.root).path).strip("/"))

@@ -1,0 +1,52 @@
+"""State over a stream: events that fold into typed, current collections, live, queryable and quick to restart."""
+
+from headwater.state.aio import AsyncStreamDB
+from headwater.state.database import Counts, Transaction
+from headwater.state.definitions import Collection, StateDefinition, define_state
+from headwater.state.events import (
+    BadEvent,
+    ChangeEvent,
+    ChangeHeaders,
+    ControlEvent,
+    ControlHeaders,
+    EventDecoder,
+    StateEvent,
+    control_event,
+    decode_events,
+    is_change_event,
+    is_control_event,
+    parse_event,
+)
+from headwater.state.materialized import MaterializedState
+from headwater.state.queries import Query
+from headwater.state.schemas import Schema, schema_of
+from headwater.state.sync import StreamDB
+from headwater.state.tables import Change, Table
+
+__all__ = [
+    "AsyncStreamDB",
+    "BadEvent",
+    "Change",
+    "ChangeEvent",
+    "ChangeHeaders",
+    "Collection",
+    "ControlEvent",
+    "ControlHeaders",
+    "Counts",
+    "EventDecoder",
+    "MaterializedState",
+    "Query",
+    "Schema",
+    "StateDefinition",
+    "StateEvent",
+    "StreamDB",
+    "Table",
+    "Transaction",
+    "control_event",
+    "decode_events",
+    "define_state",
+    "is_change_event",
+    "is_control_event",
+    "parse_event",
+    "schema_of",
+]

@@ -1,0 +1,318 @@
+"""AsyncStreamDB for asyncio: a task of its own follows the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from headwater import limits
+from headwater.client import AsyncStream
+from headwater.client.flows import path_of
+from headwater.client.reading import LiveMode
+from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
+from headwater.state.bootstrap import SNAPSHOTS, SnapshotFold, Start, newest_first, snapshot_events, snapshot_path
+from headwater.state.checkpoints import save
+from headwater.state.database import RAISE, Counts, OnBadEvent, Transaction
+from headwater.state.definitions import Collection, StateDefinition
+from headwater.state.following import EVENTS, Following, database_of, settings_of
+from headwater.state.tables import Change, OnChange, Table
+from headwater.types import Producer
+
+T = TypeVar("T")
+
+
+class AsyncStreamDB:
+    """The current state of a stream of state events: collections as mappings that stay current.
+
+    `preload` reads up to the end of the stream, from the checkpoint file or from a snapshot if there is one, and from
+    then on changes arrive by themselves (unless `live` is False). Collections are attributes: `db.users["1"]`.
+    """
+
+    def __init__(
+        self,
+        stream: AsyncStream,
+        definition: StateDefinition,
+        *,
+        live: LiveMode = True,
+        checkpoint: str | Path | None = None,
+        checkpoint_every_s: float = limits.STATE_CHECKPOINT_EVERY_S,
+        snapshots: bool = True,
+        on_bad_event: OnBadEvent = RAISE,
+        on_error: Callable[[HeadwaterError], Any] | None = None,
+        txids_kept: int = limits.STATE_TXIDS_KEPT,
+    ) -> None:
+        self.stream = stream
+        self.definition = definition
+        self._changed = asyncio.Condition()
+        settings = settings_of(live, checkpoint, checkpoint_every_s, snapshots, on_error)
+        self._database = database_of(definition, on_bad_event, txids_kept)
+        self._following = Following(stream.url, definition, settings, self._database)
+        self._settings = settings
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self._ready = False
+        self._saved_s = stream._session.clock()
+        self.error: Exception | None = None
+
+    def __getattr__(self, name: str) -> Table[Any]:
+        try:
+            return self.__dict__["_database"].tables[name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"no collection is called {name!r}") from None
+
+    def table(self, collection: Collection[T]) -> Table[T]:
+        """A collection by its definition, which a type checker can follow."""
+        for table in self._database.tables.values():
+            if table.definition is collection:
+                return table
+        raise KeyError(f"{collection!r} is not a part of this state")
+
+    @property
+    def offset(self) -> str:
+        """All before it, and `skip` events after it, are in the state."""
+        return self._following.offset
+
+    @property
+    def skip(self) -> int:
+        return self._following.skip
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether the state was that of the end of the stream when something last arrived."""
+        return self._following.up_to_date
+
+    @property
+    def counts(self) -> Counts:
+        return self._database.counts
+
+    async def preload(self, timeout_s: float | None = None) -> None:
+        """Wait until the state is that of the end of the stream. What went wrong is raised here."""
+        if self._task is None and not self._closing:
+            self._task = asyncio.create_task(self._run())
+        await self._wait(lambda: self._ready, timeout_s, "not up to date")
+        self._check()
+
+    async def _wait(self, until: Callable[[], bool], timeout_s: float | None, what: str) -> None:
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: until() or self.error is not None or self._closing)
+        except TimeoutError:
+            raise TimeoutError(f"{what} after {timeout_s} s") from None
+
+    def on_change(self, callback: OnChange) -> Callable[[], None]:
+        """Call back for every change of any collection, in the task that follows; what is returned ends that."""
+        return self._database.on_change(callback)
+
+    async def changes(self, *collections: str) -> AsyncIterator[Change[Any]]:
+        """Changes of these collections, or of all, from now on, until the stream or the database ends.
+
+        Who falls too far behind is told so by an error rather than by memory running out.
+        """
+        waiting: deque[Change[Any]] = deque()
+        wanted = set(collections or self._database.tables)
+        end = self._database.on_change(lambda change: waiting.append(change) if change.collection in wanted else None)
+        try:
+            while True:
+                while waiting:
+                    if len(waiting) > limits.STATE_CHANGES_WAITING_MAX:
+                        raise ClientError(f"{len(waiting)} changes are waiting to be looked at")
+                    yield waiting.popleft()
+                if self.error is not None:
+                    raise self.error
+                if self._is_over():
+                    return
+                async with self._changed:
+                    await self._changed.wait_for(lambda: waiting or self.error is not None or self._is_over())
+        finally:
+            end()
+
+    def _is_over(self) -> bool:
+        return self._closing or (self._task is not None and self._task.done())
+
+    async def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
+        """Wait until an event with this transaction id is in the state."""
+        await self._wait(lambda: self._database.has_seen(txid), timeout_s, f"transaction {txid} did not arrive")
+        if not self._database.has_seen(txid):
+            self._check()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, timeout_s: float = limits.STATE_TRANSACTION_S) -> AsyncIterator[Transaction]:
+        """Changes that are shown at once, appended together at the end of the block, and waited for.
+
+        If anything fails they are not shown any more. After a TimeoutError they may still arrive by the stream.
+        """
+        self._check()
+        transaction = self._database.begin(uuid.uuid4().hex)
+        try:
+            yield transaction
+            await self._append(transaction)
+            if transaction.events:
+                await self.await_txid(transaction.txid, timeout_s)
+        finally:
+            self._database.settle(transaction.txid)
+
+    def action(
+        self,
+        optimistic: Callable[..., Any],
+        commit: Callable[..., Any] | None = None,
+        *,
+        timeout_s: float = limits.STATE_TRANSACTION_S,
+    ) -> Callable[..., Awaitable[None]]:
+        """A function that shows a change at once and makes it real.
+
+        `optimistic(transaction, ...)` says what to show. `commit(transaction, ...)` has it written to the stream with
+        `transaction.txid` by whoever is in charge; without it the events are appended as they are. The function
+        returns when they came back through the stream. If that fails nothing is shown any more.
+        """
+
+        async def act(*args: Any, **options: Any) -> None:
+            self._check()
+            transaction = self._database.begin(uuid.uuid4().hex)
+            try:
+                optimistic(transaction, *args, **options)
+                if commit is None:
+                    await self._append(transaction)
+                else:
+                    done = commit(transaction, *args, **options)
+                    if inspect.isawaitable(done):
+                        await done
+                if transaction.events:
+                    await self.await_txid(transaction.txid, timeout_s)
+            finally:
+                self._database.settle(transaction.txid)
+
+        return act
+
+    async def save_checkpoint(self) -> bool:
+        """Save the state to the checkpoint file now; False if there is nothing new to save."""
+        path = self._settings.checkpoint
+        if path is None:
+            raise ValueError("this database has no checkpoint file")
+        data = self._following.checkpoint()
+        if data is None:
+            return False
+        await asyncio.to_thread(save, path, data)
+        self._saved_s = self.stream._session.clock()
+        return True
+
+    async def publish_snapshot(self) -> AsyncStream:
+        """Write the state as a snapshot stream, from which others begin. One that is there already is left alone."""
+        offset, rows = self._following.snapshot_rows()
+        snapshot = self.stream._client.stream(snapshot_path(self._path(), offset))
+        with contextlib.suppress(StreamNotFoundError):
+            if (await snapshot.head()).closed:
+                return snapshot
+        await snapshot.create()
+        async with snapshot.producer("snapshot", auto_claim=True) as producer:
+            for event in snapshot_events(self.definition, rows, offset):
+                await producer.append(event)
+        await snapshot.close()
+        return snapshot
+
+    async def close(self) -> None:
+        """Stop following, and save a last checkpoint if there is a file for it."""
+        self._closing = True
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        async with self._changed:
+            self._changed.notify_all()
+        if self._settings.checkpoint is not None:
+            await self.save_checkpoint()
+
+    async def __aenter__(self) -> AsyncStreamDB:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # The task
+
+    async def _run(self) -> None:
+        try:
+            self._following.begin(await self._start())
+            try:
+                await self._follow()
+            except HeadwaterError as error:
+                if self._ready or not self._following.must_begin_anew(error):
+                    raise
+                self._following.begin(None)
+                await self._follow()
+        except Exception as error:  # noqa: BLE001  # told to whoever asks next
+            await self._fail(error)
+        else:
+            await self._notify()
+
+    async def _follow(self) -> None:
+        following = self._following
+        reader = self.stream.read(type=EVENTS, offset=following.offset, skip=following.skip, live=self._settings.live)
+        async with reader:
+            async for batch in reader.batches():
+                following.apply(batch)
+                self._ready = self._ready or batch.up_to_date
+                await self._notify()
+                await self._maybe_save()
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _start(self) -> Start | None:
+        """Where to begin. A stream that ends before that is another one, of a server whose offsets do not tell."""
+        start = self._following.loaded() or await self._snapshot()
+        return start if start is None or start.offset <= (await self.stream.head()).tail_offset else None
+
+    async def _maybe_save(self) -> None:
+        if self._settings.checkpoint is None:
+            return
+        if self.stream._session.clock() - self._saved_s >= self._settings.checkpoint_every_s:
+            await self.save_checkpoint()
+
+    async def _snapshot(self) -> Start | None:
+        """The newest snapshot that is whole, if the server has a list to find it in."""
+        if not self._settings.snapshots:
+            return None
+        client, path = self.stream._client, self._path()
+        try:
+            infos = [info async for info in client.list(f"{path}{SNAPSHOTS}")]
+            found = newest_first(infos, path)
+            for name, offset in found[: limits.STATE_SNAPSHOTS_TRIED]:
+                fold = SnapshotFold(self.definition)
+                async for batch in client.stream(name).read(type=EVENTS).batches():
+                    fold.apply(batch.items)
+                rows = fold.rows()
+                if rows is not None:
+                    return Start(offset, rows=rows)
+        except HeadwaterError as error:
+            if error.retryable:
+                raise
+        return None
+
+    async def _append(self, transaction: Transaction) -> None:
+        """In one request, which may be sent again because it is numbered."""
+        if transaction.events:
+            await self.stream.append_many(transaction.events, producer=Producer(transaction.txid, 0, 0))
+
+    def _path(self) -> str:
+        return path_of(self.stream._session, self.stream.url)
+
+    async def _fail(self, error: Exception) -> None:
+        self.error = error
+        await self._notify()
+        if self._settings.on_error is not None and isinstance(error, HeadwaterError):
+            self._settings.on_error(error)
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self._closing:
+            raise ClientError("the database is closed")

@@ -1,0 +1,154 @@
+"""What both shells of a StreamDB share: settings, the position, and what to make of a failure to begin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from headwater.client.effects import Batch
+from headwater.client.reading import LiveMode
+from headwater.errors import HeadwaterError, InvalidEventError, InvalidOffsetError, OffsetGoneError
+from headwater.protocol.offsets import BEGINNING
+from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoint
+from headwater.state.checkpoints import load
+from headwater.state.database import Database, OnBadEvent
+from headwater.state.definitions import StateDefinition
+from headwater.state.events import EventDecoder
+
+log = logging.getLogger(__name__)
+
+# What a StreamDB calls its own, so that no collection can.
+RESERVED = frozenset(
+    {
+        "action",
+        "await_txid",
+        "changes",
+        "close",
+        "counts",
+        "definition",
+        "error",
+        "offset",
+        "on_change",
+        "preload",
+        "publish_snapshot",
+        "save_checkpoint",
+        "skip",
+        "stream",
+        "table",
+        "transaction",
+        "up_to_date",
+    }
+)
+EVENTS = EventDecoder(msgspec.Raw)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    live: LiveMode
+    checkpoint: Path | None
+    checkpoint_every_s: float
+    snapshots: bool
+    on_error: Callable[[HeadwaterError], Any] | None
+
+
+class Following:
+    """A database, the position that its state is at, and whether that is the end of the stream."""
+
+    def __init__(self, url: str, definition: StateDefinition, settings: Settings, database: Database) -> None:
+        taken = RESERVED.intersection(definition)
+        if taken:
+            raise ValueError(f"these names of collections are taken: {', '.join(sorted(taken))}")
+        self.url = urlunsplit(urlsplit(url)._replace(query="", fragment=""))
+        self.definition = definition
+        self.settings = settings
+        self.database = database
+        self.offset = BEGINNING
+        self.skip = 0
+        self.up_to_date = False
+        self.saved_at: tuple[str, int] | None = None
+
+    def begin(self, start: Start | None) -> None:
+        """Take a state to start from, or none."""
+        start = start or Start(BEGINNING)
+        self.database.reset(start.rows)
+        self.database.recall(start.txids)
+        self.offset, self.skip = start.offset, start.skip
+
+    def apply(self, batch: Batch[Any]) -> None:
+        """Apply what was read and move on. If a bad event is raised the position is before it."""
+        try:
+            self.database.apply(batch.items)
+        except InvalidEventError as error:
+            self.skip += error.skip
+            error.offset, error.skip = self.offset, self.skip
+            error.url = self.url
+            raise
+        self.offset, self.skip = batch.offset, batch.skip
+        self.up_to_date = batch.up_to_date
+
+    def must_begin_anew(self, error: HeadwaterError) -> bool:
+        """Whether a start from a checkpoint or a snapshot was in vain: the stream is not the one it was taken of."""
+        if self.offset == BEGINNING or not isinstance(error, (OffsetGoneError, InvalidOffsetError)):
+            return False
+        log.info("%s is another stream than the one remembered: reading it from its beginning", self.url)
+        return True
+
+    # Checkpoints
+
+    def loaded(self) -> Start | None:
+        """What the checkpoint file has, if it can be used."""
+        path = self.settings.checkpoint
+        data = load(path) if path is not None else None
+        if data is None:
+            return None
+        try:
+            start = decode_checkpoint(data, self.url, self.definition)
+        except ValueError as error:
+            log.warning("the checkpoint %s is not used: %s", path, error)
+            return None
+        self.saved_at = (start.offset, start.skip)
+        return start
+
+    def checkpoint(self) -> bytes | None:
+        """What to save now; None if that is saved already, or in the middle of a snapshot."""
+        with self.database.lock:
+            here = (self.offset, self.skip)
+            if here == self.saved_at or self.offset == BEGINNING or self.database.in_snapshot:
+                return None
+            rows = {name: table.confirmed() for name, table in self.database.tables.items()}
+            data = encode_checkpoint(self.url, Start(*here, rows, self.database.txids))
+            self.saved_at = here
+            return data
+
+    def snapshot_rows(self) -> tuple[str, dict[str, dict[str, Any]]]:
+        """The state and the offset it is at, for a snapshot."""
+        with self.database.lock:
+            if self.offset == BEGINNING or self.skip:
+                raise ValueError("a snapshot is of the state at an offset: preload first")
+            return self.offset, {name: table.confirmed() for name, table in self.database.tables.items()}
+
+
+def settings_of(
+    live: LiveMode,
+    checkpoint: str | Path | None,
+    checkpoint_every_s: float,
+    snapshots: bool,
+    on_error: Callable[[HeadwaterError], Any] | None,
+) -> Settings:
+    return Settings(
+        live=live,
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        checkpoint_every_s=checkpoint_every_s,
+        snapshots=snapshots,
+        on_error=on_error,
+    )
+
+
+def database_of(definition: StateDefinition, on_bad_event: OnBadEvent, txids_kept: int, lock: Any = None) -> Database:
+    if txids_kept < 1:
+        raise ValueError(f"txids_kept must be at least 1, got {txids_kept}")
+    return Database(definition, on_bad_event=on_bad_event, txids_kept=txids_kept, lock=lock)

@@ -1,0 +1,289 @@
+"""StreamDB, blocking: a thread of its own follows the stream."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from headwater import limits
+from headwater.client import Reader, Stream
+from headwater.client.flows import path_of
+from headwater.client.reading import LiveMode
+from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
+from headwater.state.bootstrap import SNAPSHOTS, SnapshotFold, Start, newest_first, snapshot_events, snapshot_path
+from headwater.state.checkpoints import save
+from headwater.state.database import RAISE, Counts, OnBadEvent, Transaction
+from headwater.state.definitions import Collection, StateDefinition
+from headwater.state.following import EVENTS, Following, database_of, settings_of
+from headwater.state.tables import OnChange, Table
+from headwater.types import Producer
+
+T = TypeVar("T")
+
+
+class StreamDB:
+    """The current state of a stream of state events: collections as mappings that stay current.
+
+    `preload` reads up to the end of the stream, from the checkpoint file or from a snapshot if there is one, and from
+    then on changes arrive by themselves (unless `live` is False). Collections are attributes: `db.users["1"]`.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        definition: StateDefinition,
+        *,
+        live: LiveMode = True,
+        checkpoint: str | Path | None = None,
+        checkpoint_every_s: float = limits.STATE_CHECKPOINT_EVERY_S,
+        snapshots: bool = True,
+        on_bad_event: OnBadEvent = RAISE,
+        on_error: Callable[[HeadwaterError], Any] | None = None,
+        txids_kept: int = limits.STATE_TXIDS_KEPT,
+    ) -> None:
+        self.stream = stream
+        self.definition = definition
+        self._changed = threading.Condition(threading.RLock())
+        settings = settings_of(live, checkpoint, checkpoint_every_s, snapshots, on_error)
+        self._database = database_of(definition, on_bad_event, txids_kept, self._changed)
+        self._following = Following(stream.url, definition, settings, self._database)
+        self._settings = settings
+        self._reader: Reader[Any] | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._ready = False
+        self._saved_s = stream._session.clock()
+        self.error: Exception | None = None
+
+    def __getattr__(self, name: str) -> Table[Any]:
+        try:
+            return self.__dict__["_database"].tables[name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"no collection is called {name!r}") from None
+
+    def table(self, collection: Collection[T]) -> Table[T]:
+        """A collection by its definition, which a type checker can follow."""
+        for table in self._database.tables.values():
+            if table.definition is collection:
+                return table
+        raise KeyError(f"{collection!r} is not a part of this state")
+
+    @property
+    def offset(self) -> str:
+        """All before it, and `skip` events after it, are in the state."""
+        return self._following.offset
+
+    @property
+    def skip(self) -> int:
+        return self._following.skip
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether the state was that of the end of the stream when something last arrived."""
+        return self._following.up_to_date
+
+    @property
+    def counts(self) -> Counts:
+        return self._database.counts
+
+    def preload(self, timeout_s: float | None = None) -> None:
+        """Wait until the state is that of the end of the stream. What went wrong is raised here."""
+        with self._changed:
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._run, name="headwater-streamdb", daemon=True)
+                self._thread.start()
+            if not self._changed.wait_for(lambda: self._ready or self.error is not None or self._closing, timeout_s):
+                raise TimeoutError(f"not up to date after {timeout_s} s")
+            self._check()
+
+    def on_change(self, callback: OnChange) -> Callable[[], None]:
+        """Call back for every change of any collection, in the thread that follows; what is returned ends that."""
+        return self._database.on_change(callback)
+
+    def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
+        """Wait until an event with this transaction id is in the state."""
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._database.has_seen(txid) or self.error is not None or self._closing, timeout_s
+            ):
+                raise TimeoutError(f"transaction {txid} did not arrive within {timeout_s} s")
+            if not self._database.has_seen(txid):
+                self._check()
+
+    @contextlib.contextmanager
+    def transaction(self, timeout_s: float = limits.STATE_TRANSACTION_S) -> Iterator[Transaction]:
+        """Changes that are shown at once, appended together at the end of the block, and waited for.
+
+        If anything fails they are not shown any more. After a TimeoutError they may still arrive by the stream.
+        """
+        self._check()
+        transaction = self._database.begin(uuid.uuid4().hex)
+        try:
+            yield transaction
+            self._append(transaction)
+            if transaction.events:
+                self.await_txid(transaction.txid, timeout_s)
+        finally:
+            self._database.settle(transaction.txid)
+
+    def action(
+        self,
+        optimistic: Callable[..., Any],
+        commit: Callable[..., Any] | None = None,
+        *,
+        timeout_s: float = limits.STATE_TRANSACTION_S,
+    ) -> Callable[..., None]:
+        """A function that shows a change at once and makes it real.
+
+        `optimistic(transaction, ...)` says what to show. `commit(transaction, ...)` has it written to the stream with
+        `transaction.txid` by whoever is in charge; without it the events are appended as they are. The function
+        returns when they came back through the stream. If that fails nothing is shown any more.
+        """
+
+        def act(*args: Any, **options: Any) -> None:
+            self._check()
+            transaction = self._database.begin(uuid.uuid4().hex)
+            try:
+                optimistic(transaction, *args, **options)
+                if commit is None:
+                    self._append(transaction)
+                else:
+                    commit(transaction, *args, **options)
+                if transaction.events:
+                    self.await_txid(transaction.txid, timeout_s)
+            finally:
+                self._database.settle(transaction.txid)
+
+        return act
+
+    def save_checkpoint(self) -> bool:
+        """Save the state to the checkpoint file now; False if there is nothing new to save."""
+        path = self._settings.checkpoint
+        if path is None:
+            raise ValueError("this database has no checkpoint file")
+        data = self._following.checkpoint()
+        if data is None:
+            return False
+        save(path, data)
+        self._saved_s = self.stream._session.clock()
+        return True
+
+    def publish_snapshot(self) -> Stream:
+        """Write the state as a snapshot stream, from which others begin. One that is there already is left alone."""
+        offset, rows = self._following.snapshot_rows()
+        snapshot = self.stream._client.stream(snapshot_path(self._path(), offset))
+        with contextlib.suppress(StreamNotFoundError):
+            if (snapshot.head()).closed:
+                return snapshot
+        snapshot.create()
+        with snapshot.producer("snapshot", auto_claim=True) as producer:
+            for event in snapshot_events(self.definition, rows, offset):
+                producer.append(event)
+        snapshot.close()
+        return snapshot
+
+    def close(self) -> None:
+        """Stop following, and save a last checkpoint if there is a file for it."""
+        with self._changed:
+            self._closing = True
+            reader, thread = self._reader, self._thread
+            self._changed.notify_all()
+        if reader is not None:
+            reader.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(limits.STATE_CLOSE_S)
+        if self._settings.checkpoint is not None:
+            self.save_checkpoint()
+
+    def __enter__(self) -> StreamDB:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._following.begin(self._start())
+            try:
+                self._follow()
+            except HeadwaterError as error:
+                if self._ready or not self._following.must_begin_anew(error):
+                    raise
+                self._following.begin(None)
+                self._follow()
+        except Exception as error:  # noqa: BLE001  # told to whoever asks next
+            self._fail(error)
+
+    def _follow(self) -> None:
+        following = self._following
+        reader = self.stream.read(type=EVENTS, offset=following.offset, skip=following.skip, live=self._settings.live)
+        with self._changed:
+            if self._closing:
+                return
+            self._reader = reader
+        for batch in reader.batches():
+            with self._changed:
+                following.apply(batch)
+                self._ready = self._ready or batch.up_to_date
+                self._changed.notify_all()
+            self._maybe_save()
+
+    def _start(self) -> Start | None:
+        """Where to begin. A stream that ends before that is another one, of a server whose offsets do not tell."""
+        start = self._following.loaded() or self._snapshot()
+        return start if start is None or start.offset <= self.stream.head().tail_offset else None
+
+    def _maybe_save(self) -> None:
+        if self._settings.checkpoint is None:
+            return
+        if self.stream._session.clock() - self._saved_s >= self._settings.checkpoint_every_s:
+            self.save_checkpoint()
+
+    def _snapshot(self) -> Start | None:
+        """The newest snapshot that is whole, if the server has a list to find it in."""
+        if not self._settings.snapshots:
+            return None
+        client, path = self.stream._client, self._path()
+        try:
+            found = newest_first(client.list(f"{path}{SNAPSHOTS}"), path)
+            for name, offset in found[: limits.STATE_SNAPSHOTS_TRIED]:
+                fold = SnapshotFold(self.definition)
+                for batch in client.stream(name).read(type=EVENTS).batches():
+                    fold.apply(batch.items)
+                rows = fold.rows()
+                if rows is not None:
+                    return Start(offset, rows=rows)
+        except HeadwaterError as error:
+            if error.retryable:
+                raise
+        return None
+
+    def _append(self, transaction: Transaction) -> None:
+        """In one request, which may be sent again because it is numbered."""
+        if transaction.events:
+            self.stream.append_many(transaction.events, producer=Producer(transaction.txid, 0, 0))
+
+    def _path(self) -> str:
+        return path_of(self.stream._session, self.stream.url)
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self.error = error
+            self._changed.notify_all()
+        if self._settings.on_error is not None and isinstance(error, HeadwaterError):
+            self._settings.on_error(error)
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self._closing:
+            raise ClientError("the database is closed")

@@ -1,0 +1,148 @@
+"""Restarts: a state from a checkpoint at any point, or from a snapshot, is the state of the whole stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.client import Batch, StreamInfo
+from headwater.errors import InvalidEventError
+from headwater.state import Collection, control_event, define_state
+from headwater.state.bootstrap import (
+    SnapshotFold,
+    Start,
+    decode_checkpoint,
+    encode_checkpoint,
+    newest_first,
+    snapshot_events,
+)
+from headwater.state.checkpoints import load, save
+from headwater.state.following import EVENTS, Following, database_of, settings_of
+from tests.unit.state.test_events import CHANGES, fold
+
+DEFINITION = define_state({"users": Collection("user", Any, indexes=("a",)), "orders": Collection("order", Any)})
+URL = "http://server/v1/stream/s"
+
+
+def following(**options: Any) -> Following:
+    settings = settings_of(True, None, 30.0, True, None)
+    return Following(URL, DEFINITION, settings, database_of(DEFINITION, options.get("on_bad_event", "raise"), 100))
+
+
+def contents(one: Following) -> dict[tuple[str, str], Any]:
+    tables = one.database.tables.values()
+    return {(table.definition.type, key): value for table in tables for key, value in table.items()}
+
+
+EVENTS_OF_ALL_KINDS = st.lists(
+    st.one_of(
+        CHANGES,
+        st.sampled_from(["reset", "snapshot-start", "snapshot-end", "up-to-date"]).map(
+            lambda control: {"headers": {"control": control}}
+        ),
+        st.just({"no": "event"}),
+    ),
+    max_size=40,
+)
+
+
+def naive(messages: list[Any]) -> dict[tuple[str, str], Any]:
+    kept: list[Any] = []
+    for message in messages:
+        if message.get("headers") == {"control": "reset"}:
+            kept = []
+        elif "type" in message:
+            kept.append(message)
+    return fold(kept)
+
+
+@given(EVENTS_OF_ALL_KINDS, st.lists(st.integers(1, 7), min_size=1, max_size=10), st.lists(st.booleans(), max_size=40))
+def test_restarts_at_any_point_give_the_naive_fold(messages: list[Any], sizes: list[int], restarts: list[bool]) -> None:
+    """Batches of any size, some ending between offsets (every third message); a restart after any of them."""
+    one = following(on_bad_event="skip")
+    one.begin(None)
+    position, turn = 0, 0
+    while position < len(messages):
+        end = min(len(messages), position + sizes[turn % len(sizes)])
+        items = EVENTS.decode_array(msgspec.json.encode(messages[position:end]))
+        one.apply(Batch(items, str(end - end % 3), end % 3))
+        position = end
+        if turn < len(restarts) and restarts[turn]:
+            saved = one.checkpoint()
+            one = following(on_bad_event="skip")
+            one.begin(decode_checkpoint(saved, URL, DEFINITION) if saved is not None else None)
+            position = int(one.offset) + one.skip if saved is not None else 0
+        turn += 1
+    assert contents(one) == naive(messages)
+
+
+def test_a_bad_event_leaves_the_position_before_it() -> None:
+    one = following()
+    good = {"type": "user", "key": "1", "value": 1, "headers": {"operation": "insert"}}
+    items = EVENTS.decode_array(msgspec.json.encode([good, good, {"bad": 1}, good]))
+    one.begin(Start("7", 2))
+    with pytest.raises(InvalidEventError) as refused:
+        one.apply(Batch(items, "9"))
+    assert (one.offset, one.skip) == ("7", 4)
+    assert (refused.value.offset, refused.value.skip) == ("7", 4)
+    assert contents(one) == {("user", "1"): 1}
+
+
+def test_a_checkpoint_is_refused_if_it_is_not_ours() -> None:
+    rows: dict[str, dict[str, Any]] = {"users": {"1": {"n": 1}}, "orders": {}}
+    data = encode_checkpoint(URL, Start("5", 1, rows, ["t"]))
+    assert decode_checkpoint(data, URL, DEFINITION) == Start("5", 1, rows, ["t"])
+    typed = define_state({"users": Collection("user", dict[str, str]), "orders": Collection("order", Any)})
+    for wrong in (data[:-1], data[:-1] + b"x", b"", b"nonsense", data.replace(b"checkpoint 1", b"checkpoint 9")):
+        with pytest.raises(ValueError, match=r"damaged|checkpoint"):
+            decode_checkpoint(wrong, URL, DEFINITION)
+    for url, definition in ((URL + "2", DEFINITION), (URL, typed), (URL, define_state({"users": DEFINITION.users}))):
+        with pytest.raises(ValueError, match=r"it is of|Expected|collections"):
+            decode_checkpoint(data, url, definition)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new" / "state"
+    assert load(path) is None
+    save(path, b"one")
+    monkeypatch.setattr("os.fsync", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save(path, b"two")
+    assert load(path) == b"one"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_newest_closed_snapshot_comes_first() -> None:
+    def info(path: str, closed: bool) -> StreamInfo:
+        return StreamInfo(path=path, content_type="application/json", tail_offset="x", closed=closed)
+
+    infos = [
+        info("s.snapshots/1", True),
+        info("s.snapshots/3", False),
+        info("s.snapshots/2", True),
+        info("s.snapshots/4/x", True),
+    ]
+    assert newest_first(infos, "s") == [("s.snapshots/2", "2"), ("s.snapshots/1", "1")]
+
+
+def _fold(*events: Any) -> dict[str, dict[str, Any]] | None:
+    snapshot = SnapshotFold(DEFINITION)
+    snapshot.apply(EVENTS.decode_array(msgspec.json.encode(events)))
+    return snapshot.rows()
+
+
+def test_a_snapshot_counts_if_it_is_whole() -> None:
+    rows: dict[str, dict[str, Any]] = {"users": {"1": {"n": 1}, "2": 5}, "orders": {"x": "y"}}
+    events = list(snapshot_events(DEFINITION, rows, "9"))
+    assert _fold(*events) == rows
+    assert _fold(*events[:3], *events) == rows  # begun twice: the last one counts
+    assert _fold(*events[:-1]) is None
+    assert _fold(*events[1:]) is None
+    assert _fold(*events, events[1]) is None
+    assert _fold() is None
+    assert _fold(control_event("snapshot-start"), {"no": "event"}, control_event("snapshot-end")) is None

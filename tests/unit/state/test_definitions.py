@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+
+from headwater.state import Collection, define_state, schema_of
+
+
+class User(msgspec.Struct):
+    id: str
+    name: str
+
+
+@dataclass
+class DataUser:
+    id: int
+    name: str
+
+
+class ModelUser(pydantic.BaseModel):
+    id: str
+    name: str
+
+
+class DictUser(TypedDict):
+    id: str
+    name: str
+
+
+JSON_USER = {"type": "object", "required": ["id", "name"], "properties": {"name": {"type": "string"}}}
+
+
+def function_user(value: Any) -> Any:
+    if not value["name"].strip():
+        raise ValueError("a name is needed")
+    return {**value, "name": value["name"].strip()}
+
+
+SCHEMAS = [User, DataUser, ModelUser, DictUser, JSON_USER, function_user]
+
+
+@pytest.mark.parametrize("spec", SCHEMAS, ids=lambda spec: getattr(spec, "__name__", "json schema"))
+def test_every_kind_of_schema(spec: Any) -> None:
+    collection = Collection("user", spec)
+    given = {"id": 7 if spec is DataUser else "7", "name": "Ann"}
+    event = collection.insert(given, txid="t", timestamp="now")
+    assert (event.type, event.key, event.value) == ("user", "7", given)
+    assert (event.headers.operation, event.headers.txid, event.headers.timestamp) == ("insert", "t", "now")
+    value = schema_of(spec).decode(msgspec.json.encode(given))
+    name = value["name"] if isinstance(value, dict) else value.name
+    assert name == "Ann"
+    for bad in ({"id": "7", "name": 7}, {"id": "7"}, 7, None):
+        for helper in (collection.insert, collection.update, collection.upsert):
+            with pytest.raises(ValueError, match="user"):
+                helper(bad)
+        with pytest.raises(ValueError, match="user"):
+            collection.update(given, old_value=bad)
+
+
+def test_values_may_be_instances() -> None:
+    assert Collection("user", User).insert(User("1", "Ann")).key == "1"
+    assert Collection("user", ModelUser).update(ModelUser(id="1", name="Ann")).key == "1"
+    assert Collection("user", DataUser).delete(old_value=DataUser(5, "Ann")).key == "5"
+    with pytest.raises(ValueError, match="name"):
+        Collection("user", User).insert(User("1", 7))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["", None, True, 1.5, []])
+def test_empty_keys_are_refused(key: Any) -> None:
+    collection = Collection("thing", dict)
+    for helper in (collection.insert, collection.update, collection.upsert):
+        with pytest.raises(ValueError, match="non-empty 'id'"):
+            helper({"id": key})
+    with pytest.raises(ValueError, match="non-empty 'id'"):
+        collection.delete(old_value={"id": key})
+    with pytest.raises(ValueError, match="key"):
+        collection.delete("")
+    with pytest.raises(ValueError, match="key"):
+        collection.insert({"id": "1"}, key="")
+
+
+def test_a_key_may_be_given() -> None:
+    assert Collection("n", int).insert(5, key="five").key == "five"
+    assert Collection("user", dict, key="email").insert({"email": "a@b"}).key == "a@b"
+
+
+def test_a_state_has_names_and_one_schema_for_a_type() -> None:
+    state = define_state(
+        {"users": Collection("user", User), "orders": {"type": "order", "schema": dict, "primary_key": "no"}}
+    )
+    assert state.users is state["users"]
+    assert state.orders.key == "no"
+    assert list(state) == ["users", "orders"]
+    with pytest.raises(AttributeError, match="carts"):
+        _ = state.carts
+    with pytest.raises(ValueError, match="same entity type"):
+        define_state({"a": Collection("user", User), "b": Collection("user", User)})
+    for wrong in ({"not a name": Collection("x", int)}, {"_private": Collection("x", int)}, {"a": {"schema": int}}):
+        with pytest.raises(ValueError, match=r"identifier|type"):
+            define_state(wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_no_schema_is_refused() -> None:
+    for wrong in (object(), 7, {"type": "nonsense"}):
+        with pytest.raises(TypeError, match=r"schema|Schema"):
+            Collection("x", wrong)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="empty"):
+        Collection("", int)

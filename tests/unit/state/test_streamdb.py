@@ -1,0 +1,331 @@
+"""StreamDB over a server, both shells: preload, live changes, transactions, checkpoints, snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from bench.servers import Server
+
+from headwater.client import AsyncClient, Client, Stream
+from headwater.errors import ClientError, InvalidEventError, NetworkError, StreamClosedError, StreamNotFoundError
+from headwater.state import AsyncStreamDB, BadEvent, Collection, Transaction, control_event, define_state
+from tests.shells import SHELLS, client_of, database_of
+
+
+class User(msgspec.Struct):
+    id: str
+    name: str
+    team: str = ""
+
+
+users = Collection("user", User, indexes=("team",))
+STATE = define_state({"users": users, "counters": Collection("counter", int)})
+
+
+@pytest.fixture(params=SHELLS)
+def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Client]:
+    with client_of(request.param, f"http://{server.host}:{server.port}") as client:
+        yield client
+
+
+@pytest.fixture
+def stream(client: Client) -> Stream:
+    made = client.stream(f"state/{uuid.uuid4().hex}")
+    made.create()
+    return made
+
+
+def eventually(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def names(db: Any) -> dict[str, str]:
+    return {key: user.name for key, user in db.users.items()}
+
+
+def test_preload_and_live(stream: Stream) -> None:
+    stream.append_many([users.insert(User("1", "Ann")), users.insert(User("2", "Bo"))])
+    stream.append(users.delete("1"))
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        assert names(db) == {"2": "Bo"}
+        assert db.users["2"] == User("2", "Bo")
+        assert "1" not in db.users
+        assert len(db.users) == 1
+        assert db.up_to_date
+        assert db.offset == stream.head().tail_offset
+        seen: list[Any] = []
+        db.on_change(lambda change: seen.append((change.operation, change.key)))
+        stream.append(users.update(User("2", "Bob")))
+        stream.append(users.insert(User("3", "Cy", "blue")))
+        eventually(lambda: len(seen) == 2)
+        assert seen == [("update", "2"), ("insert", "3")]
+        assert list(db.users.query(team="blue")) == [User("3", "Cy", "blue")]
+        stream.append(control_event("reset"))
+        stream.append(users.insert(User("4", "Di")))
+        eventually(lambda: names(db) == {"4": "Di"})
+
+
+def test_without_live_it_is_the_state_at_that_time(stream: Stream) -> None:
+    stream.append(users.insert(User("1", "Ann")))
+    with database_of(stream, STATE, live=False) as db:
+        db.preload(10)
+        stream.append(users.insert(User("2", "Bo")))
+        time.sleep(0.05)
+        assert names(db) == {"1": "Ann"}
+
+
+def test_a_closed_stream_is_preloaded_too(stream: Stream) -> None:
+    stream.append(users.insert(User("1", "Ann")), close=True)
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        assert names(db) == {"1": "Ann"}
+
+
+def test_await_txid(stream: Stream) -> None:
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        with pytest.raises(TimeoutError):
+            db.await_txid("t1", 0.05)
+        threading.Timer(0.1, lambda: stream.append(users.insert(User("1", "Ann"), txid="t1"))).start()
+        db.await_txid("t1", 5)
+        assert names(db) == {"1": "Ann"}
+        db.await_txid("t1", 0)
+
+
+def test_a_transaction_is_shown_appended_and_confirmed(stream: Stream) -> None:
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        with db.transaction(10) as transaction:
+            transaction.users.insert(User("1", "Ann"))
+            transaction.counters.upsert(7, key="logins")
+            assert names(db) == {"1": "Ann"}
+            assert stream.read().all() == []
+        assert [event["key"] for event in stream.read().all()] == ["1", "logins"]
+        assert db.counters["logins"] == 7
+
+
+def test_a_transaction_that_fails_is_rolled_back(stream: Stream) -> None:
+    stream.append(users.insert(User("1", "Ann")))
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+
+        def change_and_fail() -> None:
+            with db.transaction(10) as transaction:
+                transaction.users.update(User("1", "Eve"))
+                transaction.users.insert(User("2", "Bo"))
+                assert names(db) == {"1": "Eve", "2": "Bo"}
+                _ = 1 // 0
+
+        with pytest.raises(ZeroDivisionError):
+            change_and_fail()
+        assert names(db) == {"1": "Ann"}
+        stream.close()
+
+        def change() -> None:
+            with db.transaction(10) as transaction:
+                transaction.users.delete("1")
+                assert names(db) == {}
+
+        with pytest.raises(StreamClosedError):
+            change()
+        assert names(db) == {"1": "Ann"}
+
+
+def test_an_action_commits_its_own_way_or_is_rolled_back(client: Client, stream: Stream) -> None:
+    with Client(client.stream("x").url.rpartition("/")[0]) as elsewhere, database_of(stream, STATE) as db:
+        db.preload(10)
+        backend = elsewhere.stream(stream.url)
+
+        def show(transaction: Transaction, name: str) -> None:
+            transaction.users.insert(User("1", name))
+
+        def commit(transaction: Transaction, name: str) -> None:
+            assert names(db) == {"1": name}
+            if name == "refused":
+                raise PermissionError(name)
+            backend.append(users.insert(User("1", name.upper()), txid=transaction.txid))  # the backend has a say
+
+        add = db.action(show, commit, timeout_s=10)
+        act = add if not asyncio.iscoroutinefunction(add) else _on_loop(db, add)
+        with pytest.raises(PermissionError):
+            act("refused")
+        assert names(db) == {}
+        act("ann")
+        assert names(db) == {"1": "ANN"}
+
+
+def _on_loop(db: Any, act: Any) -> Any:
+    return lambda *args: asyncio.run_coroutine_threadsafe(act(*args), db._loop).result()
+
+
+def test_a_checkpoint_is_resumed_without_replay(stream: Stream, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    stream.append_many([users.insert(User("1", "Ann"), txid="t1"), users.insert(User("2", "Bo"))])
+    with database_of(stream, STATE, checkpoint=path) as db:
+        db.preload(10)
+    stream.append(users.delete("1"))
+    with database_of(stream, STATE, checkpoint=path) as db:
+        db.preload(10)
+        assert names(db) == {"2": "Bo"}
+        assert db.counts.changes == 1  # only what came since
+        db.await_txid("t1", 0)
+        assert not db.save_checkpoint() or path.exists()
+
+
+def test_a_checkpoint_of_a_stream_that_was_made_again_is_discarded(stream: Stream, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    stream.append(users.insert(User("1", "Ann")))
+    with database_of(stream, STATE, checkpoint=path) as db:
+        db.preload(10)
+    stream.delete()
+    stream.create()
+    stream.append_many([users.insert(User("2", "Bo")), users.insert(User("3", "Cy"))])
+    with database_of(stream, STATE, checkpoint=path) as db:
+        db.preload(10)
+        assert names(db) == {"2": "Bo", "3": "Cy"}
+
+
+def test_a_damaged_checkpoint_is_not_used(stream: Stream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"headwater checkpoint 1\nxxxxnonsense")
+    stream.append(users.insert(User("1", "Ann")))
+    with database_of(stream, STATE, checkpoint=path) as db:
+        db.preload(10)
+        assert names(db) == {"1": "Ann"}
+    assert "damaged" in caplog.text
+
+
+def test_checkpoints_are_saved_as_it_goes(stream: Stream, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    with database_of(stream, STATE, checkpoint=path, checkpoint_every_s=0.01) as db:
+        db.preload(10)
+        stream.append(users.insert(User("1", "Ann")))
+        time.sleep(0.05)
+        stream.append(users.insert(User("2", "Bo")))
+        eventually(path.exists)
+
+
+def test_a_snapshot_is_found_and_the_tail_read_after_it(client: Client, stream: Stream) -> None:
+    stream.append_many([users.insert(User(str(n), f"user {n}")) for n in range(50)])
+    stream.append_many([users.delete(str(n)) for n in range(40)])
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        snapshot = db.publish_snapshot()
+        assert snapshot.head().closed
+        assert db.publish_snapshot().url == snapshot.url
+    stream.append(users.insert(User("new", "new")))
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        assert len(db.users) == 11
+        assert db.counts.changes == 1
+    with database_of(stream, STATE, snapshots=False) as db:
+        db.preload(10)
+        assert len(db.users) == 11
+        assert db.counts.changes == 91
+
+
+def test_a_snapshot_that_is_not_whole_or_not_ours_is_passed_over(client: Client, stream: Stream) -> None:
+    stream.append(users.insert(User("1", "Ann")))
+    tail = stream.head().tail_offset
+    path = stream.url.partition("/v1/stream/")[2]
+    broken = client.stream(f"{path}.snapshots/{tail}")
+    broken.create(messages=[control_event("snapshot-start"), users.insert(User("9", "lie"))], closed=True)
+    other = client.stream(f"{path}.snapshots/{'0' * 15}1_{'0' * 16}")
+    events = [control_event("snapshot-start"), users.insert(User("8", "old")), control_event("snapshot-end")]
+    other.create(messages=events, closed=True)
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        assert names(db) == {"1": "Ann"}
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip", "callback"])
+def test_bad_events_by_policy(stream: Stream, policy: str) -> None:
+    stream.append_many([users.insert(User("1", "Ann")), {"bad": "event"}, users.insert(User("2", "Bo"))])
+    letters: list[BadEvent] = []
+    chosen: Any = letters.append if policy == "callback" else policy
+    with database_of(stream, STATE, on_bad_event=chosen) as db:
+        if policy == "raise":
+            with pytest.raises(InvalidEventError) as refused:
+                db.preload(10)
+            assert refused.value.skip == 1
+            assert names(db) == {"1": "Ann"}
+            with pytest.raises(InvalidEventError):
+                db.await_txid("t", 1)
+            return
+        db.preload(10)
+        assert names(db) == {"1": "Ann", "2": "Bo"}
+        assert db.counts.bad == 1
+    assert len(letters) == (policy == "callback")
+
+
+def test_what_goes_wrong_is_raised_by_preload(client: Client) -> None:
+    with database_of(client.stream(f"missing/{uuid.uuid4().hex}"), STATE) as db, pytest.raises(StreamNotFoundError):
+        db.preload(10)
+    db = database_of(client.stream("x"), STATE)
+    db.close()
+    with pytest.raises(ClientError, match="closed"):
+        db.preload(1)
+
+
+def test_wrong_settings_are_refused(stream: Stream) -> None:
+    with pytest.raises(ValueError, match="taken"):
+        database_of(stream, define_state({"close": Collection("x", int)}))
+    with pytest.raises(ValueError, match="on_bad_event"):
+        database_of(stream, STATE, on_bad_event="explode")
+    with pytest.raises(ValueError, match="txids_kept"):
+        database_of(stream, STATE, txids_kept=0)
+    with pytest.raises(AttributeError, match="nobody"):
+        _ = database_of(stream, STATE).nobody
+
+
+def test_changes_can_be_iterated_over(server: Server) -> None:
+    async def main() -> list[tuple[str, str]]:
+        async with AsyncClient(f"http://{server.host}:{server.port}") as client:
+            stream = client.stream(f"changes/{uuid.uuid4().hex}")
+            await stream.create()
+            async with AsyncStreamDB(stream, STATE) as db:
+                await db.preload(10)
+                seen = []
+
+                async def look() -> None:
+                    async for change in db.changes("users"):
+                        seen.append((change.operation, change.key))
+
+                looking = asyncio.create_task(look())
+                await asyncio.sleep(0.05)
+                await stream.append_many([users.insert(User("1", "Ann")), STATE.counters.insert(1, key="x")])
+                await stream.append(users.delete("1"))
+                await stream.close()
+                await asyncio.wait_for(looking, 10)
+                return seen
+
+    assert asyncio.run(main()) == [("insert", "1"), ("delete", "1")]
+
+
+def test_following_goes_on_through_a_bad_network(server: Server) -> None:
+    reports: list[Any] = []
+    with Client(f"http://{server.host}:{server.port}", on_error=reports.append) as client:
+        stream = client.stream(f"cut/{uuid.uuid4().hex}")
+        stream.create()
+        with database_of(stream, STATE) as db:
+            db.preload(10)
+            for number in range(5):
+                wire = db._reader._wire  # type: ignore[union-attr]
+                response = wire._response
+                if response is not None:
+                    response.extensions["network_stream"].get_extra_info("socket").shutdown(2)
+                stream.append(users.insert(User(str(number), "x")))
+                eventually(lambda number=number: str(number) in db.users)
+    assert all(isinstance(report.error, NetworkError) for report in reports)

@@ -1,0 +1,174 @@
+"""Tables, indexes, queries, watchers and optimistic changes, against recomputing everything."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.state import Change, Collection, EventDecoder, define_state
+from headwater.state.database import Database
+
+RAW = EventDecoder(msgspec.Raw)
+
+
+class Item(msgspec.Struct):
+    id: str
+    team: str
+    score: int
+
+
+def database(**options: Any) -> Database:
+    items = Collection("item", Item, indexes=("team",))
+    return Database(define_state({"items": items, "plain": Collection("plain", int)}), **{"txids_kept": 3, **options})
+
+
+def apply(db: Database, *events: Any) -> None:
+    db.apply(RAW.decode_array(msgspec.json.encode(events)))
+
+
+def put(key: str, team: str = "a", score: int = 0, txid: str | None = None) -> dict[str, Any]:
+    headers = {"operation": "upsert", **({"txid": txid} if txid else {})}
+    return {"type": "item", "key": key, "value": {"id": key, "team": team, "score": score}, "headers": headers}
+
+
+def drop(key: str) -> dict[str, Any]:
+    return {"type": "item", "key": key, "headers": {"operation": "delete"}}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.builds(put, st.sampled_from("abcd"), st.sampled_from("xyz"), st.integers(0, 3)),
+        st.builds(drop, st.sampled_from("abcd")),
+        st.just({"headers": {"control": "reset"}}),
+        st.tuples(st.just("lay"), st.sampled_from("abcd"), st.sampled_from("xyz"), st.integers(0, 3)),
+        st.tuples(st.just("gone"), st.sampled_from("abcd")),
+        st.just("settle"),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_indexes_queries_and_watchers_agree_with_the_table(steps: list[Any]) -> None:
+    db = database()
+    table = db.tables["items"]
+    mirror: dict[str, Item] = {}
+
+    def watch(change: Change[Item]) -> None:
+        if change.operation == "reset":
+            mirror.clear()
+        elif change.operation == "delete":
+            assert mirror.pop(change.key) == change.old_value
+        else:
+            assert mirror.get(change.key) == change.old_value
+            assert change.value is not None
+            mirror[change.key] = change.value
+
+    table.on_change(watch)
+    ordered = table.query(lambda item: item.score > 0, order_by="score", descending=True, limit=2)
+    team = table.query(team="x")
+    transactions: list[str] = []
+    for step in steps:
+        if step == "settle":
+            if transactions:
+                db.settle(transactions.pop(0))
+        elif isinstance(step, tuple):
+            transactions.append(f"t{len(transactions)}-{id(step)}")
+            transaction = db.begin(transactions[-1])
+            if step[0] == "lay":
+                transaction.items.upsert({"id": step[1], "team": step[2], "score": step[3]})
+            else:
+                transaction.items.delete(step[1])
+        else:
+            apply(db, step)
+        rows = dict(table)
+        assert mirror == rows == table.rows()
+        assert len(table) == len(rows)
+        for name in "xyz":
+            assert table.by(team=name) == {key: item for key, item in rows.items() if item.team == name}
+        assert {item.id for item in team} == {key for key, item in rows.items() if item.team == "x"}
+        expected = sorted((item for item in rows.values() if item.score > 0), key=lambda item: (-item.score, item.id))
+        assert ordered.values() == expected[:2]
+        assert ordered.count() == len(expected)
+        assert ordered.first() == (expected[0] if expected else None)
+
+
+def test_a_transaction_is_shown_at_once_and_gives_way_to_the_stream() -> None:
+    db = database()
+    table = db.tables["items"]
+    changes: list[tuple[str, bool]] = []
+    table.on_change(lambda change: changes.append((change.operation, change.optimistic)))
+    transaction = db.begin("t1")
+    transaction.items.insert({"id": "1", "team": "a", "score": 1})
+    assert table["1"].score == 1
+    assert table.confirmed() == {}
+    apply(db, put("1", "a", 1, txid="t1"))
+    assert table.confirmed() == dict(table)
+    assert changes == [("insert", True)]  # what came back is what was shown
+    assert db.has_seen("t1")
+
+
+def test_a_failed_transaction_is_rolled_back() -> None:
+    db = database()
+    apply(db, put("1", score=1))
+    transaction = db.begin("t1")
+    transaction.items.update({"id": "1", "team": "a", "score": 2})
+    transaction.items.delete("1")
+    transaction.items.insert({"id": "2", "team": "a", "score": 2})
+    assert list(db.tables["items"]) == ["2"]
+    db.settle("t1")
+    assert {key: item.score for key, item in db.tables["items"].items()} == {"1": 1}
+
+
+def test_a_transaction_checks_what_it_is_given() -> None:
+    transaction = database().begin("t")
+    with pytest.raises(ValueError, match="item"):
+        transaction.items.insert({"id": "1"})
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = transaction.nothing
+    assert transaction.events == []
+
+
+def test_only_so_many_txids_are_kept() -> None:
+    db = database()
+    apply(db, *(put("1", txid=f"t{number}") for number in range(100)))
+    assert db.txids == ["t97", "t98", "t99"]
+
+
+def test_a_callback_that_fails_does_not_stop_the_state(caplog: pytest.LogCaptureFixture) -> None:
+    db = database()
+    db.on_change(lambda change: 1 // 0)
+    apply(db, put("1"))
+    assert "1" in db.tables["items"]
+    assert "a change callback failed" in caplog.text
+
+
+def test_a_filter_that_fails_is_told_to_who_looks() -> None:
+    db = database()
+    query = db.tables["items"].query(lambda item: 1 // item.score)
+    apply(db, put("1", score=0))
+    with pytest.raises(ZeroDivisionError):
+        query.values()
+
+
+def test_watching_can_end() -> None:
+    db = database()
+    seen: list[str] = []
+    end = db.on_change(lambda change: seen.append(change.key))
+    apply(db, put("1"))
+    end()
+    end()
+    apply(db, put("2"))
+    assert seen == ["1"]
+
+
+def test_types_without_a_collection_are_counted_and_left_alone() -> None:
+    db = database()
+    apply(db, {"type": "other", "key": "1", "value": 1, "headers": {"operation": "insert", "txid": "t"}})
+    assert (db.counts.ignored, db.has_seen("t")) == (1, True)
+    assert json.dumps(db.txids) == '["t"]'
