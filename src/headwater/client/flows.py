@@ -96,7 +96,7 @@ def head(session: Session, url: str) -> Flow[StreamInfo]:
     reply = yield from exchange(session, request)
     ttl = reply.headers.get(headers.TTL)
     return StreamInfo(
-        path=path_of(session, url),
+        path=path_of(session, url) or unquote(urlsplit(url).path),
         content_type=reply.headers.get("content-type", DEFAULT_CONTENT_TYPE),
         tail_offset=required(request, reply, headers.NEXT_OFFSET),
         closed=headers.parse_closed(reply.headers),
@@ -178,7 +178,7 @@ def _instant(moment: datetime | str) -> str:
     return headers.format_instant(int(moment.astimezone(UTC).timestamp() * 1000))
 
 
-def path_of(session: Session, url: str) -> str:
-    """A stream's path below the root of its server."""
-    path = urlsplit(url).path
-    return unquote(path.removeprefix(urlsplit(session.root).path).strip("/"))
+def path_of(session: Session, url: str) -> str | None:
+    """A stream's path below the client's root; None if it is elsewhere."""
+    root = f"{session.root}/"
+    return unquote(urlsplit(url).path[len(urlsplit(root).path) :]) if url.startswith(root) else None

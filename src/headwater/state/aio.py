@@ -205,7 +205,10 @@ class AsyncStreamDB:
     async def publish_snapshot(self) -> AsyncStream:
         """Write the state as a snapshot stream, from which others begin. One that is there already is left alone."""
         offset, rows = self._following.snapshot_rows()
-        snapshot = self.stream._client.stream(snapshot_path(self._path(), offset))
+        path = self._path()
+        if path is None:
+            raise ValueError("the stream is not below the client's root, where its snapshots would be")
+        snapshot = self.stream._client.stream(snapshot_path(path, offset))
         with contextlib.suppress(StreamNotFoundError):
             if (await snapshot.head()).closed:
                 return snapshot
@@ -279,9 +282,9 @@ class AsyncStreamDB:
 
     async def _snapshot(self) -> Start | None:
         """The newest snapshot that is whole, if the server has a list to find it in."""
-        if not self._settings.snapshots:
-            return None
         client, path = self.stream._client, self._path()
+        if path is None or not self._settings.snapshots:
+            return None
         try:
             infos = [info async for info in client.list(f"{path}{SNAPSHOTS}")]
             found = newest_first(infos, path)
@@ -302,7 +305,7 @@ class AsyncStreamDB:
         if transaction.events:
             await self.stream.append_many(transaction.events, producer=Producer(transaction.txid, 0, 0))
 
-    def _path(self) -> str:
+    def _path(self) -> str | None:
         return path_of(self.stream._session, self.stream.url)
 
     async def _fail(self, error: Exception) -> None:

@@ -176,7 +176,10 @@ class StreamDB:
     def publish_snapshot(self) -> Stream:
         """Write the state as a snapshot stream, from which others begin. One that is there already is left alone."""
         offset, rows = self._following.snapshot_rows()
-        snapshot = self.stream._client.stream(snapshot_path(self._path(), offset))
+        path = self._path()
+        if path is None:
+            raise ValueError("the stream is not below the client's root, where its snapshots would be")
+        snapshot = self.stream._client.stream(snapshot_path(path, offset))
         with contextlib.suppress(StreamNotFoundError):
             if (snapshot.head()).closed:
                 return snapshot
@@ -250,9 +253,9 @@ class StreamDB:
 
     def _snapshot(self) -> Start | None:
         """The newest snapshot that is whole, if the server has a list to find it in."""
-        if not self._settings.snapshots:
-            return None
         client, path = self.stream._client, self._path()
+        if path is None or not self._settings.snapshots:
+            return None
         try:
             found = newest_first(client.list(f"{path}{SNAPSHOTS}"), path)
             for name, offset in found[: limits.STATE_SNAPSHOTS_TRIED]:
@@ -272,7 +275,7 @@ class StreamDB:
         if transaction.events:
             self.stream.append_many(transaction.events, producer=Producer(transaction.txid, 0, 0))
 
-    def _path(self) -> str:
+    def _path(self) -> str | None:
         return path_of(self.stream._session, self.stream.url)
 
     def _fail(self, error: Exception) -> None:

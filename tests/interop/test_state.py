@@ -1,0 +1,96 @@
+"""State with the official package, both ways over our server, and ours over the Node reference."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.servers import NODE_DIR, Server, reference
+
+from headwater.client import Client
+from headwater.state import Collection, MaterializedState, StreamDB, control_event, decode_events, define_state
+
+STATE = define_state({"users": Collection("user", Any), "orders": Collection("order", Any, key="no")})
+
+
+def official(mode: str, url: str) -> Any:
+    ran = subprocess.run(
+        ["node", "state.mjs", mode, url], cwd=NODE_DIR, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout) if ran.stdout else None
+
+
+def contents(db: StreamDB) -> dict[str, Any]:
+    return {table.definition.type: dict(table) for table in (db.users, db.orders)}
+
+
+@pytest.mark.slow
+def test_events_of_the_official_package_are_materialised_by_ours(server: Server) -> None:
+    url = f"{server.url}/official/{uuid.uuid4().hex}"
+    official("write", url)
+    expected = {
+        "user": {"1": {"id": "1", "name": "Anna"}, "3": {"id": "3", "name": "Cy"}},
+        "order": {"7": {"no": 7, "total": 2.5}},
+    }
+    with Client(server.url) as client:
+        stream = client.stream(url)
+        with StreamDB(stream, STATE, live=False) as db:
+            db.preload(10)
+            assert contents(db) == expected == official("fold", url)
+            db.await_txid("t1", 0)
+        state = MaterializedState()
+        raw = b"[" + b",".join(stream.read(type=bytes)) + b"]"
+        state.apply_batch(event for event in decode_events(raw) if not hasattr(event.headers, "offset"))  # type: ignore[misc]
+        assert {name: dict(state.get_type(name)) for name in state.types} == expected
+
+
+@pytest.mark.slow
+def test_events_of_ours_are_materialised_by_the_official_package(server: Server) -> None:
+    chance = random.Random(4)
+    with Client("http://elsewhere") as client:  # where no snapshot is looked for
+        stream = client.stream(f"{server.url}/ours/{uuid.uuid4().hex}")
+        stream.create()
+        with stream.producer() as producer:
+            producer.append(STATE.users.insert({"id": "before the reset"}))
+            producer.append(control_event("reset"))
+            for number in range(500):
+                collection = chance.choice([STATE.users, STATE.orders])
+                key = str(chance.randrange(30))
+                value = {collection.key: key, "n": number, "text": "é€\U0001f600", "deep": [{"a": None}]}
+                make = chance.choice([collection.insert, collection.update, collection.upsert])
+                producer.append(collection.delete(key) if chance.random() < 0.3 else make(value, txid=str(number)))
+        with StreamDB(stream, STATE, live=False) as db:
+            db.preload(10)
+            theirs = official("fold", stream.url)
+            assert contents(db) == theirs
+            assert len(theirs["user"]) > 5
+
+
+@pytest.mark.slow
+def test_a_streamdb_over_the_reference_server(tmp_path: Path) -> None:
+    """Live, transactions and checkpoints; no list of streams, so no snapshots; and a stream made again is noticed."""
+    with reference() as node, Client(f"http://{node.host}:{node.port}") as client:
+        stream = client.stream("state/s")
+        stream.create()
+        stream.append_many([STATE.users.insert({"id": "1"}), STATE.users.insert({"id": "2"})])
+        with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as db:
+            db.preload(10)
+            with db.transaction() as transaction:
+                transaction.users.delete("1")
+                transaction.orders.insert({"no": 5})
+            assert contents(db) == {"user": {"2": {"id": "2"}}, "order": {"5": {"no": 5}}}
+        with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as db:
+            db.preload(10)
+            assert db.counts.changes == 0
+            assert contents(db) == {"user": {"2": {"id": "2"}}, "order": {"5": {"no": 5}}}
+        stream.delete()
+        stream.create(messages=[STATE.users.insert({"id": "9"})])
+        with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as db:
+            db.preload(10)
+            assert contents(db) == {"user": {"9": {"id": "9"}}, "order": {}}

@@ -1,0 +1,110 @@
+"""State as a type checker sees it: mypy and pyright agree on every line. This file is checked, never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+import msgspec
+import pydantic
+
+from headwater.client import AsyncStream, Stream
+from headwater.state import (
+    AsyncStreamDB,
+    BadEvent,
+    Change,
+    ChangeEvent,
+    Collection,
+    ControlEvent,
+    MaterializedState,
+    Query,
+    StateDefinition,
+    StreamDB,
+    Table,
+    define_state,
+    is_change_event,
+    parse_event,
+)
+
+
+class User(msgspec.Struct):
+    id: str
+
+
+@dataclass
+class Order:
+    no: int
+
+
+class Cart(pydantic.BaseModel):
+    id: str
+
+
+def weight(value: Any) -> float:
+    return float(value)
+
+
+users = Collection("user", User)
+orders = Collection("order", Order, key="no", indexes=("customer",))
+carts = Collection("cart", Cart)
+weights = Collection("weight", weight)
+things = Collection("thing", {"type": "object"})
+state = define_state({"users": users, "orders": orders, "carts": {"type": "cart", "schema": Cart}})
+
+assert_type(users, Collection[User])
+assert_type(orders, Collection[Order])
+assert_type(carts, Collection[Cart])
+assert_type(weights, Collection[float])
+assert_type(things, Collection[Any])
+assert_type(state, StateDefinition)
+assert_type(users.insert(User("1"), txid="t"), ChangeEvent[Any])
+assert_type(users.checked({"id": "1"}), User)
+
+
+def told(change: Change[Any]) -> None:
+    assert_type(change.key, str)
+
+
+def letter(event: BadEvent) -> None:
+    assert_type(event.reason, str)
+
+
+def blocking(stream: Stream) -> None:
+    with StreamDB(stream, state, checkpoint="file", on_bad_event=letter) as db:
+        db.preload(10.0)
+        table = db.table(users)
+        assert_type(table, Table[User])
+        assert_type(table["1"], User)
+        assert_type(table.get("1"), User | None)
+        assert_type(table.by(team="x"), dict[str, User])
+        found = table.query(lambda user: user.id > "1", order_by="id", limit=3)
+        assert_type(found, Query[User])
+        assert_type(found.first(), User | None)
+        assert_type(found.values(), list[User])
+        end = table.on_change(told)
+        end()
+        with db.transaction() as transaction:
+            transaction.users.insert(User("1"))
+        db.await_txid("t", timeout_s=3)
+        assert_type(db.publish_snapshot(), Stream)
+        StreamDB(stream, state, live="websocket")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def asynchronous(stream: AsyncStream) -> None:
+    async with AsyncStreamDB(stream, state) as db:
+        await db.preload()
+        assert_type(db.table(orders), Table[Order])
+        async with db.transaction() as transaction:
+            transaction.users.delete("1")
+        async for change in db.changes("users"):
+            assert_type(change, Change[Any])
+        assert_type(await db.publish_snapshot(), AsyncStream)
+
+
+def materialized(message: object) -> None:
+    made = MaterializedState()
+    event = parse_event(message)
+    assert_type(event, ChangeEvent[Any] | ControlEvent)
+    if is_change_event(event):
+        made.apply(event)
+    assert_type(made.types, list[str])
