@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import sys
 import time
 
 import durable_streams
 
+from bench.machine import peak_memory_bytes
 from headwater.client import AsyncClient, Client
 
 MESSAGES = 2_000_000
@@ -82,7 +82,7 @@ def main() -> None:
     seconds = time.perf_counter() - started_s
     if done is not None and done != MESSAGES:
         raise RuntimeError(f"read {done} of {MESSAGES} messages")
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak_bytes = peak_memory_bytes()
     print(json.dumps({"per_second": MESSAGES / seconds, "peak_bytes": peak_bytes}))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -33,3 +34,11 @@ def _version(command: str) -> str:
         return subprocess.run([command, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "not installed"
+
+
+def peak_memory_bytes() -> int:
+    """The most that this process ever had in memory; not what it inherited from the one that started it."""
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    if match is None:
+        raise RuntimeError("no VmHWM in /proc: is this Linux?")
+    return int(match[1]) * 1024

@@ -87,7 +87,7 @@ def test_a_streamdb_over_the_reference_server(tmp_path: Path) -> None:
             assert contents(db) == {"user": {"2": {"id": "2"}}, "order": {"5": {"no": 5}}}
         with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as db:
             db.preload(10)
-            assert db.counts.changes == 0
+            assert db.counts.events == 0
             assert contents(db) == {"user": {"2": {"id": "2"}}, "order": {"5": {"no": 5}}}
         stream.delete()
         stream.create(messages=[STATE.users.insert({"id": "9"})])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -28,7 +29,7 @@ RAISE, SKIP = "raise", "skip"
 class Counts(msgspec.Struct):
     """What went through a database since it was opened."""
 
-    changes: int = 0
+    events: int = 0
     controls: int = 0
     ignored: int = 0  # changes of types that no collection has
     bad: int = 0
@@ -96,7 +97,7 @@ class Database:
         self.in_snapshot = False
         self._by_type = {table.definition.type: table for table in self.tables.values()}
         self._on_bad_event = on_bad_event
-        self._txids: dict[str, None] = {}
+        self._txids: OrderedDict[str, None] = OrderedDict()
         self._txids_kept = txids_kept
         self._transactions: dict[str, Transaction] = {}
 
@@ -105,12 +106,17 @@ class Database:
     def apply(self, events: Sequence[ChangeEvent[Any] | ControlEvent | BadEvent]) -> None:
         """Apply what was read. InvalidEventError if a bad event is to be raised: `skip` says how many precede it."""
         txids: dict[str, None] = {}
+        by_type = self._by_type
+        applied = 0
         with self.lock:
-            applied = 0
             try:
                 for event in events:
                     if type(event) is ChangeEvent:
-                        self._change(event)
+                        table = by_type.get(event.type)
+                        if table is not None:
+                            self._change(table, event)
+                        else:
+                            self.counts.ignored += 1
                         if event.headers.txid is not UNSET:
                             txids[str(event.headers.txid)] = None
                     elif type(event) is ControlEvent:
@@ -122,24 +128,20 @@ class Database:
                 error.skip = applied
                 raise
             finally:
+                self.counts.events += applied
                 self._remember(txids)
 
-    def _change(self, event: ChangeEvent[Any]) -> None:
-        self.counts.changes += 1
-        table = self._by_type.get(event.type)
-        if table is None:
-            self.counts.ignored += 1
+    def _change(self, table: Table[Any], event: ChangeEvent[Any]) -> None:
+        if event.headers.operation == "delete":
+            table.put(event.key, GONE)
             return
-        value: Any = GONE
-        if event.headers.operation != "delete":
-            try:
-                if event.value is UNSET:
-                    raise ValueError("no value")
-                value = table.definition.schema.decode(event.value)
-            except ValueError as error:
-                self._bad(BadEvent(_plain(event), f"{event.headers.operation} of {event.type} {event.key!r}: {error}"))
-                return
-        table.put(event.key, value)
+        try:
+            value = table.decode(event.value)  # type: ignore[arg-type]
+        except (ValueError, TypeError) as error:
+            reason = "no value" if event.value is UNSET else str(error)
+            self._bad(BadEvent(_plain(event), f"{event.headers.operation} of {event.type} {event.key!r}: {reason}"))
+        else:
+            table.put(event.key, value)
 
     def _control(self, event: ControlEvent) -> None:
         self.counts.controls += 1
@@ -186,11 +188,12 @@ class Database:
 
     def _remember(self, txids: dict[str, None]) -> None:
         for txid in txids:
-            self._txids.pop(txid, None)
             self._txids[txid] = None
-            self.settle(txid)
+            self._txids.move_to_end(txid)
+            if txid in self._transactions:
+                self.settle(txid)
         while len(self._txids) > self._txids_kept:
-            del self._txids[next(iter(self._txids))]
+            self._txids.popitem(last=False)
 
     def begin(self, txid: str) -> Transaction:
         transaction = self._transactions[txid] = Transaction(self, txid)

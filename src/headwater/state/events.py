@@ -21,14 +21,14 @@ Operation: TypeAlias = Literal["insert", "update", "delete", "upsert"]
 Control: TypeAlias = Literal["snapshot-start", "snapshot-end", "up-to-date", "reset"]
 
 
-class ChangeHeaders(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     operation: Operation
     txid: Any = UNSET
     timestamp: Any = UNSET
     control: UnsetType = UNSET  # what has both is neither
 
 
-class ChangeEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+class ChangeEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=False):
     """An entity was inserted, updated, upserted or deleted. `old_value` is for people and never relied on."""
 
     type: str
@@ -38,7 +38,7 @@ class ChangeEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     headers: ChangeHeaders
 
 
-class ControlHeaders(msgspec.Struct, frozen=True, kw_only=True):
+class ControlHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     control: Control
     offset: Any = UNSET
     operation: UnsetType = UNSET
@@ -98,13 +98,13 @@ class EventDecoder:
     """JSON arrays to events, with plain values or, for who decodes them by a schema, with their JSON text."""
 
     def __init__(self, value_type: Any = Any) -> None:
-        self._changes = msgspec.json.Decoder(list[ChangeEvent[value_type]])
+        self.changes = msgspec.json.Decoder(list[ChangeEvent[value_type]])
         self._change = msgspec.json.Decoder(ChangeEvent[value_type])
 
     def decode_array(self, text: bytes | str) -> list[ChangeEvent[Any] | ControlEvent | BadEvent]:
         """The events of an array. What is none becomes a BadEvent in its place."""
         try:
-            return self._changes.decode(text)  # type: ignore[return-value]  # all of them changes, as nearly always
+            return self.changes.decode(text)  # type: ignore[return-value]  # all of them changes, as nearly always
         except (msgspec.ValidationError, UnicodeDecodeError):
             return [self._decode_one(message) for message in _messages.decode(text)]
 
@@ -143,12 +143,21 @@ _events = EventDecoder()
 
 def decode_events(text: bytes | str) -> list[StateEvent]:
     """The events in a JSON array; InvalidEventError says which one is none."""
-    events: list[StateEvent] = []
-    for number, event in enumerate(_events.decode_array(text)):
+    try:
+        events: list[Any] = _events.changes.decode(text)  # all of them changes, as nearly always
+        doubtful = [event for event in events if event.value is UNSET and event.headers.operation != "delete"]
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        events = doubtful = _events.decode_array(text)
+    if doubtful:
+        _check_all(events)
+    return events
+
+
+def _check_all(events: list[Any]) -> None:
+    for number, event in enumerate(events):
         if isinstance(event, BadEvent):
             raise InvalidEventError(f"event {number}: {event.reason}")
         try:
-            events.append(_checked(event))
+            _checked(event)
         except _MissingValueError as error:
             raise InvalidEventError(f"event {number}: {error}") from None
-    return events

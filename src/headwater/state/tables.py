@@ -48,6 +48,7 @@ class Table(Mapping[str, T]):
     def __init__(self, name: str, definition: Collection[T], lock: contextlib.AbstractContextManager[Any]) -> None:
         self.name = name
         self.definition = definition
+        self.decode = definition.schema.decode
         self._lock = lock
         self._rows: dict[str, T] = {}
         self._overlay: dict[str, list[tuple[object, T | _Gone]]] = {}
@@ -140,18 +141,14 @@ class Table(Mapping[str, T]):
 
     def put(self, key: str, value: T | _Gone) -> None:
         """What the stream says of a key."""
-        if self._is_watched or self._overlay:
-            before = self._shown(key)
-            self._store(key, value)
-            self._moved(key, before, optimistic=False)
-        else:
-            self._store(key, value)
-
-    def _store(self, key: str, value: T | _Gone) -> None:
-        if isinstance(value, _Gone):
+        watched = self._is_watched or self._overlay
+        before = self._shown(key) if watched else GONE
+        if value is GONE:
             self._rows.pop(key, None)
         else:
-            self._rows[key] = value
+            self._rows[key] = value  # type: ignore[assignment]
+        if watched:
+            self._moved(key, before, optimistic=False)
 
     def confirmed(self) -> dict[str, T]:
         """What the stream says, optimistic changes aside."""

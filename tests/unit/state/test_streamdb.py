@@ -179,7 +179,7 @@ def test_a_checkpoint_is_resumed_without_replay(stream: Stream, tmp_path: Path) 
     with database_of(stream, STATE, checkpoint=path) as db:
         db.preload(10)
         assert names(db) == {"2": "Bo"}
-        assert db.counts.changes == 1  # only what came since
+        assert db.counts.events == 1  # only what came since
         db.await_txid("t1", 0)
         assert not db.save_checkpoint() or path.exists()
 
@@ -229,11 +229,11 @@ def test_a_snapshot_is_found_and_the_tail_read_after_it(client: Client, stream: 
     with database_of(stream, STATE) as db:
         db.preload(10)
         assert len(db.users) == 11
-        assert db.counts.changes == 1
+        assert db.counts.events == 1
     with database_of(stream, STATE, snapshots=False) as db:
         db.preload(10)
         assert len(db.users) == 11
-        assert db.counts.changes == 91
+        assert db.counts.events == 91
 
 
 def test_a_snapshot_that_is_not_whole_or_not_ours_is_passed_over(client: Client, stream: Stream) -> None:
