@@ -37,7 +37,7 @@ def encode_json(value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _checked_json(bytes(value))
     if hasattr(value, "__pydantic_serializer__"):
-        return bytes(value.__pydantic_serializer__.to_json(value))
+        return bytes(value.__pydantic_serializer__.to_json(value, by_alias=True))
     return _json_encoder.encode(value)
 
 
@@ -53,7 +53,7 @@ def _checked_json(text: bytes) -> bytes:
 
 def _encode_foreign(value: Any) -> Any:
     if hasattr(value, "__pydantic_serializer__"):
-        return value.__pydantic_serializer__.to_python(value, mode="json")
+        return value.__pydantic_serializer__.to_python(value, mode="json", by_alias=True)
     raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +18,7 @@ from headwater.client import AsyncStream
 from headwater.client.flows import path_of
 from headwater.client.reading import LiveMode
 from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
-from headwater.state.bootstrap import SNAPSHOTS, SnapshotFold, Start, newest_first, snapshot_events, snapshot_path
+from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
 from headwater.state.checkpoints import save
 from headwater.state.database import RAISE, Counts, OnBadEvent, Transaction
 from headwater.state.definitions import Collection, StateDefinition
@@ -26,6 +27,29 @@ from headwater.state.tables import Change, OnChange, Table
 from headwater.types import Producer
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class _Watch:
+    """One who iterates over changes: what waits for it, up to a limit."""
+
+    def __init__(self, wanted: set[str]) -> None:
+        self.waiting: deque[Change[Any]] = deque()
+        self.news = asyncio.Event()
+        self.lost = False
+        self.end: Callable[[], None] = lambda: None
+        self._wanted = wanted
+
+    def note(self, change: Change[Any]) -> None:
+        if change.collection not in self._wanted or self.lost:
+            return
+        if len(self.waiting) >= limits.STATE_CHANGES_WAITING_MAX:
+            self.waiting.clear()
+            self.lost = True
+        else:
+            self.waiting.append(change)
+        self.news.set()
 
 
 class AsyncStreamDB:
@@ -45,7 +69,7 @@ class AsyncStreamDB:
         checkpoint_every_s: float = limits.STATE_CHECKPOINT_EVERY_S,
         snapshots: bool = True,
         on_bad_event: OnBadEvent = RAISE,
-        on_error: Callable[[HeadwaterError], Any] | None = None,
+        on_error: Callable[[Exception], Any] | None = None,
         txids_kept: int = limits.STATE_TXIDS_KEPT,
     ) -> None:
         self.stream = stream
@@ -58,6 +82,8 @@ class AsyncStreamDB:
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._ready = False
+        self._over = False
+        self._watches: set[_Watch] = set()
         self._saved_s = stream._session.clock()
         self.error: Exception | None = None
 
@@ -97,12 +123,13 @@ class AsyncStreamDB:
         if self._task is None and not self._closing:
             self._task = asyncio.create_task(self._run())
         await self._wait(lambda: self._ready, timeout_s, "not up to date")
-        self._check()
+        if not self._ready or self.error is not None:
+            self._check()
 
     async def _wait(self, until: Callable[[], bool], timeout_s: float | None, what: str) -> None:
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: until() or self.error is not None or self._closing)
+                await self._changed.wait_for(lambda: until() or self.error is not None or self._is_over())
         except TimeoutError:
             raise TimeoutError(f"{what} after {timeout_s} s") from None
 
@@ -110,37 +137,43 @@ class AsyncStreamDB:
         """Call back for every change of any collection, in the task that follows; what is returned ends that."""
         return self._database.on_change(callback)
 
-    async def changes(self, *collections: str) -> AsyncIterator[Change[Any]]:
+    def changes(self, *collections: str) -> AsyncIterator[Change[Any]]:
         """Changes of these collections, or of all, from now on, until the stream or the database ends.
 
         Who falls too far behind is told so by an error rather than by memory running out.
         """
-        waiting: deque[Change[Any]] = deque()
-        wanted = set(collections or self._database.tables)
-        end = self._database.on_change(lambda change: waiting.append(change) if change.collection in wanted else None)
+        watch = _Watch(set(collections or self._database.tables))
+        watch.end = self._database.on_change(watch.note)
+        self._watches.add(watch)
+        return self._watched(watch)
+
+    async def _watched(self, watch: _Watch) -> AsyncIterator[Change[Any]]:
         try:
             while True:
-                while waiting:
-                    if len(waiting) > limits.STATE_CHANGES_WAITING_MAX:
-                        raise ClientError(f"{len(waiting)} changes are waiting to be looked at")
-                    yield waiting.popleft()
+                while watch.waiting:
+                    yield watch.waiting.popleft()
+                if watch.lost:
+                    raise ClientError(f"more than {limits.STATE_CHANGES_WAITING_MAX} changes were waiting")
                 if self.error is not None:
                     raise self.error
                 if self._is_over():
                     return
-                async with self._changed:
-                    await self._changed.wait_for(lambda: waiting or self.error is not None or self._is_over())
+                watch.news.clear()
+                await watch.news.wait()
         finally:
-            end()
+            watch.end()
+            self._watches.discard(watch)
 
     def _is_over(self) -> bool:
-        return self._closing or (self._task is not None and self._task.done())
+        return self._closing or self._over
 
     async def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
         """Wait until an event with this transaction id is in the state."""
-        await self._wait(lambda: self._database.has_seen(txid), timeout_s, f"transaction {txid} did not arrive")
-        if not self._database.has_seen(txid):
-            self._check()
+        seen = self._database.has_seen
+        with self._database.expecting(txid):
+            await self._wait(lambda: seen(txid), timeout_s, f"transaction {txid} did not arrive")
+            if not seen(txid):
+                self._check()
 
     @contextlib.asynccontextmanager
     async def transaction(self, timeout_s: float = limits.STATE_TRANSACTION_S) -> AsyncIterator[Transaction]:
@@ -148,13 +181,13 @@ class AsyncStreamDB:
 
         If anything fails they are not shown any more. After a TimeoutError they may still arrive by the stream.
         """
-        self._check()
-        transaction = self._database.begin(uuid.uuid4().hex)
+        transaction = self._begin()
         try:
             yield transaction
-            await self._append(transaction)
-            if transaction.events:
-                await self.await_txid(transaction.txid, timeout_s)
+            with self._database.expecting(transaction.txid):
+                await self._append(transaction)
+                if transaction.events:
+                    await self.await_txid(transaction.txid, timeout_s)
         finally:
             self._database.settle(transaction.txid)
 
@@ -173,18 +206,18 @@ class AsyncStreamDB:
         """
 
         async def act(*args: Any, **options: Any) -> None:
-            self._check()
-            transaction = self._database.begin(uuid.uuid4().hex)
+            transaction = self._begin()
             try:
                 optimistic(transaction, *args, **options)
-                if commit is None:
-                    await self._append(transaction)
-                else:
-                    done = commit(transaction, *args, **options)
-                    if inspect.isawaitable(done):
-                        await done
-                if transaction.events:
-                    await self.await_txid(transaction.txid, timeout_s)
+                with self._database.expecting(transaction.txid):
+                    if commit is None:
+                        await self._append(transaction)
+                    else:
+                        done = commit(transaction, *args, **options)
+                        if inspect.isawaitable(done):
+                            await done
+                    if transaction.events:
+                        await self.await_txid(transaction.txid, timeout_s)
             finally:
                 self._database.settle(transaction.txid)
 
@@ -195,26 +228,34 @@ class AsyncStreamDB:
         path = self._settings.checkpoint
         if path is None:
             raise ValueError("this database has no checkpoint file")
-        data = self._following.checkpoint()
-        if data is None:
+        found = self._following.checkpoint()
+        if found is None:
             return False
+        data, here = found
         await asyncio.to_thread(save, path, data)
+        self._following.saved_at = here
         self._saved_s = self.stream._session.clock()
         return True
 
     async def publish_snapshot(self) -> AsyncStream:
-        """Write the state as a snapshot stream, from which others begin. One that is there already is left alone."""
-        offset, rows = self._following.snapshot_rows()
-        path = self._path()
+        """Write the state of the stream, all its types, as a snapshot from which others begin.
+
+        The stream is read for that, so that values are in it as they were written and not as our schemas have them.
+        A snapshot that is there already is left alone.
+        """
+        offset, path = self._following.snapshot_offset(), self._path()
         if path is None:
             raise ValueError("the stream is not below the client's root, where its snapshots would be")
         snapshot = self.stream._client.stream(snapshot_path(path, offset))
         with contextlib.suppress(StreamNotFoundError):
             if (await snapshot.head()).closed:
                 return snapshot
+        state = RawState()
+        async for batch in self.stream.read(type=EVENTS, until=offset).batches():
+            state.apply(batch.items)
         await snapshot.create()
         async with snapshot.producer("snapshot", auto_claim=True) as producer:
-            for event in snapshot_events(self.definition, rows, offset):
+            for event in state.events(offset):
                 await producer.append(event)
         await snapshot.close()
         return snapshot
@@ -225,8 +266,7 @@ class AsyncStreamDB:
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        async with self._changed:
-            self._changed.notify_all()
+        await self._notify()
         if self._settings.checkpoint is not None:
             await self.save_checkpoint()
 
@@ -252,7 +292,8 @@ class AsyncStreamDB:
                 await self._follow()
         except Exception as error:  # noqa: BLE001  # told to whoever asks next
             await self._fail(error)
-        else:
+        finally:
+            self._over = True
             await self._notify()
 
     async def _follow(self) -> None:
@@ -266,6 +307,8 @@ class AsyncStreamDB:
                 await self._maybe_save()
 
     async def _notify(self) -> None:
+        for watch in self._watches:
+            watch.news.set()
         async with self._changed:
             self._changed.notify_all()
 
@@ -275,10 +318,15 @@ class AsyncStreamDB:
         return start if start is None or start.offset <= (await self.stream.head()).tail_offset else None
 
     async def _maybe_save(self) -> None:
+        """Save a checkpoint if it is time. One that fails is logged and tried again: the state is good without it."""
         if self._settings.checkpoint is None:
             return
         if self.stream._session.clock() - self._saved_s >= self._settings.checkpoint_every_s:
-            await self.save_checkpoint()
+            self._saved_s = self.stream._session.clock()
+            try:
+                await self.save_checkpoint()
+            except OSError as error:
+                log.warning("the checkpoint %s was not saved: %s", self._settings.checkpoint, error)
 
     async def _snapshot(self) -> Start | None:
         """The newest snapshot that is whole, if the server has a list to find it in."""
@@ -292,9 +340,9 @@ class AsyncStreamDB:
                 fold = SnapshotFold(self.definition)
                 async for batch in client.stream(name).read(type=EVENTS).batches():
                     fold.apply(batch.items)
-                rows = fold.rows()
-                if rows is not None:
-                    return Start(offset, rows=rows)
+                texts = fold.texts()
+                if texts is not None:
+                    return Start(offset, texts=texts)
         except HeadwaterError as error:
             if error.retryable:
                 raise
@@ -311,11 +359,20 @@ class AsyncStreamDB:
     async def _fail(self, error: Exception) -> None:
         self.error = error
         await self._notify()
-        if self._settings.on_error is not None and isinstance(error, HeadwaterError):
+        if self._settings.on_error is not None:
             self._settings.on_error(error)
 
+    def _begin(self) -> Transaction:
+        self._check()
+        if self._task is None:
+            raise ClientError("preload the database first: nothing would ever come back through the stream")
+        return self._database.begin(uuid.uuid4().hex)
+
     def _check(self) -> None:
+        """Raise what makes waiting vain."""
         if self.error is not None:
             raise self.error
         if self._closing:
             raise ClientError("the database is closed")
+        if self._is_over():
+            raise ClientError("the stream is not followed any more: it is closed, or `live` is False")

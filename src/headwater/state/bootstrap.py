@@ -1,7 +1,8 @@
 """How a database gets its first state: from a checkpoint of its own, from a snapshot stream, or by reading everything.
 
 The convention for snapshots: the state of the stream at `path` at an offset is the stream `{path}.snapshots/{offset}`.
-Its events are inserts between a snapshot-start and a snapshot-end. It counts once it is closed, and is never changed
+Its events are inserts of every entity of every type, with the values as they are in the stream, between a
+snapshot-start and a snapshot-end. It counts once it is closed, and is never changed
 after that; the newest closed one counts. If it was begun more than once, what follows the last snapshot-start counts.
 """
 
@@ -12,12 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
-from headwater.client.codecs import encode_json
 from headwater.client.flows import StreamInfo
 from headwater.state.definitions import StateDefinition
-from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, StateEvent, control_event
-from headwater.state.materialized import MaterializedState
+from headwater.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, StateEvent, control_event
 
 SNAPSHOTS = ".snapshots/"
 MAGIC = b"headwater checkpoint 1\n"
@@ -28,7 +28,7 @@ class Start(msgspec.Struct, frozen=True):
 
     offset: str
     skip: int = 0
-    rows: dict[str, dict[str, Any]] = {}
+    texts: dict[str, dict[str, bytes]] = {}  # for each collection the JSON of its rows, as it was in the stream
     txids: list[str] = []
 
 
@@ -46,54 +46,80 @@ def newest_first(infos: Iterable[StreamInfo], path: str) -> list[tuple[str, str]
     return [(name, offset) for offset, name in sorted(found, reverse=True) if "/" not in offset]
 
 
-def snapshot_events(
-    definition: StateDefinition, rows: Mapping[str, Mapping[str, Any]], offset: str
-) -> Iterator[StateEvent]:
-    yield control_event("snapshot-start", offset)
-    for name, table in rows.items():
-        for key, value in table.items():
-            yield definition[name].insert(value, key=key)
-    yield control_event("snapshot-end", offset)
+class RawState:
+    """The state of a stream whatever its types are: the JSON of each value, as it was in the stream."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, dict[str, bytes]] = {}
+
+    def apply(self, events: Iterable[ChangeEvent[Any] | ControlEvent | BadEvent]) -> None:
+        for event in events:
+            if isinstance(event, ChangeEvent):
+                self.put(event)
+            elif isinstance(event, ControlEvent) and event.headers.control == "reset":
+                self.texts.clear()
+
+    def put(self, event: ChangeEvent[Any]) -> None:
+        table = self.texts.setdefault(event.type, {})
+        if event.headers.operation == "delete":
+            table.pop(event.key, None)
+        elif event.value is not UNSET:
+            table[event.key] = bytes(event.value)
+
+    def events(self, offset: str) -> Iterator[StateEvent]:
+        """The events of a snapshot of it."""
+        yield control_event("snapshot-start", offset)
+        for name, table in self.texts.items():
+            for key, text in table.items():
+                headers = ChangeHeaders(operation="insert")
+                yield ChangeEvent(type=name, key=key, value=msgspec.Raw(text), headers=headers)
+        yield control_event("snapshot-end", offset)
 
 
 class SnapshotFold:
-    """The rows of a snapshot stream; None if it is not a whole one."""
+    """What a snapshot stream holds; None if it is not a whole one, or a value does not fit its schema.
+
+    Then the value before it counts, if there was a good one, which only the stream itself can tell.
+    """
 
     def __init__(self, definition: StateDefinition) -> None:
         self._definition = definition
-        self._state = MaterializedState()
+        self.state = RawState()
         self._is_open = False
-        self._is_whole = False
+        self.is_whole = False
 
     def apply(self, events: Iterable[ChangeEvent[Any] | ControlEvent | BadEvent]) -> None:
         for event in events:
             if isinstance(event, ControlEvent):
                 self._control(event)
             elif isinstance(event, ChangeEvent) and self._is_open:
-                self._state.apply(event)
+                self.state.put(event)
             else:
-                self._is_open = self._is_whole = False
+                self._is_open = self.is_whole = False
 
     def _control(self, event: ControlEvent) -> None:
         control = event.headers.control
         if control == "snapshot-start":
-            self._state.clear()
-            self._is_open, self._is_whole = True, False
+            self.state.texts.clear()
+            self._is_open, self.is_whole = True, False
         elif control == "snapshot-end":
-            self._is_whole = self._is_open
+            self.is_whole = self._is_open
             self._is_open = False
 
-    def rows(self) -> dict[str, dict[str, Any]] | None:
-        if not self._is_whole:
-            return None
-        rows: dict[str, dict[str, Any]] = {}
-        for name, collection in self._definition.items():
-            try:
-                found = self._state.get_type(collection.type).items()
-                rows[name] = {key: collection.schema.decode(value) for key, value in found}
-            except ValueError:
-                return None
-        return rows
+    def texts(self) -> dict[str, dict[str, bytes]] | None:
+        found = {name: self.state.texts.get(made.type, {}) for name, made in self._definition.items()}
+        return found if self.is_whole and fits(self._definition, found) else None
+
+
+def fits(definition: StateDefinition, texts: Mapping[str, Mapping[str, bytes]]) -> bool:
+    """Whether every value is what its collection's schema says."""
+    try:
+        for name, table in texts.items():
+            for text in table.values():
+                definition[name].schema.decode(text)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 # Checkpoints
@@ -103,18 +129,22 @@ class _Saved(msgspec.Struct):
     url: str
     offset: str
     skip: int
-    rows: dict[str, dict[str, bytes]]
+    collections: dict[str, str]  # their fingerprints
+    texts: dict[str, dict[str, bytes]]
     txids: list[str]
 
 
-def encode_checkpoint(url: str, start: Start) -> bytes:
-    rows = {name: {key: encode_json(value) for key, value in table.items()} for name, table in start.rows.items()}
-    body = msgspec.msgpack.encode(_Saved(url, start.offset, start.skip, rows, start.txids))
+def encode_checkpoint(url: str, definition: StateDefinition, start: Start) -> bytes:
+    saved = _Saved(url, start.offset, start.skip, _fingerprints(definition), start.texts, start.txids)
+    body = msgspec.msgpack.encode(saved)
     return MAGIC + zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def decode_checkpoint(data: bytes, url: str, definition: StateDefinition) -> Start:
-    """What was saved; ValueError if it is damaged, of another stream, or does not fit the schemas any more."""
+    """What was saved; ValueError if it is damaged, of another stream, or of other types and schemas.
+
+    By another schema other events would have been good, which only the stream itself can tell.
+    """
     body = data[len(MAGIC) + 4 :]
     if not data.startswith(MAGIC):
         raise ValueError("it is no checkpoint of this version")
@@ -123,10 +153,12 @@ def decode_checkpoint(data: bytes, url: str, definition: StateDefinition) -> Sta
     saved = msgspec.msgpack.decode(body, type=_Saved)
     if saved.url != url:
         raise ValueError(f"it is of {saved.url}")
-    if set(saved.rows) != set(definition):
-        raise ValueError("it has other collections")
-    rows = {
-        name: {key: definition[name].schema.decode(text) for key, text in table.items()}
-        for name, table in saved.rows.items()
-    }
-    return Start(saved.offset, saved.skip, rows, saved.txids)
+    if saved.collections != _fingerprints(definition):
+        raise ValueError("it is of other collections or schemas")
+    if not fits(definition, saved.texts):
+        raise ValueError("its values do not fit their schemas")
+    return Start(saved.offset, saved.skip, saved.texts, saved.txids)
+
+
+def _fingerprints(definition: StateDefinition) -> dict[str, str]:
+    return {name: collection.fingerprint for name, collection in definition.items()}

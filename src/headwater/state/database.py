@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -99,6 +99,8 @@ class Database:
         self._on_bad_event = on_bad_event
         self._txids: OrderedDict[str, None] = OrderedDict()
         self._txids_kept = txids_kept
+        self._expected: Counter[str] = Counter()
+        self._arrived: set[str] = set()
         self._transactions: dict[str, Transaction] = {}
 
     # The stream
@@ -141,13 +143,12 @@ class Database:
             reason = "no value" if event.value is UNSET else str(error)
             self._bad(BadEvent(_plain(event), f"{event.headers.operation} of {event.type} {event.key!r}: {reason}"))
         else:
-            table.put(event.key, value)
+            table.put(event.key, value, event.value)
 
     def _control(self, event: ControlEvent) -> None:
         self.counts.controls += 1
         control = event.headers.control
         if control == "reset":
-            self.in_snapshot = False
             self.reset()
         elif control == "snapshot-start":
             if self.in_snapshot:
@@ -166,16 +167,31 @@ class Database:
         elif self._on_bad_event == RAISE:
             raise InvalidEventError(event.reason)
 
-    def reset(self, rows: dict[str, dict[str, Any]] | None = None) -> None:
-        """Begin anew, with nothing or with the rows of each collection."""
+    def reset(self, texts: Mapping[str, Mapping[str, bytes]] | None = None) -> None:
+        """Begin anew, with nothing or with the rows of each collection as JSON."""
         with self.lock:
+            self.in_snapshot = False
             for name, table in self.tables.items():
-                table.reset((rows or {}).get(name))
+                table.reset((texts or {}).get(name))
 
     # Transactions
 
     def has_seen(self, txid: str) -> bool:
-        return txid in self._txids
+        return txid in self._txids or txid in self._arrived
+
+    @contextlib.contextmanager
+    def expecting(self, txid: str) -> Iterator[None]:
+        """While someone waits for a transaction it is not forgotten, however many others arrive."""
+        with self.lock:
+            self._expected[txid] += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._expected[txid] -= 1
+                if not self._expected[txid]:
+                    del self._expected[txid]
+                    self._arrived.discard(txid)
 
     @property
     def txids(self) -> list[str]:
@@ -190,6 +206,8 @@ class Database:
         for txid in txids:
             self._txids[txid] = None
             self._txids.move_to_end(txid)
+            if txid in self._expected:
+                self._arrived.add(txid)
             if txid in self._transactions:
                 self.settle(txid)
         while len(self._txids) > self._txids_kept:
@@ -201,6 +219,8 @@ class Database:
 
     def lay(self, transaction: Transaction, table: Table[Any], key: str, value: Any) -> None:
         with self.lock:
+            if self._transactions.get(transaction.txid) is not transaction:
+                raise RuntimeError("the transaction is over: it came back through the stream, or failed")
             table.lay(transaction, key, value)
 
     def settle(self, txid: str) -> None:

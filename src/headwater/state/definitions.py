@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
@@ -10,7 +11,7 @@ from msgspec import UNSET
 
 from headwater.client.codecs import encode_json
 from headwater.state.events import ChangeEvent, ChangeHeaders, Operation
-from headwater.state.schemas import Schema, schema_of
+from headwater.state.schemas import Schema, fingerprint_of, schema_of
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class Collection(Generic[T]):
 
     def delete(
         self,
-        key: str | None = None,
+        key: str | int | None = None,
         *,
         old_value: Any = UNSET,
         txid: str | None = None,
@@ -76,13 +77,15 @@ class Collection(Generic[T]):
         """Delete by key, or by the value that is to go."""
         if old_value is not UNSET:
             self.checked(old_value, "delete, old value")
-        found = self.key_of(old_value) if key is None and old_value is not UNSET else key
+        found = self.key_of(old_value) if key is None and old_value is not UNSET else _key_text(key)
         if not found:
             raise ValueError(f"{self.type} delete: give a key or an old_value with a non-empty {self.key!r}")
         return ChangeEvent(type=self.type, key=found, old_value=old_value, headers=_headers("delete", txid, timestamp))
 
     def checked(self, value: Any, what: str = "value") -> T:
         """The value as the schema has it; ValueError if it does not fit."""
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            raise ValueError(f"{self.type} {what}: give the value itself, not its JSON text")
         try:
             return self.schema.decode(encode_json(value))
         except (ValueError, TypeError) as error:
@@ -91,9 +94,7 @@ class Collection(Generic[T]):
     def key_of(self, value: Any) -> str | None:
         """The primary key in a value as text; None if it has none."""
         found = value.get(self.key) if isinstance(value, Mapping) else getattr(value, self.key, None)
-        if isinstance(found, bool) or not isinstance(found, (str, int)):
-            return None
-        return str(found) or None
+        return _key_text(found)
 
     def _change(
         self,
@@ -107,14 +108,27 @@ class Collection(Generic[T]):
         self.checked(value, operation)
         if old_value is not UNSET:
             self.checked(old_value, f"{operation}, old value")
-        found = key if key is not None else self.key_of(value)
+        found = _key_text(key) if key is not None else self.key_of(value)
         if not found:
             raise ValueError(f"{self.type} {operation}: give a key or a value with a non-empty {self.key!r}")
         headers = _headers(operation, txid, timestamp)
         return ChangeEvent(type=self.type, key=found, value=value, old_value=old_value, headers=headers)
 
+    @property
+    def fingerprint(self) -> str:
+        """What tells this collection from another that would make another state of the same stream."""
+        text = f"{self.type}\n{fingerprint_of(self.schema)}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     def __repr__(self) -> str:
         return f"Collection({self.type!r}, key={self.key!r})"
+
+
+def _key_text(key: Any) -> str | None:
+    """A key as text: numbers are spelled out, nothing else is a key."""
+    if isinstance(key, bool) or not isinstance(key, (str, int)):
+        return None
+    return str(key) or None
 
 
 def _headers(operation: Operation, txid: str | None, timestamp: str | None) -> ChangeHeaders:

@@ -32,6 +32,7 @@ RESERVED = frozenset(
         "counts",
         "definition",
         "error",
+        "events",
         "offset",
         "on_change",
         "preload",
@@ -41,6 +42,7 @@ RESERVED = frozenset(
         "stream",
         "table",
         "transaction",
+        "txid",
         "up_to_date",
     }
 )
@@ -52,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Path | None
     checkpoint_every_s: float
     snapshots: bool
-    on_error: Callable[[HeadwaterError], Any] | None
+    on_error: Callable[[Exception], Any] | None
 
 
 class Following:
@@ -70,13 +72,18 @@ class Following:
         self.skip = 0
         self.up_to_date = False
         self.saved_at: tuple[str, int] | None = None
+        if settings.checkpoint is not None:
+            for table in database.tables.values():
+                table.keep_texts()
 
     def begin(self, start: Start | None) -> None:
         """Take a state to start from, or none."""
-        start = start or Start(BEGINNING)
-        self.database.reset(start.rows)
-        self.database.recall(start.txids)
-        self.offset, self.skip = start.offset, start.skip
+        with self.database.lock:
+            if start is None:
+                start, self.saved_at = Start(BEGINNING), None
+            self.database.reset(start.texts)
+            self.database.recall(start.txids)
+            self.offset, self.skip = start.offset, start.skip
 
     def apply(self, batch: Batch[Any]) -> None:
         """Apply what was read and move on. If a bad event is raised the position is before it."""
@@ -102,34 +109,34 @@ class Following:
     def loaded(self) -> Start | None:
         """What the checkpoint file has, if it can be used."""
         path = self.settings.checkpoint
-        data = load(path) if path is not None else None
-        if data is None:
+        if path is None:
             return None
         try:
+            data = load(path)
+            if data is None:
+                return None
             start = decode_checkpoint(data, self.url, self.definition)
-        except ValueError as error:
+        except (OSError, ValueError, TypeError) as error:
             log.warning("the checkpoint %s is not used: %s", path, error)
             return None
         self.saved_at = (start.offset, start.skip)
         return start
 
-    def checkpoint(self) -> bytes | None:
-        """What to save now; None if that is saved already, or in the middle of a snapshot."""
+    def checkpoint(self) -> tuple[bytes, tuple[str, int]] | None:
+        """What to save now and the position it is of; None if that is saved already, or inside a snapshot."""
         with self.database.lock:
             here = (self.offset, self.skip)
             if here == self.saved_at or self.offset == BEGINNING or self.database.in_snapshot:
                 return None
-            rows = {name: table.confirmed() for name, table in self.database.tables.items()}
-            data = encode_checkpoint(self.url, Start(*here, rows, self.database.txids))
-            self.saved_at = here
-            return data
+            texts = {name: dict(table.texts or {}) for name, table in self.database.tables.items()}
+            start = Start(*here, texts, self.database.txids)
+        return encode_checkpoint(self.url, self.definition, start), here
 
-    def snapshot_rows(self) -> tuple[str, dict[str, dict[str, Any]]]:
-        """The state and the offset it is at, for a snapshot."""
-        with self.database.lock:
-            if self.offset == BEGINNING or self.skip:
-                raise ValueError("a snapshot is of the state at an offset: preload first")
-            return self.offset, {name: table.confirmed() for name, table in self.database.tables.items()}
+    def snapshot_offset(self) -> str:
+        """The offset that a snapshot would be of now."""
+        if self.offset == BEGINNING or self.skip:
+            raise ValueError("a snapshot is of the state at an offset: preload first")
+        return self.offset
 
 
 def settings_of(
@@ -137,7 +144,7 @@ def settings_of(
     checkpoint: str | Path | None,
     checkpoint_every_s: float,
     snapshots: bool,
-    on_error: Callable[[HeadwaterError], Any] | None,
+    on_error: Callable[[Exception], Any] | None,
 ) -> Settings:
     return Settings(
         live=live,

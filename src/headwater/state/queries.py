@@ -79,6 +79,12 @@ class Query(Generic[T]):
         self._found = {key: value for key, value in rows.items() if self._passes(value)}
         self._sorted = None
 
+    def refill(self, rows: Mapping[str, T]) -> None:
+        try:
+            self.fill(rows)
+        except Exception as error:  # noqa: BLE001  # the filter's own
+            self._failure = error
+
     def moved(self, key: str, value: T | None, *, gone: bool) -> None:
         """A row has another value, or none. A filter that fails is told to whoever looks next."""
         try:

@@ -23,8 +23,10 @@ class Schema(Protocol[T_co]):
 
 
 def schema_of(spec: Any) -> Schema[Any]:
-    if isinstance(spec, Schema) and not isinstance(spec, type):
+    if isinstance(spec, (msgspec.json.Decoder, _OwnSchema)):
         return spec
+    if isinstance(spec, Schema) and not isinstance(spec, type):
+        return _ForeignSchema(spec)
     if hasattr(spec, "__pydantic_validator__") and isinstance(spec, type):
         return _PydanticSchema(spec)
     if isinstance(spec, Mapping):
@@ -37,34 +39,70 @@ def schema_of(spec: Any) -> Schema[Any]:
         raise TypeError(f"{spec!r} is no schema: {error}") from None
 
 
+def fingerprint_of(schema: Schema[Any]) -> str:
+    """What tells a schema from another, also after a restart; as well as that can be known."""
+    if isinstance(schema, msgspec.json.Decoder):
+        try:
+            return repr(msgspec.json.schema(schema.type))
+        except TypeError:
+            return repr(schema.type)
+    return schema.fingerprint if isinstance(schema, _OwnSchema) else repr(type(schema))
+
+
 def _is_type(spec: Any) -> bool:
     """Whether it is something like list[int] or a union, which Python can call but not sensibly."""
-    return getattr(spec, "__module__", "") in ("typing", "types") or hasattr(spec, "__origin__")
+    named = getattr(spec, "__module__", "") in ("typing", "types")
+    return named or hasattr(spec, "__origin__") or hasattr(spec, "__supertype__")
 
 
-class _PydanticSchema:
+class _OwnSchema:
+    """A schema that was made here, of a specification that tells it from others."""
+
+    fingerprint: str
+
+    def decode(self, text: bytes | msgspec.Raw, /) -> Any:
+        raise NotImplementedError
+
+
+class _ForeignSchema(_OwnSchema):
+    """Somebody's own, which is promised bytes."""
+
+    def __init__(self, schema: Schema[Any]) -> None:
+        self._schema = schema
+        self.fingerprint = f"{type(schema).__module__}.{type(schema).__qualname__}"
+
+    def decode(self, text: bytes | msgspec.Raw, /) -> Any:
+        return self._schema.decode(bytes(text))
+
+
+class _PydanticSchema(_OwnSchema):
     def __init__(self, model: Any) -> None:
         from pydantic import TypeAdapter  # only who has a model has pydantic
 
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
+        self.fingerprint = repr(self._adapter.json_schema())
 
     def decode(self, text: bytes | msgspec.Raw, /) -> Any:
         return self._adapter.validate_json(bytes(text))
 
 
-class _FunctionSchema:
+class _FunctionSchema(_OwnSchema):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
+        code = getattr(function, "__code__", None)
+        body = "" if code is None else f"{code.co_code.hex()} {code.co_consts!r} {code.co_names!r}"
+        self.fingerprint = f"{getattr(function, '__qualname__', type(function).__qualname__)} {body}"
 
     def decode(self, text: bytes | msgspec.Raw, /) -> Any:
         try:
             return self._function(msgspec.json.decode(text))
-        except (TypeError, KeyError, AttributeError) as error:  # how such functions find that something is missing
+        except Exception as error:  # whatever it raises means that it does not take the value
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-class _JsonSchema:
+class _JsonSchema(_OwnSchema):
     def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.fingerprint = repr(schema)
         try:
             from jsonschema.exceptions import SchemaError
             from jsonschema.validators import validator_for

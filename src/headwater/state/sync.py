@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from headwater.client import Reader, Stream
 from headwater.client.flows import path_of
 from headwater.client.reading import LiveMode
 from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
-from headwater.state.bootstrap import SNAPSHOTS, SnapshotFold, Start, newest_first, snapshot_events, snapshot_path
+from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
 from headwater.state.checkpoints import save
 from headwater.state.database import RAISE, Counts, OnBadEvent, Transaction
 from headwater.state.definitions import Collection, StateDefinition
@@ -24,6 +25,8 @@ from headwater.state.tables import OnChange, Table
 from headwater.types import Producer
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class StreamDB:
@@ -43,7 +46,7 @@ class StreamDB:
         checkpoint_every_s: float = limits.STATE_CHECKPOINT_EVERY_S,
         snapshots: bool = True,
         on_bad_event: OnBadEvent = RAISE,
-        on_error: Callable[[HeadwaterError], Any] | None = None,
+        on_error: Callable[[Exception], Any] | None = None,
         txids_kept: int = limits.STATE_TXIDS_KEPT,
     ) -> None:
         self.stream = stream
@@ -57,6 +60,7 @@ class StreamDB:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._ready = False
+        self._over = False
         self._saved_s = stream._session.clock()
         self.error: Exception | None = None
 
@@ -97,9 +101,10 @@ class StreamDB:
             if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._run, name="headwater-streamdb", daemon=True)
                 self._thread.start()
-            if not self._changed.wait_for(lambda: self._ready or self.error is not None or self._closing, timeout_s):
+            if not self._changed.wait_for(lambda: self._ready or self._closing or self._over, timeout_s):
                 raise TimeoutError(f"not up to date after {timeout_s} s")
-            self._check()
+            if not self._ready or self.error is not None:
+                self._check()
 
     def on_change(self, callback: OnChange) -> Callable[[], None]:
         """Call back for every change of any collection, in the thread that follows; what is returned ends that."""
@@ -107,12 +112,13 @@ class StreamDB:
 
     def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
         """Wait until an event with this transaction id is in the state."""
-        with self._changed:
+        seen = self._database.has_seen
+        with self._changed, self._database.expecting(txid):
             if not self._changed.wait_for(
-                lambda: self._database.has_seen(txid) or self.error is not None or self._closing, timeout_s
+                lambda: seen(txid) or self.error is not None or self._closing or self._is_over(), timeout_s
             ):
                 raise TimeoutError(f"transaction {txid} did not arrive within {timeout_s} s")
-            if not self._database.has_seen(txid):
+            if not seen(txid):
                 self._check()
 
     @contextlib.contextmanager
@@ -121,13 +127,13 @@ class StreamDB:
 
         If anything fails they are not shown any more. After a TimeoutError they may still arrive by the stream.
         """
-        self._check()
-        transaction = self._database.begin(uuid.uuid4().hex)
+        transaction = self._begin()
         try:
             yield transaction
-            self._append(transaction)
-            if transaction.events:
-                self.await_txid(transaction.txid, timeout_s)
+            with self._database.expecting(transaction.txid):
+                self._append(transaction)
+                if transaction.events:
+                    self.await_txid(transaction.txid, timeout_s)
         finally:
             self._database.settle(transaction.txid)
 
@@ -146,16 +152,16 @@ class StreamDB:
         """
 
         def act(*args: Any, **options: Any) -> None:
-            self._check()
-            transaction = self._database.begin(uuid.uuid4().hex)
+            transaction = self._begin()
             try:
                 optimistic(transaction, *args, **options)
-                if commit is None:
-                    self._append(transaction)
-                else:
-                    commit(transaction, *args, **options)
-                if transaction.events:
-                    self.await_txid(transaction.txid, timeout_s)
+                with self._database.expecting(transaction.txid):
+                    if commit is None:
+                        self._append(transaction)
+                    else:
+                        commit(transaction, *args, **options)
+                    if transaction.events:
+                        self.await_txid(transaction.txid, timeout_s)
             finally:
                 self._database.settle(transaction.txid)
 
@@ -166,26 +172,34 @@ class StreamDB:
         path = self._settings.checkpoint
         if path is None:
             raise ValueError("this database has no checkpoint file")
-        data = self._following.checkpoint()
-        if data is None:
+        found = self._following.checkpoint()
+        if found is None:
             return False
+        data, here = found
         save(path, data)
+        self._following.saved_at = here
         self._saved_s = self.stream._session.clock()
         return True
 
     def publish_snapshot(self) -> Stream:
-        """Write the state as a snapshot stream, from which others begin. One that is there already is left alone."""
-        offset, rows = self._following.snapshot_rows()
-        path = self._path()
+        """Write the state of the stream, all its types, as a snapshot from which others begin.
+
+        The stream is read for that, so that values are in it as they were written and not as our schemas have them.
+        A snapshot that is there already is left alone.
+        """
+        offset, path = self._following.snapshot_offset(), self._path()
         if path is None:
             raise ValueError("the stream is not below the client's root, where its snapshots would be")
         snapshot = self.stream._client.stream(snapshot_path(path, offset))
         with contextlib.suppress(StreamNotFoundError):
             if (snapshot.head()).closed:
                 return snapshot
+        state = RawState()
+        for batch in self.stream.read(type=EVENTS, until=offset).batches():
+            state.apply(batch.items)
         snapshot.create()
         with snapshot.producer("snapshot", auto_claim=True) as producer:
-            for event in snapshot_events(self.definition, rows, offset):
+            for event in state.events(offset):
                 producer.append(event)
         snapshot.close()
         return snapshot
@@ -225,6 +239,13 @@ class StreamDB:
                 self._follow()
         except Exception as error:  # noqa: BLE001  # told to whoever asks next
             self._fail(error)
+        finally:
+            with self._changed:
+                self._over = True
+                self._changed.notify_all()
+
+    def _is_over(self) -> bool:
+        return self._over
 
     def _follow(self) -> None:
         following = self._following
@@ -246,10 +267,15 @@ class StreamDB:
         return start if start is None or start.offset <= self.stream.head().tail_offset else None
 
     def _maybe_save(self) -> None:
+        """Save a checkpoint if it is time. One that fails is logged and tried again: the state is good without it."""
         if self._settings.checkpoint is None:
             return
         if self.stream._session.clock() - self._saved_s >= self._settings.checkpoint_every_s:
-            self.save_checkpoint()
+            self._saved_s = self.stream._session.clock()
+            try:
+                self.save_checkpoint()
+            except OSError as error:
+                log.warning("the checkpoint %s was not saved: %s", self._settings.checkpoint, error)
 
     def _snapshot(self) -> Start | None:
         """The newest snapshot that is whole, if the server has a list to find it in."""
@@ -262,9 +288,9 @@ class StreamDB:
                 fold = SnapshotFold(self.definition)
                 for batch in client.stream(name).read(type=EVENTS).batches():
                     fold.apply(batch.items)
-                rows = fold.rows()
-                if rows is not None:
-                    return Start(offset, rows=rows)
+                texts = fold.texts()
+                if texts is not None:
+                    return Start(offset, texts=texts)
         except HeadwaterError as error:
             if error.retryable:
                 raise
@@ -282,11 +308,20 @@ class StreamDB:
         with self._changed:
             self.error = error
             self._changed.notify_all()
-        if self._settings.on_error is not None and isinstance(error, HeadwaterError):
+        if self._settings.on_error is not None:
             self._settings.on_error(error)
 
+    def _begin(self) -> Transaction:
+        self._check()
+        if self._thread is None:
+            raise ClientError("preload the database first: nothing would ever come back through the stream")
+        return self._database.begin(uuid.uuid4().hex)
+
     def _check(self) -> None:
+        """Raise what makes waiting vain."""
         if self.error is not None:
             raise self.error
         if self._closing:
             raise ClientError("the database is closed")
+        if self._is_over():
+            raise ClientError("the stream is not followed any more: it is closed, or `live` is False")

@@ -23,6 +23,7 @@ class _Gone:
 
 
 GONE = _Gone()
+_UNHASHABLE = _Gone()
 
 
 class Change(msgspec.Struct, Generic[T], frozen=True):
@@ -51,6 +52,7 @@ class Table(Mapping[str, T]):
         self.decode = definition.schema.decode
         self._lock = lock
         self._rows: dict[str, T] = {}
+        self.texts: dict[str, bytes] | None = None
         self._overlay: dict[str, list[tuple[object, T | _Gone]]] = {}
         self._indexes: dict[str, dict[Any, dict[str, None]]] = {field: {} for field in definition.indexes}
         self._watchers: list[OnChange] = []
@@ -75,9 +77,8 @@ class Table(Mapping[str, T]):
         return isinstance(key, str) and not isinstance(self._shown(key), _Gone)
 
     def _shown(self, key: str) -> T | _Gone:
-        if self._overlay and key in self._overlay:
-            return self._overlay[key][-1][1]
-        return self._rows.get(key, GONE)
+        laid = self._overlay.get(key)  # looked up once: another thread may lift it meanwhile
+        return laid[-1][1] if laid else self._rows.get(key, GONE)
 
     def _pairs(self) -> list[tuple[str, T]]:
         """All keys and values as they are shown, at one moment."""
@@ -139,8 +140,17 @@ class Table(Mapping[str, T]):
 
     # Writing, by the database alone
 
-    def put(self, key: str, value: T | _Gone) -> None:
+    def keep_texts(self) -> None:
+        """Remember the JSON of every row as it was in the stream: what a checkpoint saves."""
+        self.texts = {}
+
+    def put(self, key: str, value: T | _Gone, text: Any = None) -> None:
         """What the stream says of a key."""
+        if self.texts is not None:
+            if value is GONE:
+                self.texts.pop(key, None)
+            else:
+                self.texts[key] = bytes(text)
         watched = self._is_watched or self._overlay
         before = self._shown(key) if watched else GONE
         if value is GONE:
@@ -157,7 +167,7 @@ class Table(Mapping[str, T]):
     def lay(self, transaction: object, key: str, value: T | _Gone) -> None:
         """Show a value until the transaction is settled."""
         before = self._shown(key)
-        self._overlay.setdefault(key, []).append((transaction, value))
+        self._overlay[key] = [*self._overlay.get(key, ()), (transaction, value)]
         self._moved(key, before, optimistic=True)
 
     def lift(self, transaction: object) -> None:
@@ -171,16 +181,18 @@ class Table(Mapping[str, T]):
                 del self._overlay[key]
             self._moved(key, before, optimistic=bool(left))
 
-    def reset(self, rows: dict[str, T] | None = None) -> None:
-        """Begin anew with other rows; what is laid over them stays."""
-        self._rows = dict(rows or {})
+    def reset(self, texts: Mapping[str, bytes] | None = None) -> None:
+        """Begin anew with other rows, given as JSON; what is laid over them stays."""
+        self._rows = {key: self.decode(text) for key, text in (texts or {}).items()}
+        if self.texts is not None:
+            self.texts = dict(texts or {})
         for index in self._indexes.values():
             index.clear()
         shown = self.rows()
         for key, value in shown.items():
             self._reindex(key, GONE, value)
         for query in self._queries:
-            query.fill(shown)
+            query.refill(shown)
         self._tell(Change(self.name, "reset"))
         if self._watchers:
             for key, value in shown.items():
@@ -236,8 +248,9 @@ def _matches(value: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def _hashable(value: Any) -> Any:
+    """What an index files a value under; all that cannot be hashed together, to be told apart by comparing."""
     try:
         hash(value)
     except TypeError:
-        return ("json", msgspec.json.encode(value))
+        return _UNHASHABLE
     return value

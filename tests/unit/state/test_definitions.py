@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NewType, TypedDict
 
 import msgspec
 import pydantic
@@ -110,3 +111,29 @@ def test_what_is_no_schema_is_refused() -> None:
             Collection("x", wrong)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="empty"):
         Collection("", int)
+
+
+def test_keys_are_text_and_values_are_values() -> None:
+    things = Collection("thing", Any)  # type: ignore[var-annotated]
+    assert things.delete(7).key == "7"
+    assert things.insert(1, key=7).key == "7"  # type: ignore[arg-type]
+    for wrong in (True, 1.5, b"7", []):
+        with pytest.raises(ValueError, match="key"):
+            things.delete(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not its JSON text"):
+        things.insert(b'{"id":"1"}', key="1")
+
+
+def test_schemas_that_look_like_functions_and_are_none() -> None:
+    strict = schema_of(NewType("Id", int))
+    assert strict.decode(b"7") == 7
+    with pytest.raises(ValueError, match="int"):
+        strict.decode(b'"x"')
+
+    class Loads:
+        def decode(self, text: Any) -> Any:
+            return json.loads(text)
+
+    assert schema_of(Loads()).decode(msgspec.Raw(b"[1]")) == [1]
+    with pytest.raises(ValueError, match="IndexError"):
+        schema_of(lambda value: value[0]).decode(b"[]")

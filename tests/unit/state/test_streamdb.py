@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from bench.servers import Server
 
+from headwater import limits
 from headwater.client import AsyncClient, Client, Stream
 from headwater.errors import ClientError, InvalidEventError, NetworkError, StreamClosedError, StreamNotFoundError
 from headwater.state import AsyncStreamDB, BadEvent, Collection, Transaction, control_event, define_state
@@ -138,7 +139,7 @@ def test_a_transaction_that_fails_is_rolled_back(stream: Stream) -> None:
                 transaction.users.delete("1")
                 assert names(db) == {}
 
-        with pytest.raises(StreamClosedError):
+        with pytest.raises((StreamClosedError, ClientError)):  # refused by the server, or by us if we know already
             change()
         assert names(db) == {"1": "Ann"}
 
@@ -329,3 +330,80 @@ def test_following_goes_on_through_a_bad_network(server: Server) -> None:
                 stream.append(users.insert(User(str(number), "x")))
                 eventually(lambda number=number: str(number) in db.users)
     assert all(isinstance(report.error, NetworkError) for report in reports)
+
+
+def test_changes_shows_what_is_optimistic_at_once_and_bounds_what_waits(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STATE_CHANGES_WAITING_MAX", 3)
+
+    async def main() -> None:
+        async with AsyncClient(f"http://{server.host}:{server.port}") as client:
+            stream = client.stream(f"changes/{uuid.uuid4().hex}")
+            await stream.create()
+            async with AsyncStreamDB(stream, STATE) as db:
+                await db.preload(10)
+                seen = db.changes("users")
+
+                async def change_and_fail() -> None:
+                    async with db.transaction() as transaction:
+                        transaction.users.insert(User("1", "Ann"))
+                        shown = await asyncio.wait_for(anext(seen), 1)
+                        assert (shown.operation, shown.optimistic) == ("insert", True)
+                        _ = 1 // 0
+
+                with pytest.raises(ZeroDivisionError):
+                    await change_and_fail()
+                assert (await asyncio.wait_for(anext(seen), 1)).operation == "delete"
+                await stream.append_many([users.insert(User(str(n), "x")) for n in range(9)])
+                for _ in range(100):
+                    await asyncio.sleep(0.01)
+                    if len(db.users) == 9:
+                        break
+                with pytest.raises(ClientError, match="waiting"):
+                    await anext(seen)
+
+    asyncio.run(main())
+
+
+def test_a_checkpoint_that_cannot_be_saved_does_not_stop_the_state(
+    stream: Stream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    db = database_of(stream, STATE, checkpoint=tmp_path / "file" / "state", checkpoint_every_s=0)
+    db.preload(10)
+    for number in range(3):
+        stream.append(users.insert(User(str(number), "x")))
+    eventually(lambda: len(db.users) == 3)
+    assert db.error is None
+    assert "was not saved" in caplog.text
+    with pytest.raises(OSError, match="file"):
+        db.close()
+
+
+def test_a_transaction_where_nothing_can_come_back_is_refused(stream: Stream) -> None:
+    with database_of(stream, STATE, live=False) as db:
+        with pytest.raises(ClientError, match="preload"), db.transaction():
+            pass
+        db.preload(10)
+        eventually(db._is_over)
+        with pytest.raises(ClientError, match="not followed"), db.transaction():
+            pass
+        with pytest.raises(ClientError, match="not followed"):
+            db.await_txid("t", 10)
+
+
+def test_a_snapshot_has_every_type_and_the_values_as_written(client: Client, stream: Stream) -> None:
+    class Bare(msgspec.Struct):
+        id: str
+
+    stream.append(users.insert(User("1", "Ann", "blue")))
+    stream.append(STATE.counters.insert(7, key="n"))
+    with database_of(stream, define_state({"users": Collection("user", Bare)})) as db:
+        db.preload(10)
+        db.publish_snapshot()
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        assert db.counts.events == 0
+        assert db.users["1"] == User("1", "Ann", "blue")
+        assert db.counters["n"] == 7

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from typing import Any
 
 import msgspec
@@ -172,3 +174,70 @@ def test_types_without_a_collection_are_counted_and_left_alone() -> None:
     apply(db, {"type": "other", "key": "1", "value": 1, "headers": {"operation": "insert", "txid": "t"}})
     assert (db.counts.ignored, db.has_seen("t")) == (1, True)
     assert json.dumps(db.txids) == '["t"]'
+
+
+def test_what_cannot_be_hashed_can_be_indexed() -> None:
+    db = Database(define_state({"things": Collection("thing", dict, indexes=("a",))}), txids_kept=3)
+    values = [{"x": 1, "y": 2}, [1], 1, None, "1"]
+    apply(
+        db,
+        *(
+            {"type": "thing", "key": str(n), "value": {"a": v}, "headers": {"operation": "insert"}}
+            for n, v in enumerate(values)
+        ),
+    )
+    for number, value in enumerate(values):
+        assert list(db.tables["things"].by(a=value)) == [str(number)]
+    assert list(db.tables["things"].by(a={"y": 2, "x": 1})) == ["0"]
+
+
+def test_a_transaction_that_is_over_shows_nothing_more() -> None:
+    db = database()
+    transaction = db.begin("t1")
+    transaction.items.insert({"id": "1", "team": "a", "score": 1})
+    apply(db, put("1", "a", 1, txid="t1"))
+    with pytest.raises(RuntimeError, match="over"):
+        transaction.items.insert({"id": "2", "team": "a", "score": 1})
+    assert list(db.tables["items"]) == ["1"]
+
+
+def test_what_is_waited_for_is_not_forgotten() -> None:
+    db = database()
+    with db.expecting("t0"):
+        apply(db, *(put("1", txid=f"t{number}") for number in range(100)))
+        assert db.has_seen("t0")
+    assert not db.has_seen("t0")
+
+
+def test_a_filter_that_fails_at_a_reset_is_told_to_who_looks() -> None:
+    db = database()
+    query = db.tables["items"].query(lambda item: 1 // item.score)
+    db.reset({"items": {"1": b'{"id":"1","team":"a","score":0}'}})
+    assert list(db.tables["items"]) == ["1"]
+    with pytest.raises(ZeroDivisionError):
+        query.values()
+
+
+def test_reading_while_others_lay_and_lift() -> None:
+    db = Database(define_state({"items": Collection("item", Item)}), txids_kept=3, lock=threading.RLock())
+    apply(db, put("1"))
+    table = db.tables["items"]
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            db.begin("t").items.update({"id": "1", "team": "b", "score": 1})
+            db.settle("t")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20_000):
+            assert table["1"].id == "1"
+            assert "1" in table
+    finally:
+        stop.set()
+        writer.join()
+        sys.setswitchinterval(interval)
