@@ -21,8 +21,9 @@ $(NODE_DIR)/node_modules/.stamp: $(NODE_DIR)/package-lock.json | $(VENV)/setup.s
 	cd $(NODE_DIR) && PATH="$$PATH:$(CURDIR)/$(BIN)" npm install --no-save --no-audit --no-fund --loglevel=error
 	touch $@
 
+# Options go through: make run ARGS="--port 4500"
 run: setup
-	$(BIN)/headwater serve
+	$(BIN)/headwater serve $(ARGS)
 
 test: setup $(NODE_DIR)/node_modules/.stamp
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m pytest
