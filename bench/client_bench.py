@@ -31,8 +31,8 @@ def run_client(bench: Bench) -> None:
             if hasattr(durable_streams, "IdempotentProducer")
             else "batched appends: no producer released"
         )
-        _compare(bench, server, "producer", "produce", PRODUCERS, {OFFICIAL: how})
-        _compare(bench, server, "catch-up", "read", READERS, {})
+        _compare(bench, server, "producer, server in memory", "produce", PRODUCERS, {OFFICIAL: how})
+        _compare(bench, server, "catch-up, server in memory", "read", READERS, {})
 
 
 def _compare(

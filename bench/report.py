@@ -66,11 +66,10 @@ def plot(name: str, rows: list[Row], machine: dict[str, str], path: Path) -> Non
     columns = 3
     lines = -(-len(groups) // columns)
     figure, axes = pyplot.subplots(lines, columns, figsize=(15, 2.1 * lines + 1.2), squeeze=False)
-    colours = {"headwater": "#1f6f8b", "headwater in memory": "#7fb3c8", "node in memory": "#b5a36a"}
     for axis, (title, group) in zip(axes.flat, groups.items(), strict=False):
         names = [row.bench if row.panel else row.server for row in group]
         values = [row.value for row in group]
-        bars = axis.barh(names, values, color=[colours.get(row.server, "#c9764f") for row in group])
+        bars = axis.barh(names, values, color=[_colour(row.server) for row in group])
         axis.bar_label(bars, labels=[_label(row) for row in group], padding=3, fontsize=8)
         axis.set_title(title, fontsize=9, loc="left")
         axis.set_xlim(0, max(values) * 1.35)
@@ -86,6 +85,12 @@ def plot(name: str, rows: list[Row], machine: dict[str, str], path: Path) -> Non
     figure.tight_layout(rect=(0, 0.03, 1, 0.97))
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+
+
+def _colour(server: str) -> str:
+    if server == "headwater":
+        return "#1f6f8b"
+    return "#7fb3c8" if server.startswith("headwater") else {"node in memory": "#b5a36a"}.get(server, "#c9764f")
 
 
 def _label(row: Row) -> str:

@@ -67,18 +67,18 @@ def _append_given(stream: Stream, messages: list[str]) -> tuple[int, int, str]:
 
 
 def _append_file(stream: Stream, name: str, kind: ContentKind) -> tuple[int, int, str]:
-    count = size = 0
+    count = size = read = 0
     with _opened(name) as source, stream.producer() as producer:
         total = os.fstat(source.fileno()).st_size if name != "-" else None
         with meter("appending", total) as update:
-            for number, piece in _pieces(source, kind):
+            for number, piece, piece_bytes in _pieces(source, kind):
                 try:
                     producer.append(piece)
                 except ValueError as error:
                     producer.close()
                     leave(f"{name}, line {number}: {error}\nWhat precedes it was appended ({count:,}).")
-                count, size = count + 1, size + len(piece)
-                update(size, None)
+                count, size, read = count + 1, size + len(piece), read + piece_bytes
+                update(read, None)
             producer.flush()
     return count, size, stream.head().tail_offset
 
@@ -92,13 +92,13 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         yield source
 
 
-def _pieces(source: BinaryIO, kind: ContentKind) -> Iterator[tuple[int, bytes]]:
-    """Lines of JSON with their numbers, or whatever has arrived of anything else."""
+def _pieces(source: BinaryIO, kind: ContentKind) -> Iterator[tuple[int, bytes, int]]:
+    """Lines of JSON with their numbers, or whatever has arrived of anything else; and the bytes that took."""
     if kind is ContentKind.JSON:
         for number, line in enumerate(source, start=1):
             if text := line.strip():
-                yield number, text
+                yield number, text, len(line)
         return
     read = getattr(source, "read1", source.read)
     while chunk := read(CHUNK_BYTES):
-        yield 1, chunk
+        yield 1, chunk, len(chunk)

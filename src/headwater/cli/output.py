@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, Te
 from rich.table import Table
 
 PROGRESS_AFTER_S = 1.0
-PLAIN_WIDTH = 10_000
+UNBROKEN_WIDTH = 10_000
 
 
 def print_json(value: Any) -> None:
@@ -23,13 +23,13 @@ def print_json(value: Any) -> None:
 
 
 def print_table(rows: list[dict[str, Any]], columns: list[str]) -> None:
-    """A table with colours on a terminal; plain, unbroken lines anywhere else."""
+    """A table with colours on a terminal. Its lines are never cut: what is too long for a terminal it wraps itself."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
-    Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    Console(highlight=False, width=UNBROKEN_WIDTH).print(table)
 
 
 def _cell(value: Any) -> str:
