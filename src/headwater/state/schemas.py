@@ -8,6 +8,7 @@ model; of a JSON Schema; or of a function that takes the plain value and returns
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -55,13 +56,13 @@ def _is_type(spec: Any) -> bool:
     return named or hasattr(spec, "__origin__") or hasattr(spec, "__supertype__")
 
 
-class _OwnSchema:
+class _OwnSchema(ABC):
     """A schema that was made here, of a specification that tells it from others."""
 
     fingerprint: str
 
-    def decode(self, text: bytes | msgspec.Raw, /) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def decode(self, text: bytes | msgspec.Raw, /) -> Any: ...
 
 
 class _ForeignSchema(_OwnSchema):
