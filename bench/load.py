@@ -13,11 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from bench.servers import Server
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
+from headwater.client.load import percentile
 
 
 def request(method: str, server: Server, path: str, body: bytes = b"", headers: str = "") -> bytes:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import uvloop
 
-from bench.load import call, percentile
+from bench.load import call
 from bench.machine import describe_machine
 from bench.servers import headwater
+from headwater.client.load import percentile
 from headwater.engine.opening import open_store
 from headwater.limits import Limits
 from headwater.protocol.stream import evolve

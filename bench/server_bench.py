@@ -18,12 +18,12 @@ from bench.load import (
     create_streams,
     delivery_load,
     follow,
-    percentile,
     read_all,
     read_forever,
 )
 from bench.report import Row
 from bench.servers import Server, headwater, reference
+from headwater.client.load import percentile
 
 BODY = b'{"pad":"' + b"x" * 90 + b'"}'
 SUBSCRIBERS = ((1, 200), (100, 100), (1_000, 40))

@@ -35,7 +35,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 def percentile(values: list[float], share: float) -> float:
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
 
 
 class _Writer(asyncio.Protocol):
