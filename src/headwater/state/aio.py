@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from headwater import limits
 from headwater.client import AsyncStream
@@ -20,13 +20,11 @@ from headwater.client.reading import LiveMode
 from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
 from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
 from headwater.state.checkpoints import save
-from headwater.state.database import RAISE, Counts, OnBadEvent, Transaction
-from headwater.state.definitions import Collection, StateDefinition
-from headwater.state.following import EVENTS, Following, database_of, settings_of
-from headwater.state.tables import Change, OnChange, Table
+from headwater.state.database import RAISE, OnBadEvent, Transaction
+from headwater.state.definitions import StateDefinition
+from headwater.state.following import EVENTS, FollowedState, Following, database_of, settings_of
+from headwater.state.tables import Change, OnChange
 from headwater.types import Producer
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +50,7 @@ class _Watch:
         self.news.set()
 
 
-class AsyncStreamDB:
+class AsyncStreamDB(FollowedState):
     """The current state of a stream of state events: collections as mappings that stay current.
 
     `preload` reads up to the end of the stream, from the checkpoint file or from a snapshot if there is one, and from
@@ -85,38 +83,7 @@ class AsyncStreamDB:
         self._over = False
         self._watches: set[_Watch] = set()
         self._saved_s = stream._session.clock()
-        self.error: Exception | None = None
-
-    def __getattr__(self, name: str) -> Table[Any]:
-        try:
-            return self.__dict__["_database"].tables[name]  # type: ignore[no-any-return]
-        except KeyError:
-            raise AttributeError(f"no collection is called {name!r}") from None
-
-    def table(self, collection: Collection[T]) -> Table[T]:
-        """A collection by its definition, which a type checker can follow."""
-        for table in self._database.tables.values():
-            if table.definition is collection:
-                return table
-        raise KeyError(f"{collection!r} is not a part of this state")
-
-    @property
-    def offset(self) -> str:
-        """All before it, and `skip` events after it, are in the state."""
-        return self._following.offset
-
-    @property
-    def skip(self) -> int:
-        return self._following.skip
-
-    @property
-    def up_to_date(self) -> bool:
-        """Whether the state was that of the end of the stream when something last arrived."""
-        return self._following.up_to_date
-
-    @property
-    def counts(self) -> Counts:
-        return self._database.counts
+        self.error = None
 
     async def preload(self, timeout_s: float | None = None) -> None:
         """Wait until the state is that of the end of the stream. What went wrong is raised here."""
@@ -367,12 +334,3 @@ class AsyncStreamDB:
         if self._task is None:
             raise ClientError("preload the database first: nothing would ever come back through the stream")
         return self._database.begin(uuid.uuid4().hex)
-
-    def _check(self) -> None:
-        """Raise what makes waiting vain."""
-        if self.error is not None:
-            raise self.error
-        if self._closing:
-            raise ClientError("the database is closed")
-        if self._is_over():
-            raise ClientError("the stream is not followed any more: it is closed, or `live` is False")

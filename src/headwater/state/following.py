@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from headwater.client.effects import Batch
 from headwater.client.reading import LiveMode
-from headwater.errors import HeadwaterError, InvalidEventError, InvalidOffsetError, OffsetGoneError
+from headwater.errors import ClientError, HeadwaterError, InvalidEventError, InvalidOffsetError, OffsetGoneError
 from headwater.protocol.offsets import BEGINNING
 from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoint
 from headwater.state.checkpoints import load
-from headwater.state.database import Database, OnBadEvent
-from headwater.state.definitions import StateDefinition
+from headwater.state.database import Counts, Database, OnBadEvent
+from headwater.state.definitions import Collection, StateDefinition
 from headwater.state.events import EventDecoder
+from headwater.state.tables import Table
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +140,56 @@ class Following:
         if self.offset == BEGINNING or self.skip:
             raise ValueError("a snapshot is of the state at an offset: preload first")
         return self.offset
+
+
+class FollowedState:
+    """What both kinds of StreamDB show of the state, however they follow the stream."""
+
+    error: Exception | None
+    _database: Database
+    _following: Following
+    _closing: bool
+    _over: bool
+
+    def __getattr__(self, name: str) -> Table[Any]:
+        try:
+            return self.__dict__["_database"].tables[name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"no collection is called {name!r}") from None
+
+    def table(self, collection: Collection[T]) -> Table[T]:
+        """A collection by its definition, which a type checker can follow."""
+        for table in self._database.tables.values():
+            if table.definition is collection:
+                return table
+        raise KeyError(f"{collection!r} is not a part of this state")
+
+    @property
+    def offset(self) -> str:
+        """All before it, and `skip` events after it, are in the state."""
+        return self._following.offset
+
+    @property
+    def skip(self) -> int:
+        return self._following.skip
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether the state was that of the end of the stream when something last arrived."""
+        return self._following.up_to_date
+
+    @property
+    def counts(self) -> Counts:
+        return self._database.counts
+
+    def _check(self) -> None:
+        """Raise what makes waiting vain."""
+        if self.error is not None:
+            raise self.error
+        if self._closing:
+            raise ClientError("the database is closed")
+        if self._over:
+            raise ClientError("the stream is not followed any more: it is closed, or `live` is False")
 
 
 def settings_of(
