@@ -25,6 +25,7 @@ TTL_S_MAX = 100 * 366 * 86_400
 FORK_DEPTH_MAX = 128
 LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100
+SPLITS_MAX = 10_000
 
 # The client's bounds; a caller may choose otherwise for a producer.
 PRODUCER_BATCH_BYTES = 1024 * 1024

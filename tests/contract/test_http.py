@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import threading
 import time
@@ -296,3 +297,66 @@ def test_a_body_over_the_limit(client: httpx.Client, path: str) -> None:
     response = client.post(path, headers=TEXT, content=b"x" * (16 * 1024 * 1024 + 1))
     assert (response.status_code, problem(response)) == (413, "body-too-large")
     assert client.get(path).content == b""
+
+
+def test_the_splits_of_a_range(client: httpx.Client, path: str) -> None:
+    name = path.lstrip("/")
+    client.put(path, headers=JSON)
+    for number in range(100):
+        client.post(path, headers=JSON, content=b'{"n": %d}' % number)
+    [tail] = [next_offset(client.head(path))]
+    whole = client.get("/__ds/splits", params={"path": name, "parts": 4}).json()
+    assert whole["until"] == tail
+    assert len(whole["splits"]) == 3
+    assert sorted(whole["splits"]) == whole["splits"]
+    edges = [whole["offset"], *whole["splits"], tail]
+    parts = [
+        client.get(path, params={"offset": start, "until": end}).json() for start, end in itertools.pairwise(edges)
+    ]
+    assert [message["n"] for part in parts for message in part] == list(range(100))
+    assert {len(part) for part in parts} <= {24, 25, 26}
+
+    few = client.get("/__ds/splits", params={"path": name, "offset": edges[1], "bytes": 50, "limit": 2}).json()
+    assert len(few["splits"]) == 2
+    some = client.get(path, params={"offset": edges[1], "until": few["splits"][0]})
+    assert len(some.json()) == 5  # of 10 bytes each, as stored
+    tiny = client.get("/__ds/splits", params={"path": name, "bytes": 1, "until": edges[1]}).json()
+    assert len(tiny["splits"]) == len(parts[0]) - 1  # a record is never cut
+    assert client.get("/__ds/splits", params={"path": name, "offset": tail, "parts": 9}).json()["splits"] == []
+    assert client.get("/__ds/splits", params={"path": name, "parts": 10000}).json()["splits"][:2] == tiny["splits"][:2]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ({}, 400),
+        ({"parts": 2, "bytes": 2}, 400),
+        ({"parts": 0}, 400),
+        ({"parts": 2, "limit": 10**9}, 400),
+        ({"parts": 2, "path": "no such"}, 404),
+        ({"parts": 2, "path": "a//b"}, 400),
+        ({"parts": 2, "offset": "0000000000000001_0000000000000000"}, 410),
+        ({"parts": 2, "offset": "x"}, 400),
+    ],
+)
+def test_splits_that_cannot_be(client: httpx.Client, path: str, query: dict[str, str], status: int) -> None:
+    client.put(path, headers=JSON, content=b"[1,2]")
+    assert client.get("/__ds/splits", params={"path": path.lstrip("/"), **query}).status_code == status
+
+
+def test_the_splits_of_a_fork(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=JSON)
+    for number in range(10):
+        client.post(path, headers=JSON, content=b"%d" % number)
+    fork = {"stream-forked-from": client.base_url.path.rstrip("/") + path}
+    client.put(f"{path}-fork", headers=fork)
+    for number in range(10, 20):
+        client.post(f"{path}-fork", headers=JSON, content=b"%d" % number)
+    found = client.get("/__ds/splits", params={"path": f"{path}-fork".lstrip("/"), "parts": 5}).json()
+    edges = ["-1", *found["splits"], found["until"]]
+    parts = [
+        client.get(f"{path}-fork", params={"offset": start, "until": end}).json()
+        for start, end in itertools.pairwise(edges)
+    ]
+    assert [number for part in parts for number in part] == list(range(20))
+    assert len(parts) == 5

@@ -240,3 +240,16 @@ def test_pages_skip_what_was_deleted_and_nothing_else(run: Run) -> None:
         assert seen == ["a2", "a3", "a4", "a5", "z0", "z1"]
 
     run(body)
+
+
+def test_the_boundary_before_a_position(run: Callable[[Callable[[Bench], Awaitable[None]]], None]) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a", b"12345"),))
+        for data in (b"678", b"9", b"0123456789"):
+            await bench.commit(bench.append(1, 1000, data))
+        found = [await bench.store.boundary(1, position) for position in range(20)]
+        assert found == [0] * 5 + [5] * 3 + [8] + [9] * 10 + [19]
+        with pytest.raises(LookupError):
+            await bench.store.boundary(2, 0)
+
+    run(body)

@@ -34,7 +34,7 @@ from headwater.client.effects import (
     Send,
     Sleep,
 )
-from headwater.client.flows import Appended, StreamInfo
+from headwater.client.flows import Appended, Splits, StreamInfo
 from headwater.client.outbox import (
     Identity,
     News,
@@ -263,6 +263,29 @@ class AsyncStream:
         info = await self._client._run(flows.head(self._session, self.url))
         self.content_type = info.content_type
         return info
+
+    async def splits(
+        self,
+        *,
+        offset: str = BEGINNING,
+        until: str | None = None,
+        parts: int | None = None,
+        part_bytes: int | None = None,
+        limit: int | None = None,
+    ) -> Splits:
+        """Where to cut a range for several readers: into `parts` of about equal size, or into parts of at most
+        `part_bytes`. An extension of Headwater's; another server answers with an error."""
+        return await self._client._run(
+            flows.splits(
+                self._session,
+                self.url,
+                offset=offset,
+                until=until,
+                parts=parts,
+                part_bytes=part_bytes,
+                limit=limit,
+            )
+        )
 
     async def append(
         self,

@@ -38,6 +38,15 @@ class Appended(msgspec.Struct, frozen=True):
     duplicate: bool = False
 
 
+class Splits(msgspec.Struct, frozen=True):
+    """Places in a range of a stream where a read may begin or end, and how many bytes the range has."""
+
+    offset: str
+    until: str
+    bytes: int
+    splits: list[str]
+
+
 class StreamPage(msgspec.Struct):
     streams: list[StreamInfo]
     next_after: str | None = None
@@ -168,6 +177,29 @@ def list_page(session: Session, prefix: str, after: str | None, limit: int) -> F
         return msgspec.json.decode(reply.body, type=StreamPage)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"this server has no list of streams: {error}") from None
+
+
+def splits(
+    session: Session,
+    url: str,
+    *,
+    offset: str,
+    until: str | None,
+    parts: int | None,
+    part_bytes: int | None,
+    limit: int | None,
+) -> Flow[Splits]:
+    path = path_of(session, url)
+    if path is None:
+        raise ValueError(f"not a stream of this client's server: {url}")
+    numbers = {"parts": parts, "bytes": part_bytes, "limit": limit}
+    query = {name: str(number) for name, number in numbers.items() if number is not None}
+    asked = with_query(f"{session.root}/__ds/splits", path=path, offset=offset, until=until, **query)
+    reply = yield from exchange(session, Request("GET", asked))
+    try:
+        return msgspec.json.decode(reply.body, type=Splits)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"this server does not split streams: {error}") from None
 
 
 def _instant(moment: datetime | str) -> str:

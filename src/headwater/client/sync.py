@@ -35,7 +35,7 @@ from headwater.client.effects import (
     Send,
     Sleep,
 )
-from headwater.client.flows import Appended, StreamInfo
+from headwater.client.flows import Appended, Splits, StreamInfo
 from headwater.client.outbox import (
     Identity,
     News,
@@ -251,6 +251,29 @@ class Stream:
         info = self._client._run(flows.head(self._session, self.url))
         self.content_type = info.content_type
         return info
+
+    def splits(
+        self,
+        *,
+        offset: str = BEGINNING,
+        until: str | None = None,
+        parts: int | None = None,
+        part_bytes: int | None = None,
+        limit: int | None = None,
+    ) -> Splits:
+        """Where to cut a range for several readers: into `parts` of about equal size, or into parts of at most
+        `part_bytes`. An extension of Headwater's; another server answers with an error."""
+        return self._client._run(
+            flows.splits(
+                self._session,
+                self.url,
+                offset=offset,
+                until=until,
+                parts=parts,
+                part_bytes=part_bytes,
+                limit=limit,
+            )
+        )
 
     def append(
         self,

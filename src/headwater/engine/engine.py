@@ -473,6 +473,39 @@ class Engine:
         if 0 < position < stream.tail:
             await self.read(stream, position, stream.tail, 1)
 
+    async def splits(
+        self, stream: Stream, start: int, end: int, *, parts: int, step_bytes: int, most: int
+    ) -> list[int]:
+        """Places between `start` and `end` where a read may begin or end: those that make `parts` of about equal
+        size, or, with a step, parts of at most so many bytes unless one record is larger. At most `most` of them."""
+        found: list[int] = []
+        last = start
+        for number in range(1, (most if step_bytes else parts - 1) + 1):
+            goal = last + step_bytes if step_bytes else start + (end - start) * number // parts
+            if goal >= end:
+                break
+            place = await self._boundary(stream, last, goal)
+            if place <= last and step_bytes:
+                place = last + len(await self.read(stream, last, end, 1))
+            if last < place < end:
+                found.append(place)
+                last = place
+            elif step_bytes:
+                break
+        return found
+
+    async def _boundary(self, stream: Stream, start: int, goal: int) -> int:
+        """The last place from `start` to `goal` where a record begins; `start` must be one."""
+        begin = start
+        for owner, stop in _owners(stream.state, start, stream.tail):
+            if goal < stop:
+                try:
+                    return max(begin, await self._store.boundary(owner, goal))
+                except LookupError:
+                    raise _deleted() if stream.gone is None else stream.gone() from None
+            begin = stop
+        return begin
+
     async def _give_way(self, size_bytes: int) -> None:
         """While appends come in, large reads share a bounded rate: they must not crowd out the writers."""
         if self.now_ms() - self._written_ms > _WRITING_MS:

@@ -26,7 +26,7 @@ from headwater.protocol import headers, offsets
 from headwater.protocol.content import check_content_type
 from headwater.protocol.cursors import next_cursor
 from headwater.protocol.etags import encoded, etag, matched
-from headwater.protocol.paths import quote_path
+from headwater.protocol.paths import parse_path, quote_path
 from headwater.protocol.reads import Live, ReadQuery, cache_control, parse_query, parse_read, wrap
 from headwater.protocol.stream import Append, Create, Delete, ForkRequest, Reply
 from headwater.server import compression
@@ -54,6 +54,7 @@ class Handlers:
             "read": self._read,
             "head": self._head,
             "list_streams": self._list_streams,
+            "splits": self._splits,
         }
 
     def dispatch(self, request: Request, respond: Respond) -> asyncio.Task[None] | None:
@@ -249,9 +250,36 @@ class Handlers:
 
     async def _list_streams(self, request: Request, _: str) -> Response:
         query = parse_query(request.query)
-        page, after = await self.engine.page(query.get("prefix", ""), query.get("after", ""), _limit(query))
+        limit = _integer(query, "limit", bounds.LIST_PAGE_DEFAULT, bounds.LIST_PAGE_MAX)
+        page, after = await self.engine.page(query.get("prefix", ""), query.get("after", ""), limit)
         body = msgspec.json.encode({"streams": [_listed(stream) for stream in page], "next_after": after})
         return Response(200, (("content-type", "application/json"), _NO_STORE), (body,))
+
+    async def _splits(self, request: Request, _: str) -> Response:
+        query = parse_query(request.query)
+        stream = await self.engine.find(parse_path(quote_path(query.get("path", ""))), renew=False)
+        state = stream.state
+        start = offsets.resolve(state, query.get("offset", offsets.BEGINNING), stream.tail)
+        end = offsets.resolve(state, query.get("until", offsets.NOW), stream.tail)
+        await self.engine.check_boundary(stream, start)
+        await self.engine.check_boundary(stream, end)
+        if ("parts" in query) == ("bytes" in query):
+            raise InvalidQueryError("give parts, how many, or bytes, how large each may be")
+        places = await self.engine.splits(
+            stream,
+            start,
+            max(start, end),
+            parts=_integer(query, "parts", 1, bounds.SPLITS_MAX),
+            step_bytes=_integer(query, "bytes", 0, bounds.PRODUCER_INTEGER_MAX),
+            most=_integer(query, "limit", bounds.SPLITS_MAX, bounds.SPLITS_MAX),
+        )
+        found = {
+            "offset": offsets.offset_at(state, start),
+            "until": offsets.offset_at(state, end),
+            "bytes": max(0, end - start),
+            "splits": [offsets.offset_at(state, place) for place in places],
+        }
+        return Response(200, (("content-type", "application/json"), _NO_STORE), (msgspec.json.encode(found),))
 
 
 def _fork_request(request: Request) -> ForkRequest | None:
@@ -289,12 +317,12 @@ def _created(reply: Reply, request: Request, path: str) -> Response:
     return Response(201, (*found, ("location", location)))
 
 
-def _limit(query: dict[str, str]) -> int:
-    given = query.get("limit")
+def _integer(query: dict[str, str], name: str, default: int, most: int) -> int:
+    given = query.get(name)
     if given is None:
-        return bounds.LIST_PAGE_DEFAULT
-    if not given.isascii() or not given.isdigit() or len(given) > 4 or not 1 <= int(given) <= bounds.LIST_PAGE_MAX:
-        raise InvalidQueryError(f"limit must be from 1 to {bounds.LIST_PAGE_MAX}, got {given[:80]!r}")
+        return default
+    if not given.isascii() or not given.isdigit() or len(given) > len(str(most)) or not 1 <= int(given) <= most:
+        raise InvalidQueryError(f"{name} must be from 1 to {most}, got {given[:80]!r}")
     return int(given)
 
 

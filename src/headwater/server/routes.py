@@ -12,9 +12,10 @@ STREAM_ROOT = "/v1/stream/"
 ROUTES: dict[str, dict[str, str]] = {
     "stream": {"PUT": "create", "POST": "append", "GET": "read", "HEAD": "head", "DELETE": "delete"},
     "streams": {"GET": "list_streams"},
+    "splits": {"GET": "splits"},
 }
 
-CONTROL: dict[str, str] = {"streams": "streams"}
+CONTROL: dict[str, str] = {"streams": "streams", "splits": "splits"}
 
 
 def resolve(request: Request) -> tuple[str, str]:

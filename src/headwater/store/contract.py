@@ -72,6 +72,9 @@ class Store(Protocol):
         `end` may lie inside a record (a fork can leave there); `start` may not.
         """
 
+    async def boundary(self, stream_id: int, position: int) -> int:
+        """The last place at or before a position of one stream's own bytes where a record begins or ends."""
+
     async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
         """Streams in path order whose path has the prefix and sorts after `after`."""
 

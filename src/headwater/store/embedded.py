@@ -433,23 +433,33 @@ class EmbeddedStore:
         new = self._read_recent(stream_id, after, end, bytes_max - len(old))
         return old + new if len(old) + len(new) <= bytes_max else old
 
+    async def boundary(self, stream_id: int, position: int) -> int:
+        if stream_id in self._unfolded.deleted:
+            raise LookupError(f"stream {stream_id} is deleted")
+        for _, run in reversed(self._unfolded.runs.get(stream_id, ())):
+            if run.start <= position:
+                return run.boundary(position)
+        return await self._ask_index(lambda index: index.boundary(stream_id, position))
+
     def _read_recent(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
         runs = [run for _, run in self._unfolded.runs.get(stream_id, ()) if run.end > start]
         return gather(runs, start, end, bytes_max)
 
     async def _read_index(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
-        if self._readers is None:
-            return self._index.read(stream_id, start, end, bytes_max)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self._read_here, stream_id, start, end, bytes_max)
+        return await self._ask_index(lambda index: index.read(stream_id, start, end, bytes_max))
 
-    def _read_here(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
-        """On a thread of the readers, over that thread's own connection."""
+    async def _ask_index(self, ask: Callable[[IndexReader], T]) -> T:
+        if self._readers is None:
+            return ask(self._index)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: ask(self._index_here()))
+
+    def _index_here(self) -> IndexReader:
+        """On a thread of the readers, that thread's own connection."""
         index: IndexReader | None = getattr(self._local, "index", None)
         if index is None:
             index = self._local.index = IndexReader(self._connect())
             self._opened.append(index)
-        return index.read(stream_id, start, end, bytes_max)
+        return index
 
     async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
         unfolded = self._unfolded

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from headwater.store.journal import UnknownFormatError
-from headwater.store.records import gather, stop_of
+from headwater.store.records import boundary_of, gather, stop_of
 from headwater.types import StreamState
 
 FORMAT = 1
@@ -169,6 +169,17 @@ class IndexReader:
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
         return gather(self._chunks(stream_id, start, end), start, end, bytes_max)
+
+    def boundary(self, stream_id: int, position: int) -> int:
+        row = self._connection.execute(
+            "SELECT start, ends FROM chunks WHERE stream_id = ?1 AND start <= ?2 "
+            "AND EXISTS (SELECT 1 FROM streams WHERE id = ?1) ORDER BY start DESC LIMIT 1",
+            (stream_id, position),
+        ).fetchone()
+        if row is None:
+            raise LookupError(f"stream {stream_id} has no bytes at {position}")
+        start, ends = row
+        return int(start) + boundary_of(array("I", ends), position - start)
 
     def _chunks(self, stream_id: int, start: int, end: int) -> Iterator[Chunk]:
         """The chunk that holds `start` and those after it, read one at a time."""

@@ -68,6 +68,9 @@ class MemoryStore:
     async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
         return self._bytes[stream_id].read(start, end, bytes_max)
 
+    async def boundary(self, stream_id: int, position: int) -> int:
+        return self._bytes[stream_id].boundary(position)
+
     async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
         if self._sorted is None:
             self._sorted = sorted(self._ids)

@@ -25,6 +25,12 @@ def stop_of(ends: Sequence[int], start: int, end: int, bytes_max: int) -> int:
     return max(start, stop)
 
 
+def boundary_of(ends: Sequence[int], position: int) -> int:
+    """The last place at or before a position where a record begins or ends, all relative to the run's beginning."""
+    before = bisect_right(ends, position)
+    return ends[before - 1] if before else 0
+
+
 class Readable(Protocol):
     """A run of whole records that knows where in its stream it ends."""
 
@@ -66,6 +72,9 @@ class Run:
     def append(self, data: bytes) -> None:
         self.data += data
         self.ends.append(len(self.data))
+
+    def boundary(self, position: int) -> int:
+        return self.start + boundary_of(self.ends, position - self.start)
 
     def read(self, start: int, end: int, bytes_max: int) -> bytes:
         first = start - self.start
