@@ -43,8 +43,11 @@ HeadwaterError
 └── ClientError                          no answer to blame: found on the client's side
     ├── NetworkError                     the request or its answer was lost on the way
     ├── ProtocolError                    answered, but not as the protocol says
-    └── MessageError                     a message is not what the reader asked for
-        └── InvalidEventError            a message is no state event, or its value does not fit the schema
+    ├── MessageError                     a message is not what the reader asked for
+    │   └── InvalidEventError            a message is no state event, or its value does not fit the schema
+    ├── OptionError                      an option of a Spark source or sink is missing or makes no sense
+    ├── SchemaError                      a DataFrame's columns are not what a source gives or a sink takes
+    └── DataLossError                    what a query had yet to read or to publish is gone
 """
 
 from __future__ import annotations
@@ -308,3 +311,18 @@ class MessageError(ClientError):
 class InvalidEventError(MessageError):
     title = "Not a valid state event"
     advice = "Mend its producer. To read on without it, skip bad events or have them sent to a callback."
+
+
+class OptionError(ClientError):
+    title = "Invalid option"
+    advice = "Correct the option; docs/spark.md lists them."
+
+
+class SchemaError(ClientError):
+    title = "The schema does not fit"
+    advice = "Select, rename or cast the columns."
+
+
+class DataLossError(ClientError):
+    title = "Data was lost"
+    advice = "Find out what deleted it. To go on with what is there, set failOnDataLoss to false."

@@ -52,6 +52,17 @@ STATE_CHANGES_WAITING_MAX = 100_000  # of one who iterates over changes; beyond 
 STATE_SNAPSHOTS_TRIED = 3
 STATE_CLOSE_S = 5.0  # what closing waits for the thread that follows
 
+# The Spark formats' bounds; options change most of them.
+SPARK_PARTITION_BYTES = 32 * 1024 * 1024  # of a stream, for one task
+SPARK_PARTITIONS_MAX = 200  # beyond it, small ranges of many streams share a task
+SPARK_WAIT_S = 0.5  # that a trigger waits for new data before it reports none
+SPARK_WATCHED_MAX = 16  # streams that a waiting trigger long-polls; more are looked at in turn
+SPARK_POLL_S = 0.2  # between two such looks
+SPARK_RETRY_S = 60.0  # of failures in a row, before a task or the driver gives up
+SPARK_REQUEST_BYTES = 4 * 1024 * 1024  # of rows in one append: what a batch has of a stream at most is stored whole
+SPARK_INLINE_BYTES = 256 * 1024  # of rows that a task hands to the driver; more it stores on the server
+SPARK_STAGED_TTL_S = 7 * 86_400  # of rows stored by tasks that nobody published
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that a deployment may set; the defaults suit one server on a small machine."""

@@ -317,6 +317,14 @@ class AsyncStream:
             )
         )
 
+    async def append_body(self, body: bytes, *, producer: ProducerHeaders | None = None) -> Appended:
+        """Append a body as it is, all of it or nothing: for a stream of JSON one text, or an array of messages.
+
+        The server alone checks it.
+        """
+        made_of = await self._made_of()
+        return await self._client._run(flows.append_body(self._session, self.url, made_of, body, producer=producer))
+
     async def close(self) -> Appended:
         """Close the stream: readers come to an end, appends are refused. Closing it again changes nothing."""
         return await self._client._run(flows.append(self._session, self.url, await self._made_of(), (), close=True))

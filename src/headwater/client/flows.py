@@ -150,8 +150,21 @@ def append(
     if not encoded and not close:
         raise ValueError("nothing to append")
     body = body_of(content_type, encoded) if encoded else b""
+    return (yield from append_body(session, url, content_type, body, seq=seq, producer=producer, close=close))
+
+
+def append_body(
+    session: Session,
+    url: str,
+    content_type: str,
+    body: bytes,
+    *,
+    seq: str | None = None,
+    producer: Producer | None = None,
+    close: bool = False,
+) -> Flow[Appended]:
     request = append_request(url, content_type, body, seq=seq, producer=producer, close=close)
-    reply = yield from exchange(session, request, repeatable=producer is not None or not encoded)
+    reply = yield from exchange(session, request, repeatable=producer is not None or not body)
     return appended(request, reply, producer)
 
 

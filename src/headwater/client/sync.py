@@ -303,6 +303,14 @@ class Stream:
             flows.append(self._session, self.url, self._made_of(), values, seq=seq, producer=producer, close=close)
         )
 
+    def append_body(self, body: bytes, *, producer: ProducerHeaders | None = None) -> Appended:
+        """Append a body as it is, all of it or nothing: for a stream of JSON one text, or an array of messages.
+
+        The server alone checks it.
+        """
+        made_of = self._made_of()
+        return self._client._run(flows.append_body(self._session, self.url, made_of, body, producer=producer))
+
     def close(self) -> Appended:
         """Close the stream: readers come to an end, appends are refused. Closing it again changes nothing."""
         return self._client._run(flows.append(self._session, self.url, self._made_of(), (), close=True))

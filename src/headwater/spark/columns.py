@@ -1,0 +1,297 @@
+"""The columns of the formats, and how the messages of a range become Arrow batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import UNSET
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
+
+from headwater.client import Client
+from headwater.errors import InvalidEventError, MessageError, SchemaError
+from headwater.protocol.content import kind_of
+from headwater.spark.positions import Range, byte_position
+from headwater.spark.values import ValueDecoder
+from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
+from headwater.types import ContentKind
+
+STREAM_COLUMNS = {
+    "stream": "STRING",
+    "offset": "STRING",
+    "position": "BIGINT",
+    "value": "STRING",
+    "content_type": "STRING",
+}
+STATE_COLUMNS = {
+    "stream": "STRING",
+    "offset": "STRING",
+    "position": "BIGINT",
+    "order": "BIGINT",
+    "type": "STRING",
+    "key": "STRING",
+    "operation": "STRING",
+    "value": "STRING",
+    "old_value": "STRING",
+    "txid": "STRING",
+    "timestamp": "STRING",
+    "control": "STRING",
+    "control_offset": "STRING",
+}
+VALUES = ("value", "old_value")  # whose type is the user's to choose
+_KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType()}
+_messages = msgspec.json.Decoder(list[msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
+
+
+def ddl(columns: dict[str, str], value: str) -> str:
+    """The schema of a format as Spark reads it, with values of a type."""
+    return ", ".join(f"`{name}` {value if name in VALUES else kind}" for name, kind in columns.items())
+
+
+def check_schema(given: StructType, columns: dict[str, str]) -> None:
+    """A schema may leave columns out and choose what a value is: text or bytes, or for state events a struct."""
+    for field in given.fields:
+        if field.name not in columns:
+            raise SchemaError(f"there is no column {field.name}; there are {', '.join(columns)}")
+        kind = field.dataType
+        if field.name not in VALUES:
+            fits = kind == _KINDS[columns[field.name]]
+        elif columns is STATE_COLUMNS:
+            fits = isinstance(kind, (StringType, StructType))
+        else:
+            fits = isinstance(kind, (StringType, BinaryType))
+        if not fits:
+            told = f"{field.name} cannot be {kind.simpleString()}"
+            raise SchemaError(f"{told}; read it as it is, then cast it or parse it with from_json")
+
+
+class Messages(Protocol):
+    """Decodes the messages of an answer to columns."""
+
+    def decode_array(self, text: bytes, /) -> Any: ...
+
+
+class Values:
+    """Messages as they are: JSON text, for the JVM to parse."""
+
+    def __init__(self, value: pa.DataType) -> None:
+        self._value = value
+
+    def decode_array(self, text: bytes) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([split_array(text).cast(self._value)], names=["value"])
+
+
+def split_array(text: bytes) -> pa.Array:
+    """The elements of a JSON array, as text. No JSON text holds the byte 0, so that can stand between them."""
+    messages = _messages.decode(text)
+    joined = b"\0".join(messages)
+    if not messages:
+        return pa.array([], pa.string())
+    if not joined.isascii():
+        joined.decode()  # the parser does not look into strings
+    ends = pa.array([0, len(joined)], pa.int32()).buffers()[1]
+    whole = pa.StringArray.from_buffers(1, ends, pa.py_buffer(joined))
+    return pc.split_pattern(whole, "\0").values
+
+
+class Events:
+    """Messages as state events."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._decoder = EventDecoder(msgspec.Raw)
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        self._kinds = {name: arrow.field(name).type for name in arrow.names if name in _EVENT_COLUMNS}
+        self._by_schema = {
+            field.name: ValueDecoder(field.dataType, self._kinds[field.name])
+            for field in schema.fields
+            if isinstance(field.dataType, StructType)
+        }
+        self._sized = "order" in arrow.names
+
+    def decode_array(self, text: bytes) -> pa.RecordBatch:
+        """Columns of events, `size` of each message's bytes, and `bad`, what is wrong with it if anything is."""
+        if not text.isascii():
+            text.decode()
+        events = self._decoder.decode_array(text)
+        reasons = [_reason(event) for event in events]
+        columns = {name: self._column(name, events, reasons) for name in self._kinds}
+        if self._sized:
+            sizes = [len(memoryview(message)) + 1 for message in _messages.decode(text)]
+            columns["size"] = pa.array(sizes, pa.int64())
+        columns["bad"] = pa.array(reasons, pa.string())
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:
+        values = list(map(_EVENT_COLUMNS[name], events))
+        decoder = self._by_schema.get(name)
+        return pa.array(values, self._kinds[name]) if decoder is None else decoder.column(values, reasons)
+
+
+def _reason(event: Any) -> str | None:
+    if type(event) is ChangeEvent:
+        if event.value is UNSET and event.headers.operation != "delete":
+            return f"{event.headers.operation} without a value"
+        return None
+    return event.reason if type(event) is BadEvent else None
+
+
+def _text(value: Any) -> str | None:
+    """A field that the protocol leaves open: text as it is, anything else as JSON."""
+    if value is UNSET or value is None:
+        return None
+    return value if isinstance(value, str) else _encode(value).decode()
+
+
+def _json(value: Any) -> bytes | None:
+    if value is UNSET:
+        return None
+    return bytes(value) if isinstance(value, msgspec.Raw) else _encode(value)
+
+
+_EVENT_COLUMNS: dict[str, Any] = {
+    "type": lambda event: event.type if type(event) is ChangeEvent else None,
+    "key": lambda event: event.key if type(event) is ChangeEvent else None,
+    "operation": lambda event: event.headers.operation if type(event) is ChangeEvent else None,
+    "value": lambda event: _json(event.value) if type(event) is ChangeEvent else None,
+    "old_value": lambda event: _json(event.old_value) if type(event) is ChangeEvent else None,
+    "txid": lambda event: _text(event.headers.txid) if type(event) is ChangeEvent else None,
+    "timestamp": lambda event: _text(event.headers.timestamp) if type(event) is ChangeEvent else None,
+    "control": lambda event: event.headers.control if type(event) is ControlEvent else None,
+    "control_offset": lambda event: _text(event.headers.offset) if type(event) is ControlEvent else None,
+}
+
+
+class RangeReader:
+    """Reads ranges to batches of a schema."""
+
+    def __init__(self, client: Client, schema: StructType, *, state: bool, skip_bad: bool) -> None:
+        self._client = client
+        self._spark_schema = schema
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._names: list[str] = self._schema.names
+        self._state = state
+        self._skip_bad = skip_bad
+
+    def read(self, part: Range) -> Iterator[pa.RecordBatch]:
+        batches = self._events(part) if self._is_json(part) else self._bytes(part)
+        constant = {"stream": part.path, "offset": part.start.offset, "content_type": part.content_type}
+        repeated: dict[str, pa.Array] = {}
+        for position, payload in batches:
+            columns = {name: payload.column(name) for name in payload.schema.names}
+            rows = payload.num_rows
+            for name in self._names:
+                if name in constant:
+                    if len(repeated.get(name, ())) < rows:
+                        repeated[name] = pa.repeat(pa.scalar(constant[name], pa.string()), rows)
+                    columns[name] = repeated[name][:rows]
+            if "position" not in columns:
+                columns["position"] = pa.array(np.arange(position, position + rows, dtype=np.int64))
+            yield pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self._schema)
+
+    def _is_json(self, part: Range) -> bool:
+        if kind_of(part.content_type) is ContentKind.JSON:
+            return True
+        if self._state:
+            raise SchemaError(f"{part.path} is a stream of {part.content_type}; state events are JSON")
+        return False
+
+    # Streams of messages
+
+    def _decoder(self) -> Messages:
+        if self._state:
+            return Events(self._spark_schema)
+        return Values(self._schema.field("value").type if "value" in self._names else pa.string())
+
+    def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
+        position, at = 0, byte_position(part.start.offset)
+        for payload in self._payloads(part):
+            rows = payload.num_rows
+            first = max(0, part.start.skip - position)  # what the batch before has read
+            if self._state:
+                payload, at = self._ordered(part, payload, at)
+            if first < rows:
+                kept = payload.slice(first)
+                numbers = pa.array(np.arange(position + first, position + rows, dtype=np.int64))
+                if self._state:
+                    kept = kept.append_column("position", numbers)
+                    kept = self._without_bad(part, kept)
+                yield position + first, kept
+            position += rows
+
+    def _payloads(self, part: Range) -> Iterator[pa.RecordBatch]:
+        stream = self._client.stream(part.path, content_type=part.content_type)
+        if part.until != part.start.offset:
+            with stream.read(type=self._decoder(), offset=part.start.offset, until=part.until) as reader:
+                for batch in reader.batches():
+                    if len(batch.items):
+                        yield batch.items
+            if reader.offset != part.until:
+                raise MessageError(f"{part.path} ended at {reader.offset} before {part.until}")
+        left = part.extra
+        if left:
+            with stream.read(type=self._decoder(), offset=part.until) as reader:
+                for batch in reader.batches():
+                    yield batch.items[:left]
+                    left -= min(left, len(batch.items))
+                    if not left:
+                        break
+        if left:
+            raise MessageError(f"{part.path} ended {left} messages before {part.until}+{part.extra}")
+
+    def _ordered(self, part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[pa.RecordBatch, int | None]:
+        """With the position of each event in its stream: its byte where offsets count those, else its number after
+        the byte where the range begins. Both grow with the stream and never meet, since no message has no bytes."""
+        if "order" not in self._names:
+            return payload, at
+        if at is None:
+            return payload.append_column("order", pa.nulls(payload.num_rows, pa.int64())), None
+        sizes = payload.column("size").to_numpy() if part.exact else np.ones(payload.num_rows, np.int64)
+        ends = at + np.cumsum(sizes)
+        return payload.append_column("order", pa.array(ends - sizes)), int(ends[-1]) if len(ends) else at
+
+    def _without_bad(self, part: Range, payload: pa.RecordBatch) -> pa.RecordBatch:
+        bad = payload.column("bad")
+        if bad.null_count == len(bad):
+            return payload
+        if self._skip_bad:
+            return payload.filter(pc.is_null(bad))
+        number = pc.index(pc.is_valid(bad), True).as_py()
+        position = payload.column("position")[number].as_py()
+        told = f"{part.path}, message {position} after {part.start.offset}: {bad[number].as_py()}"
+        raise InvalidEventError(told, offset=part.start.offset, skip=position)
+
+    # Streams of bytes
+
+    def _bytes(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Bytes have no messages: a row is a run of them, and its position the byte after the range's beginning."""
+        text = "value" in self._names and self._schema.field("value").type == pa.string()
+        position, held = part.start.skip, b""
+        stream = self._client.stream(part.path, content_type=part.content_type)
+        with stream.read(type=bytes, offset=part.start.offset, skip=part.start.skip, until=part.until) as reader:
+            for batch in reader.batches():
+                for run in batch.items:
+                    whole, held = _whole_text(held + run) if text else (run, b"")
+                    if whole:
+                        value = pa.array([whole], pa.binary()).cast(pa.string() if text else pa.binary())
+                        yield position, pa.RecordBatch.from_arrays([value], names=["value"])
+                    position += len(whole)
+        if held:
+            told = f"{part.path}: text ends inside a character at {part.until}; set valueType to binary"
+            raise MessageError(told, offset=part.start.offset, skip=position)
+
+
+def _whole_text(data: bytes) -> tuple[bytes, bytes]:
+    """The characters that are complete, and the beginning of one that is not."""
+    try:
+        data.decode()
+        return data, b""
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data":
+            return data[: error.start], data[error.start :]
+        raise MessageError(f"not UTF-8: {data[error.start : error.end]!r}; set valueType to binary") from None

@@ -1,0 +1,75 @@
+"""The formats: what Spark registers and makes readers and writers from."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from headwater.protocol.content import kind_of
+from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl
+from headwater.spark.options import ReadOptions, read_options, write_options
+from headwater.spark.planning import Planner
+from headwater.spark.sinks import BatchWriter, StreamWriter
+from headwater.spark.sources import BatchReader, StreamReader
+from headwater.types import ContentKind
+
+
+class DurableStreams(DataSource):
+    """Streams, message by message."""
+
+    columns = STREAM_COLUMNS
+    state = False
+
+    @classmethod
+    def name(cls) -> str:
+        return "durable-streams"
+
+    def schema(self) -> str:
+        """Asks the server, so that a wrong URL or a missing stream shows at once."""
+        options = self._read_options(bounded=True, any_end=True)
+        with options.connection.open(patient=False) as client:
+            found = Planner(options, client).check()
+        if options.binary is not None:
+            return ddl(self.columns, "BINARY" if options.binary else "STRING")
+        kinds = {kind_of(info.content_type) for info in found.values()}
+        return ddl(self.columns, "BINARY" if kinds == {ContentKind.BINARY} else "STRING")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        check_schema(schema, self.columns)
+        return BatchReader(self._read_options(bounded=True), schema, state=self.state)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        check_schema(schema, self.columns)
+        return StreamReader(self._read_options(bounded=False), schema, state=self.state)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(write_options(self.options), schema, state=self.state, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamWriter(write_options(self.options), schema, state=self.state, overwrite=overwrite)
+
+    def _read_options(self, *, bounded: bool, any_end: bool = False) -> ReadOptions:
+        return read_options(self.options, bounded=bounded or any_end)
+
+
+class StreamState(DurableStreams):
+    """Streams of state events, decoded."""
+
+    columns = STATE_COLUMNS
+    state = True
+
+    @classmethod
+    def name(cls) -> str:
+        return "stream-state"
+
+    def schema(self) -> str:
+        options = self._read_options(bounded=True)
+        with options.connection.open(patient=False) as client:
+            Planner(options, client).check()
+        return ddl(self.columns, f"STRUCT<{options.value_schema}>" if options.value_schema else "STRING")

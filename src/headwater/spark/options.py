@@ -1,0 +1,270 @@
+"""The options of the formats: parsed once, with an error that says what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from headwater import limits
+from headwater.client import Client, Report, Retry, Timeouts
+from headwater.client.session import STREAM_ROOT
+from headwater.client.transport import POOL
+from headwater.errors import OptionError
+from headwater.protocol.content import kind_of
+from headwater.types import ContentKind
+
+T = TypeVar("T", int, float)
+
+EARLIEST = "earliest"
+LATEST = "latest"
+_CONNECT_ATTEMPTS = 3  # before anything was answered: a typing error should not take a minute to show
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """How tasks and the driver reach the server. The token is never part of what is printed."""
+
+    url: str
+    token: str | None = None
+    connect_s: float
+    answer_s: float
+    retry_s: float
+
+    def __repr__(self) -> str:
+        return f"Connection({self.url!r})"
+
+    def open(self, *, patient: bool = True) -> Client:
+        """A client that gives up after `retry_s` of failures in a row or, where that is too patient, at once."""
+        return Client(
+            self.url,
+            token=self.token,
+            retry=Retry(attempts=limits.PRODUCER_INTEGER_MAX if patient else _CONNECT_ATTEMPTS, most_s=5.0),
+            timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
+            on_error=_Patience(self.retry_s).hear,
+            http=httpx.Client(limits=POOL, verify=self.url.startswith("https:")),  # certificates take 20 ms to load
+        )
+
+
+class _Patience:
+    """Ends an operation whose failures in a row have gone on for too long."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._since_s = 0.0
+
+    def hear(self, report: Report) -> None:
+        now_s = time.monotonic()
+        if report.attempt == 1:
+            self._since_s = now_s
+        elif now_s + report.delay_s - self._since_s > self._most_s:
+            raise report.error
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    connection: Connection
+    streams: tuple[str, ...] = ()
+    pattern: str | None = None
+    starting: str | dict[str, str] = EARLIEST
+    ending: str | dict[str, str] = LATEST
+    records_max: int | None = None
+    bytes_max: int | None = None
+    partitions_min: int = 1
+    partition_bytes: int = limits.SPARK_PARTITION_BYTES
+    fail_on_data_loss: bool = True
+    binary: bool | None = None  # None: as the streams are
+    wait_s: float = limits.SPARK_WAIT_S
+    value_schema: str | None = None
+    skip_bad_events: bool = False
+
+
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    connection: Connection
+    stream: str | None = None
+    create_target: bool = True
+    content_type: str | None = None
+    write_id: str | None = None
+    request_bytes: int = limits.SPARK_REQUEST_BYTES
+
+
+_CONNECTION = ("url", "token", "connectTimeout", "requestTimeout", "retryTimeout")
+_READ = (
+    *_CONNECTION,
+    "stream",
+    "streams",
+    "pattern",
+    "startingOffsets",
+    "endingOffsets",
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "maxPartitionBytes",
+    "failOnDataLoss",
+    "valueType",
+    "longPollTimeout",
+    "valueSchema",
+    "badEvents",
+)
+_WRITE = (*_CONNECTION, "stream", "createTarget", "contentType", "writeId", "maxRequestBytes")
+
+
+def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
+    """What a source was told; a batch is bounded and may have an end."""
+    found = _Given(given, _READ)
+    root, below = _split_url(found.required("url"))
+    streams = tuple(dict.fromkeys(_names(found.text("streams")) + _names(found.text("stream")) + below))
+    pattern = found.text("pattern")
+    if bool(streams) == bool(pattern):
+        raise OptionError("name what to read: streams, a list of paths, or pattern, a glob over them; one of the two")
+    ending = found.text("endingOffsets")
+    if ending is not None and not bounded:
+        raise OptionError("endingOffsets is for batch reads: a streaming query has no end")
+    return ReadOptions(
+        connection=_connection(root, found),
+        streams=streams,
+        pattern=pattern,
+        starting=_positions("startingOffsets", found.text("startingOffsets") or EARLIEST, (EARLIEST, LATEST), streams),
+        ending=_positions("endingOffsets", ending or LATEST, (LATEST,), streams),
+        records_max=found.number("maxRecordsPerTrigger", int, None),
+        bytes_max=found.number("maxBytesPerTrigger", int, None),
+        partitions_min=found.number("minPartitions", int, 1),
+        partition_bytes=found.number("maxPartitionBytes", int, limits.SPARK_PARTITION_BYTES),
+        fail_on_data_loss=found.flag("failOnDataLoss", default=True),
+        binary={None: None, "string": False, "binary": True}[found.choice("valueType", ("string", "binary"))],
+        wait_s=found.number("longPollTimeout", float, limits.SPARK_WAIT_S),
+        value_schema=found.text("valueSchema"),
+        skip_bad_events=found.choice("badEvents", ("fail", "skip")) == "skip",
+    )
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    found = _Given(given, _WRITE)
+    root, below = _split_url(found.required("url"))
+    names = list(dict.fromkeys([*below, *filter(None, [found.text("stream")])]))
+    if len(names) > 1:
+        raise OptionError(f"the url names the stream {names[0]!r} and the option {names[1]!r}; give one of them")
+    content_type = found.text("contentType")
+    if content_type is not None and kind_of(content_type) is ContentKind.BINARY and "/" not in content_type:
+        raise OptionError(f"contentType is a media type such as application/json, got {content_type!r}")
+    write_id = found.text("writeId")
+    if write_id is not None and not _is_id(write_id):
+        raise OptionError("writeId takes letters, digits and -_.:~, at most 128 of them")
+    return WriteOptions(
+        connection=_connection(root, found),
+        stream=names[0].strip("/") if names else None,
+        create_target=found.flag("createTarget", default=True),
+        content_type=content_type,
+        write_id=write_id,
+        request_bytes=found.number("maxRequestBytes", int, limits.SPARK_REQUEST_BYTES),
+    )
+
+
+def _connection(root: str, found: _Given) -> Connection:
+    return Connection(
+        url=root,
+        token=found.text("token"),
+        connect_s=found.number("connectTimeout", float, 10.0),
+        answer_s=found.number("requestTimeout", float, 30.0),
+        retry_s=found.number("retryTimeout", float, limits.SPARK_RETRY_S),
+    )
+
+
+class _Given:
+    """Options by name, in whatever case they were written."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        by_lower = {name.lower(): name for name in known}
+        for name in self._given.keys() - by_lower.keys():  # Spark has options of its own; a near miss is a mistake
+            for close in difflib.get_close_matches(name, by_lower, n=1, cutoff=0.8):
+                raise OptionError(f"there is no option {name}; did you mean {by_lower[close]}?")
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name.lower())
+        return value.strip() or None if value is not None else None
+
+    def required(self, name: str) -> str:
+        value = self.text(name)
+        if value is None:
+            raise OptionError(f"the option {name} is missing")
+        return value
+
+    def number(self, name: str, kind: type[T], default: Any) -> Any:
+        value = self.text(name)
+        if value is None:
+            return default
+        try:
+            number = kind(value)
+        except ValueError:
+            number = kind(0)
+        if not 0 < number < float("inf"):
+            raise OptionError(f"{name} is a number above 0, got {value!r}")
+        return number
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self.choice(name, ("true", "false"))
+        return default if value is None else value == "true"
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+        value = self.text(name)
+        if value is not None and value.lower() not in choices:
+            raise OptionError(f"{name} is {' or '.join(choices)}, got {value!r}")
+        return value.lower() if value is not None else None
+
+
+def _split_url(url: str) -> tuple[str, list[str]]:
+    """The server's root, and the stream if the URL is that of one."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
+        usable = usable and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        shown = url if "@" not in url else "one with credentials in it"
+        raise OptionError(f"url is a server's, such as http://127.0.0.1:4437, got {shown}")
+    if parts.username is not None or parts.password is not None:
+        raise OptionError("url must not hold credentials, which would show in logs; use the option token")
+    root, found, below = url.rstrip("/").partition(f"{STREAM_ROOT}/")
+    return (root + STREAM_ROOT if found else url, [below] if below else [])
+
+
+def _names(text: str | None) -> list[str]:
+    if text is None:
+        return []
+    if text.startswith("["):
+        try:
+            names = msgspec.json.decode(text, type=list[str])
+        except msgspec.MsgspecError:
+            raise OptionError(f'streams is a list of paths, a,b or ["a","b"], got {text[:200]}') from None
+    else:
+        names = text.split(",")
+    stripped = [name.strip().strip("/") for name in names]
+    if not all(stripped):
+        raise OptionError(f"streams holds an empty path: {text[:200]}")
+    return stripped
+
+
+def _positions(name: str, text: str, words: tuple[str, ...], streams: tuple[str, ...]) -> str | dict[str, str]:
+    if text.lower() in words:
+        return text.lower()
+    expected = f'{name} is {" or ".join(words)}, or JSON such as {{"orders": "{LATEST}"}}'
+    try:
+        positions = msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError:
+        raise OptionError(f"{expected}, got {text[:200]}") from None
+    unknown = sorted(positions.keys() - set(streams)) if streams else []
+    if unknown:
+        raise OptionError(f"{name} names {', '.join(unknown)}, which streams does not")
+    return {path.strip("/"): position for path, position in positions.items()}
+
+
+def _is_id(text: str) -> bool:
+    return len(text) <= 128 and text.isascii() and text.strip(".") != "" and text.translate(_ID_CHARACTERS) == ""
+
+
+_ID_CHARACTERS = str.maketrans("", "", "-_.:~abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")

@@ -1,0 +1,353 @@
+"""The driver's side of a source: which streams there are, how far each has come, what a batch reads and in which parts.
+
+It works against any server. One with our extensions lists streams by pattern, says where a range may be cut, and has
+offsets that count bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from headwater import limits
+from headwater.client import Client, Reader, Stream, StreamInfo
+from headwater.errors import (
+    DataLossError,
+    InvalidOffsetError,
+    OffsetGoneError,
+    OptionError,
+    ProtocolError,
+    RequestError,
+    StreamGoneError,
+    StreamNotFoundError,
+    UnauthorizedError,
+)
+from headwater.protocol.content import kind_of
+from headwater.spark.options import EARLIEST, LATEST, ReadOptions
+from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
+from headwater.types import ContentKind
+
+log = logging.getLogger(__name__)
+
+Places = Mapping[str, Place]
+
+
+class Planner:
+    """Knows the streams of one query. Lives in the driver, for as long as the query does."""
+
+    def __init__(self, options: ReadOptions, client: Client) -> None:
+        self._options = options
+        self._client = client
+        self._extended: bool | None = None
+        self._content_types: dict[str, str] = {}
+        self._served_last = ""  # whose turn to be limited it was
+
+    # Which streams, and how far they have come
+
+    def tails(self) -> dict[str, StreamInfo]:
+        """Every stream of the query with its end as it is now, in path order."""
+        options = self._options
+        if options.pattern is not None:
+            found = dict(self._listed(options.pattern))
+        else:
+            found = {path: info for path in sorted(options.streams) if (info := self._head(path)) is not None}
+        self._content_types.update({path: info.content_type for path, info in found.items()})
+        return found
+
+    def _listed(self, pattern: str) -> Iterator[tuple[str, StreamInfo]]:
+        matches = glob(pattern)
+        try:
+            for info in self._client.list(fixed_part(pattern)):
+                if matches.fullmatch(info.path):
+                    yield info.path, info
+        except (StreamNotFoundError, ProtocolError) as error:
+            raise OptionError(
+                f"this server has no list of streams for pattern; name them with streams: {error}"
+            ) from None
+
+    def _head(self, path: str) -> StreamInfo | None:
+        try:
+            return self._client.stream(path).head()
+        except (StreamNotFoundError, StreamGoneError):
+            return None
+
+    def check(self) -> dict[str, StreamInfo]:
+        """The streams at the beginning of a query: all that were named must be there."""
+        found = self.tails()
+        missing = [path for path in self._options.streams if path not in found]
+        if missing:
+            error = StreamNotFoundError(f"no stream at {', '.join(missing)}")
+            error.url = self._options.connection.url
+            raise error
+        return found
+
+    def resolve(self, wanted: str | dict[str, str], found: Mapping[str, StreamInfo]) -> dict[str, Place]:
+        """The places that startingOffsets or endingOffsets name."""
+        default = wanted if isinstance(wanted, str) else None
+        given = {} if isinstance(wanted, str) else wanted
+        if self._options.pattern is not None and (unknown := sorted(given.keys() - found.keys())):
+            raise OptionError(f"offsets are given for {', '.join(unknown)}, which no stream is called")
+        return {
+            path: _place(default or given.get(path, EARLIEST if wanted is self._options.starting else LATEST), info)
+            for path, info in found.items()
+        }
+
+    # What a batch reads
+
+    def advance(self, start: Places, ends: Mapping[str, StreamInfo], *, limited: bool) -> dict[str, Place]:
+        """Where a batch that begins at `start` ends: at the streams' ends, or where a limit is reached."""
+        for path in start.keys() - ends.keys():
+            self._lost(path, start[path], "the stream is gone")
+        behind: dict[str, tuple[Place, Place]] = {}
+        for path, info in ends.items():
+            before, end = start.get(path, EARLIEST_PLACE), Place(info.tail_offset)
+            if before != end and not (before == EARLIEST_PLACE and byte_position(end.offset) == 0):
+                behind[path] = (self._checked(path, before, end), end)
+        if limited and (self._options.records_max or self._options.bytes_max):
+            return {**start, **self._share(behind)}
+        return {**start, **{path: end for path, (_, end) in behind.items()}}
+
+    def _checked(self, path: str, before: Place, end: Place) -> Place:
+        """Where to read on: where the query stopped, if that is a place in the stream as it is now."""
+        if end < before:
+            self._lost(path, before, f"the stream ends at {end} now")
+            return EARLIEST_PLACE
+        if before != EARLIEST_PLACE and incarnation(before.offset) != incarnation(end.offset):
+            return self.parts(path, before, end, 1)[0]  # of a fork that left its source, or of a stream made again
+        return before
+
+    def _share(self, behind: Mapping[str, tuple[Place, Place]]) -> dict[str, Place]:
+        """Give each stream that has something its share of the limits; whom it does not reach is first next time."""
+        order = sorted(behind)
+        order = [path for path in order if path > self._served_last] + [p for p in order if p <= self._served_last]
+        records, size = self._options.records_max, self._options.bytes_max
+        places: dict[str, Place] = {}
+        for left, path in zip(range(len(order), 0, -1), order, strict=True):
+            if (records is not None and records <= 0) or (size is not None and size <= 0):
+                break
+            walk = _Walk(self, path, *behind[path])
+            end = walk.bounded(
+                None if records is None else max(1, records // left), None if size is None else max(1, size // left)
+            )
+            places[path] = end
+            self._served_last = path
+            records = None if records is None else records - walk.records
+            size = None if size is None else size - walk.bytes
+        return places
+
+    # In which parts
+
+    def partitions(self, start: Places, end: Places) -> list[list[Range]]:
+        """The ranges of a batch, for as many tasks as the options ask for or the bytes are worth."""
+        moved = {path: (start.get(path, EARLIEST_PLACE), place) for path, place in sorted(end.items())}
+        moved = {path: places for path, places in moved.items() if places[0] != places[1]}
+        sizes = {path: _size(*places) for path, places in moved.items()}
+        total = sum(sizes.values()) or 1
+        options = self._options
+        ranges: list[Range] = []
+        for path, (before, after) in moved.items():
+            wanted = max(
+                math.ceil(sizes[path] / options.partition_bytes),
+                math.ceil(options.partitions_min * sizes[path] / total),
+            )
+            ranges += self._ranges(path, before, after, wanted)
+        most = max(options.partitions_min, limits.SPARK_PARTITIONS_MAX)
+        if len(ranges) <= most:
+            return [[part] for part in ranges]
+        return [ranges[len(ranges) * i // most : len(ranges) * (i + 1) // most] for i in range(most)]
+
+    def _ranges(self, path: str, before: Place, after: Place, wanted: int) -> Iterator[Range]:
+        try:
+            before, cuts = self.parts(path, before, after, wanted)
+            content_type = self._content_types.get(path) or self._client.stream(path).head().content_type
+        except (StreamNotFoundError, StreamGoneError) as error:
+            self._lost(path, before, str(error))
+            return
+        self._content_types[path] = content_type
+        edges = [before, *map(Place, cuts)]
+        for number, place in enumerate(edges):
+            last = number == len(edges) - 1
+            until = after.offset if last else edges[number + 1].offset
+            yield Range(path, content_type, place, until, after.skip if last else 0, self._extended is True)
+
+    def parts(self, path: str, before: Place, after: Place, wanted: int) -> tuple[Place, list[str]]:
+        """Where a range begins and where it may be cut. It begins at the stream's beginning if it was made again."""
+        if self._extended is False:
+            if after < before:
+                self._lost(path, before, f"the stream ends at {after} now")
+                return EARLIEST_PLACE, []
+            return before, []
+        stream = self._client.stream(path)
+        wanted = 1 if before.skip else min(wanted, limits.SPLITS_MAX)
+        try:
+            found = stream.splits(offset=before.offset, until=after.offset, parts=wanted)
+        except (OffsetGoneError, InvalidOffsetError) as error:
+            self._lost(path, before, str(error))
+            return EARLIEST_PLACE, []
+        except UnauthorizedError:
+            raise
+        except (RequestError, ProtocolError):
+            if self._extends(stream):
+                raise
+            return self.parts(path, before, after, wanted)
+        self._extended = True
+        return before, found.splits
+
+    def _extends(self, stream: Stream) -> bool:
+        """Whether the server has our extensions; a stream that is not there does not tell."""
+        if self._extended is None:
+            stream.head()
+            try:
+                stream.splits(parts=1)
+                self._extended = True
+            except (RequestError, ProtocolError):
+                self._extended = False
+        return self._extended
+
+    def first_cut(self, path: str, place: Place, end: Place, size: int) -> Place | None:
+        """The last place at most so many bytes after another where a read may end; None if the server cannot say."""
+        stream = self._client.stream(path)
+        if not self._extends(stream):
+            return None
+        found = stream.splits(offset=place.offset, until=end.offset, part_bytes=size, limit=1)
+        return Place(found.splits[0]) if found.splits else Place(found.until)
+
+    def reader_of(self, path: str, place: Place, end: Place, wanted: Any) -> Reader[Any]:
+        stream = self._client.stream(path)
+        return stream.read(type=wanted, offset=place.offset, skip=place.skip, until=end.offset)
+
+    def is_json(self, path: str) -> bool:
+        return kind_of(self._content_types[path]) is ContentKind.JSON
+
+    def _lost(self, path: str, before: Place, what: str) -> None:
+        told = f"{path}: everything after {before} that was not read yet is lost: {what}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(told)
+        log.warning("%s", told)
+
+
+class _Sizes:
+    """Decodes messages to their sizes, comma included."""
+
+    @staticmethod
+    def decode_array(text: bytes) -> list[int]:
+        return [len(memoryview(message)) + 1 for message in _messages.decode(text)]
+
+
+_messages = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class _Walk:
+    """How far from a place one may go within limits."""
+
+    def __init__(self, planner: Planner, path: str, start: Place, end: Place) -> None:
+        self._planner = planner
+        self._path = path
+        self._start = start
+        self._end = end
+        self.records = 0
+        self.bytes = 0
+
+    def bounded(self, records: int | None, size: int | None) -> Place:
+        end = self._end
+        if size is not None and not self._start.skip:
+            near = self._planner.first_cut(self._path, self._start, end, size)
+            if near is not None:
+                end, size = near, None
+                self.bytes = _size(self._start, end)
+        if (records is None and size is None) or not self._planner.is_json(self._path):
+            return end
+        return self._counted(end, records, size)
+
+    def _counted(self, end: Place, records: int | None, size: int | None) -> Place:
+        """Read, and count what there is: only who has read a stream of messages knows how many there are."""
+        place = self._start
+        with self._planner.reader_of(self._path, place, end, _Sizes()) as reader:
+            for batch in reader.batches():
+                taken = self._take(batch.items, records, size)
+                if taken < len(batch.items):
+                    return self._at_boundary(place, batch.items[:taken])
+                place = Place(batch.offset, batch.skip)
+        return end
+
+    def _take(self, sizes: list[int], records: int | None, size: int | None) -> int:
+        """How many messages are within the limits; the very first one always is."""
+        taken = len(sizes) if records is None else min(len(sizes), records - self.records)
+        if size is not None:
+            bytes_left = size - self.bytes
+            for number, one in enumerate(sizes[:taken]):
+                bytes_left -= one
+                if bytes_left < 0:
+                    taken = number if number or self.records else 1
+                    break
+        self.records += taken
+        self.bytes += sum(sizes[:taken])
+        return taken
+
+    def _at_boundary(self, place: Place, taken: list[int]) -> Place:
+        """Where a batch ends that takes some messages after a place: at an offset if one is near, for the sake of
+        readers that share the next range; else inside an append."""
+        inside = Place(place.offset, place.skip + len(taken))
+        if place.skip or not taken:
+            return inside
+        near = self._planner.first_cut(self._path, place, self._end, sum(taken))
+        if near is None:
+            return inside
+        position, before = byte_position(near.offset), byte_position(place.offset)
+        if position is None or before is None or not before < position <= before + sum(taken):
+            return inside
+        unwanted = before + sum(taken) - position
+        while unwanted > 0:
+            one = taken.pop()
+            unwanted -= one
+            self.bytes -= one
+            self.records -= 1
+        return near
+
+
+def _place(word: str, info: StreamInfo) -> Place:
+    if word.lower() == EARLIEST:
+        return EARLIEST_PLACE
+    return Place(info.tail_offset) if word.lower() == LATEST else parse_place(word)
+
+
+def _size(before: Place, after: Place) -> int:
+    """About how many bytes a range has; 1 where the offsets do not tell."""
+    start, end = byte_position(before.offset), byte_position(after.offset)
+    return max(1, end - start) if start is not None and end is not None else 1
+
+
+def glob(pattern: str) -> re.Pattern[str]:
+    """A pattern over paths: `*` and `?` stay within a segment, `**` does not, `[abc]` is one of them."""
+    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]+\])", pattern.strip("/"))
+    kinds = {"**": ".*", "**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    out = []
+    for part in parts:
+        if part in kinds:
+            out.append(kinds[part])
+        elif part.startswith("[") and part.endswith("]") and len(part) > 2:
+            negated = part[1] in "!^"
+            out.append(
+                f"[{'^/' if negated else ''}{re.escape(part[2 if negated else 1 : -1]).replace(chr(92) + '-', '-')}]"
+            )
+        else:
+            out.append(re.escape(part))
+    return re.compile("".join(out), re.DOTALL)
+
+
+def fixed_part(pattern: str) -> str:
+    return re.split(r"[*?\[]", pattern.strip("/"), maxsplit=1)[0]
+
+
+def to_json(places: Places) -> dict[str, str]:
+    """As the checkpoint keeps it; Spark compares the text, so the keys are sorted."""
+    return {path: str(place) for path, place in sorted(places.items())}
+
+
+def from_json(offset: Mapping[str, str]) -> dict[str, Place]:
+    return {path: parse_place(place) for path, place in offset.items()}

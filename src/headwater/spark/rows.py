@@ -1,0 +1,172 @@
+"""Rows to messages: what a sink makes of a DataFrame's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import UNSET
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from headwater.errors import InvalidEventError, SchemaError
+from headwater.spark.values import to_json
+from headwater.state.events import parse_event
+from headwater.types import ContentKind
+
+_messages = msgspec.json.Decoder(list[msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
+
+
+class Encoder:
+    """Makes columns of targets and messages from batches of a schema."""
+
+    def __init__(self, schema: StructType, target: str | None, kind: ContentKind, *, state: bool) -> None:
+        self._target = target
+        self._kind = kind
+        self._state = state
+        self._fields = {field.name: field.dataType for field in schema.fields}
+        if target is None and not isinstance(self._fields.get("stream"), StringType):
+            raise SchemaError("name the target with the option stream, or give a column stream of strings")
+        if state:
+            self._check_state()
+        elif not isinstance(self._fields.get("value"), (StringType, BinaryType)):
+            found = f"is {self._fields['value'].simpleString()}" if "value" in self._fields else "is missing"
+            raise SchemaError(f"the column value {found}; a sink takes strings or binaries, such as to_json(struct(*))")
+
+    def _check_state(self) -> None:
+        if self._kind is not ContentKind.JSON:
+            raise SchemaError("state events are JSON: the target must be a stream of application/json")
+        for name in ("type", "key", "operation"):
+            if not isinstance(self._fields.get(name), StringType):
+                raise SchemaError(f"state events need a column {name} of strings")
+        for name in ("txid", "timestamp", "control", "control_offset"):
+            if name in self._fields and not isinstance(self._fields[name], StringType):
+                raise SchemaError(f"the column {name} is {self._fields[name].simpleString()}; it must be a string")
+        if "value" not in self._fields:
+            raise SchemaError("state events need a column value, of JSON text or of anything JSON can hold")
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
+        """Targets with their messages, in the order of the rows."""
+        if not batch.num_rows:
+            return
+        messages = self._events(batch) if self._state else self._values(batch.column("value"))
+        if self._target is not None:
+            yield self._target, messages
+            return
+        targets = batch.column("stream")
+        if targets.null_count:
+            raise SchemaError("a row has no stream: the column that names the target is null")
+        encoded = targets.dictionary_encode()
+        for number, target in enumerate(encoded.dictionary.to_pylist()):
+            of_target = pc.equal(encoded.indices, number)
+            yield target.strip("/"), messages.filter(of_target)
+
+    def _values(self, column: pa.Array) -> pa.Array:
+        if column.null_count:
+            raise SchemaError("a row has no value: null cannot be appended")
+        messages = column.cast(pa.binary())
+        if self._kind is ContentKind.JSON:
+            return checked_json(messages)
+        if len(messages) and pc.min(pc.binary_length(messages)).as_py() == 0:
+            raise SchemaError("a row has an empty value: there is nothing to append")
+        return messages
+
+    def _events(self, batch: pa.RecordBatch) -> pa.Array:
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        rows = batch.num_rows
+        nothing = [None] * rows
+
+        def cells(name: str) -> list[Any]:
+            found: list[Any] = columns.get(name, nothing)
+            return found
+
+        for name in ("value", "old_value"):
+            if name in columns:
+                columns[name] = self._json_cells(name, columns[name])
+        texts = [
+            _event(*row)
+            for row in zip(
+                *map(cells, ("type", "key", "operation", "value", "old_value", "txid", "timestamp")),
+                *map(cells, ("control", "control_offset")),
+                strict=True,
+            )
+        ]
+        return checked_json(pa.array(texts, pa.binary()))
+
+    def _json_cells(self, name: str, cells: list[Any]) -> list[Any]:
+        if isinstance(self._fields[name], StringType):
+            return [None if cell is None else msgspec.Raw(cell.encode()) for cell in cells]
+        return [None if cell is None else msgspec.Raw(to_json(cell)) for cell in cells]
+
+
+def _event(
+    kind: str | None,
+    key: str | None,
+    operation: str | None,
+    value: Any,
+    old_value: Any,
+    txid: str | None,
+    timestamp: str | None,
+    control: str | None,
+    control_offset: str | None,
+) -> bytes:
+    """One event. Whether it is one is checked as the State Protocol says, but for the value, which is any JSON."""
+    if control is not None:
+        if operation is not None:
+            raise InvalidEventError(f"a row is a change or a control, not both: {operation} and {control}")
+        about = {"control": control, **({} if control_offset is None else {"offset": control_offset})}
+        parse_event({"headers": about})
+        return _encode({"headers": about})
+    headers: dict[str, str | None] = {"operation": operation}
+    if txid is not None:
+        headers["txid"] = txid
+    if timestamp is not None:
+        headers["timestamp"] = timestamp
+    event = {"type": kind, "key": key, "value": UNSET if value is None else value, "headers": headers}
+    if old_value is not None:
+        event["old_value"] = old_value
+    if operation not in ("insert", "update", "upsert", "delete") or kind is None or key is None:
+        parse_event({**event, "value": None})  # says what is wrong
+    if value is None and operation != "delete":
+        raise InvalidEventError(f"{operation} of {kind} {key} without a value")
+    if value is None:
+        del event["value"]
+    return _encode(event)
+
+
+def checked_json(messages: pa.Array) -> pa.Array:
+    """The messages, each of which must be one JSON text, without white space around it."""
+    body = join(messages, b",")
+    try:
+        texts = _messages.decode(b"[" + body + b"]")
+        if not body.isascii():
+            body.decode()
+        sizes = np.fromiter((len(memoryview(text)) for text in texts), np.int64, len(texts))
+        if len(texts) == len(messages) and (sizes == pc.binary_length(messages).to_numpy()).all():
+            return messages
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    return pa.array([_checked_one(number, text) for number, text in enumerate(messages.to_pylist())], pa.binary())
+
+
+def _checked_one(number: int, text: bytes) -> bytes:
+    try:
+        [message] = _messages.decode(b"[" + text + b"]")
+        text.decode()
+    except (ValueError, RecursionError) as error:
+        shown = text[:80].decode(errors="replace")
+        raise SchemaError(
+            f"a value is not one JSON text: {shown!r} ({error}); a string needs quotes: to_json"
+        ) from None
+    return bytes(message)
+
+
+def join(messages: pa.Array, between: bytes) -> bytes:
+    """All messages as one text."""
+    whole = pa.ListArray.from_arrays(pa.array([0, len(messages)], pa.int32()), messages)
+    joined: bytes = pc.binary_join(whole, pa.scalar(between, pa.binary()))[0].as_py()
+    return joined

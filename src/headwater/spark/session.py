@@ -1,0 +1,42 @@
+"""A Spark session that just works, and the formats in any other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from headwater.spark.formats import DurableStreams, StreamState
+from headwater.spark.java import java_home
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Add the formats `durable-streams` and `stream-state` to a session."""
+    for source in (DurableStreams, StreamState):
+        spark.dataSource.register(source)
+    return spark
+
+
+def session(
+    name: str = "headwater", *, master: str = "local[*]", config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session with the formats: local unless told otherwise, on the Java there is or the one that was installed."""
+    home = java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks need what this interpreter has installed
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if master.startswith("local") else "")
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in {**_DEFAULTS, **(config or {})}.items():
+        builder = builder.config(key, value)
+    return register(builder.getOrCreate())
+
+
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",  # a small machine's worth; the default of 200 makes every batch slow
+    "spark.sql.session.timeZone": "UTC",
+}

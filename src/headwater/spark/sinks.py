@@ -1,0 +1,121 @@
+"""The writers of both formats: what a task does with its rows, and what the driver does when all are done."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headwater.errors import HeadwaterError, OptionError
+from headwater.protocol.content import kind_of
+from headwater.spark.options import WriteOptions
+from headwater.spark.publishing import Chunk, Gatherer, Publisher, place_of, prepare_target
+from headwater.spark.rows import Encoder
+
+
+class Gathered(WriterCommitMessage):
+    """What one task hands to the driver."""
+
+    def __init__(self, writer: str, partition: int, chunks: list[Chunk]) -> None:
+        self.writer = writer
+        self.partition = partition
+        self.chunks = chunks
+
+
+class _Writing:
+    """What both writers share. Pickled for the tasks: it holds what it was told and nothing that is open."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError("streams are append-only: use mode append")
+        with options.connection.open(patient=not self._is_first_contact()) as client:
+            content_type = prepare_target(client, options)
+        self._options = msgspec.structs.replace(options, content_type=content_type)
+        self._encoder = Encoder(schema, options.stream, kind_of(content_type), state=state)
+
+    @staticmethod
+    def _is_first_contact() -> bool:
+        return True
+
+    def _gather(self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int) -> Gathered:
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        options = self._options
+        with options.connection.open() as client:
+            place = place_of(writer, batch, partition)
+            gatherer = Gatherer(client, kind_of(options.content_type or ""), options.request_bytes, place)
+            for rows in iterator:
+                for target, messages in self._encoder.encode(rows):
+                    gatherer.add(target, messages)
+            return Gathered(writer, partition, gatherer.finish())
+
+    def _publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        gathered = _in_order(messages)
+        if any(message.chunks for message in gathered):
+            with self._options.connection.open() as client:
+                publisher = Publisher(client, self._options, gathered[0].writer)
+                publisher.publish(batch, [message.chunks for message in gathered])
+
+    def _abandon(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        gathered = _in_order(messages)
+        if any(message.chunks for message in gathered):
+            with self._options.connection.open(patient=False) as client:
+                try:
+                    publisher = Publisher(client, self._options, gathered[0].writer)
+                    publisher.abandon(batch, [message.chunks for message in gathered])
+                except HeadwaterError:
+                    return  # the server that failed the batch may be gone; what is stored there expires
+
+
+def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Gathered]:
+    found = [message for message in messages if isinstance(message, Gathered)]
+    return sorted(found, key=lambda message: message.partition)
+
+
+class BatchWriter(_Writing, DataSourceArrowWriter):
+    """One write is one batch. Its id makes a repetition of it recognisable; without the option nothing repeats it."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
+        super().__init__(options, schema, state=state, overwrite=overwrite)
+        self._id = options.write_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._gather(iterator, self._id, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._publish(messages, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abandon(messages, 0)
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """A query keeps its id for as long as its checkpoint, and numbers its batches."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
+        if options.write_id is not None:
+            raise OptionError("writeId is for batch writes: a streaming query has an id in its checkpoint")
+        super().__init__(options, schema, state=state, overwrite=overwrite)
+
+    @staticmethod
+    def _is_first_contact() -> bool:
+        return False
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        if not query or not batch:
+            raise RuntimeError("Spark does not say which query and batch this task belongs to")
+        return self._gather(iterator, query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._publish(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._abandon(messages, batchId)

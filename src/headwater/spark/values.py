@@ -1,0 +1,114 @@
+"""JSON values by a schema: from text to what Arrow makes a column of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, TypedDict
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from headwater.errors import SchemaError
+
+_PLAIN: list[tuple[type[DataType], Any]] = [
+    (StringType, str),
+    (BooleanType, bool),
+    (IntegralType, int),
+    (DoubleType, float),
+    (FloatType, float),
+    (DecimalType, Decimal),
+    (TimestampType, datetime),
+    (TimestampNTZType, datetime),
+    (DateType, date),
+    (BinaryType, bytes),
+]
+
+
+def _python_type(kind: DataType) -> Any:
+    if isinstance(kind, StructType):
+        fields = {field.name: _python_type(field.dataType) | None for field in kind.fields}
+        return TypedDict("Value", fields, total=False)  # type: ignore[operator]
+    if isinstance(kind, ArrayType):
+        return list[_python_type(kind.elementType) | None]  # type: ignore[misc]
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        return dict[str, _python_type(kind.valueType) | None]  # type: ignore[misc]
+    for spark, python in _PLAIN:
+        if isinstance(kind, spark):
+            return python
+    raise SchemaError(f"JSON has nothing for {kind.simpleString()}")
+
+
+class ValueDecoder:
+    """Decodes JSON objects to a column. Fields that the schema does not name are left out, missing ones are null."""
+
+    def __init__(self, schema: StructType, kind: pa.DataType) -> None:
+        self._one = msgspec.json.Decoder(_python_type(schema) | None)
+        self._many = msgspec.json.Decoder(list[_python_type(schema) | None])  # type: ignore[misc]
+        self._kind = kind
+        self._has_maps = "map<" in schema.simpleString()
+
+    def column(self, texts: Sequence[bytes | None], reasons: list[str | None]) -> pa.Array:
+        """A column of values; what does not fit is null in it and told in `reasons`."""
+        try:
+            values = self._many.decode(b"[" + b",".join(b"null" if text is None else text for text in texts) + b"]")
+            return self._array(values)
+        except (msgspec.MsgspecError, pa.ArrowException, OverflowError):
+            return self._array([self._value(number, text, reasons) for number, text in enumerate(texts)])
+
+    def _value(self, number: int, text: bytes | None, reasons: list[str | None]) -> Any:
+        if text is None:
+            return None
+        try:
+            value = self._one.decode(text)
+            self._array([value])
+        except (msgspec.MsgspecError, pa.ArrowException, OverflowError) as error:
+            reasons[number] = reasons[number] or f"the value does not fit the schema: {error}"
+            return None
+        return value
+
+    def _array(self, values: list[Any]) -> pa.Array:
+        if self._has_maps:
+            values = [_with_pairs(value, self._kind) for value in values]
+        return pa.array(values, self._kind)
+
+
+def _with_pairs(value: Any, kind: pa.DataType) -> Any:
+    """Arrow takes a map as a list of pairs."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return [(key, _with_pairs(item, kind.item_type)) for key, item in value.items()]
+    if pa.types.is_list(kind):
+        return [_with_pairs(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _with_pairs(value.get(field.name), field.type) for field in kind}
+    return value
+
+
+def to_json(value: Any) -> bytes:
+    """A cell of a DataFrame as JSON."""
+    return msgspec.json.encode(value, enc_hook=_foreign)
+
+
+def _foreign(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.tzinfo else value
+    raise SchemaError(f"{type(value).__name__} cannot be written as JSON; cast it, or give JSON text")

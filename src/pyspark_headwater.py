@@ -1,0 +1,5 @@
+"""Spark finds this module by its name and registers the format `durable-streams` in every session."""
+
+from headwater.spark import DurableStreams as DefaultSource
+
+__all__ = ["DefaultSource"]
