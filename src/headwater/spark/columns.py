@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 from headwater.client import Client
 from headwater.errors import InvalidEventError, MessageError, SchemaError
 from headwater.protocol.content import kind_of
+from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
+from headwater.spark.options import Connection
 from headwater.spark.positions import Range, byte_position
 from headwater.spark.values import ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
@@ -74,7 +77,7 @@ def check_schema(given: StructType, columns: dict[str, str]) -> None:
 class Messages(Protocol):
     """Decodes the messages of an answer to columns."""
 
-    def decode_array(self, text: bytes, /) -> Any: ...
+    def decode_array(self, text: bytes | bytearray, /) -> Any: ...
 
 
 class Values:
@@ -83,11 +86,11 @@ class Values:
     def __init__(self, value: pa.DataType) -> None:
         self._value = value
 
-    def decode_array(self, text: bytes) -> pa.RecordBatch:
+    def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([split_array(text).cast(self._value)], names=["value"])
 
 
-def split_array(text: bytes) -> pa.Array:
+def split_array(text: bytes | bytearray) -> pa.Array:
     """The elements of a JSON array, as text. No JSON text holds the byte 0, so that can stand between them."""
     messages = _messages.decode(text)
     joined = b"\0".join(messages)
@@ -114,7 +117,7 @@ class Events:
         }
         self._sized = "order" in arrow.names
 
-    def decode_array(self, text: bytes) -> pa.RecordBatch:
+    def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         """Columns of events, `size` of each message's bytes, and `bad`, what is wrong with it if anything is."""
         if not text.isascii():
             text.decode()
@@ -170,7 +173,10 @@ _EVENT_COLUMNS: dict[str, Any] = {
 class RangeReader:
     """Reads ranges to batches of a schema."""
 
-    def __init__(self, client: Client, schema: StructType, *, state: bool, skip_bad: bool) -> None:
+    def __init__(
+        self, connection: Connection, client: Client, schema: StructType, *, state: bool, skip_bad: bool
+    ) -> None:
+        self._connection = connection
         self._client = client
         self._spark_schema = schema
         self._schema = to_arrow_schema(schema, timezone="UTC")
@@ -226,8 +232,15 @@ class RangeReader:
 
     def _payloads(self, part: Range) -> Iterator[pa.RecordBatch]:
         stream = self._client.stream(part.path, content_type=part.content_type)
-        if part.until != part.start.offset:
-            with stream.read(type=self._decoder(), offset=part.start.offset, until=part.until) as reader:
+        decoder = self._decoder()
+        offset = part.start.offset
+        if part.exact and can_fetch(stream.url):
+            with contextlib.suppress(OSError, UnexpectedAnswerError, ValueError):
+                for text, after in fetch(self._connection, stream.url, offset, part.until):
+                    payload, offset = decoder.decode_array(text), after
+                    yield payload
+        if offset != part.until:
+            with stream.read(type=decoder, offset=offset, until=part.until) as reader:
                 for batch in reader.batches():
                     if len(batch.items):
                         yield batch.items
@@ -235,7 +248,7 @@ class RangeReader:
                 raise MessageError(f"{part.path} ended at {reader.offset} before {part.until}")
         left = part.extra
         if left:
-            with stream.read(type=self._decoder(), offset=part.until) as reader:
+            with stream.read(type=decoder, offset=part.until) as reader:
                 for batch in reader.batches():
                     yield batch.items[:left]
                     left -= min(left, len(batch.items))

@@ -22,6 +22,7 @@ from headwater.spark.options import ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
 from headwater.spark.positions import Range
 from headwater.spark.watching import Watcher
+from headwater.spark.workers import tune
 
 
 class Part(InputPartition):
@@ -46,8 +47,15 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):
             raise TypeError(f"not a partition of ours: {partition!r}")
+        tune()
         with self._options.connection.open() as client:
-            reader = RangeReader(client, self._schema, state=self._state, skip_bad=self._options.skip_bad_events)
+            reader = RangeReader(
+                self._options.connection,
+                client,
+                self._schema,
+                state=self._state,
+                skip_bad=self._options.skip_bad_events,
+            )
             for part in partition.ranges:
                 yield from reader.read(part)
 

@@ -101,7 +101,7 @@ class EventDecoder:
         self.changes = msgspec.json.Decoder(list[ChangeEvent[value_type]])
         self._change = msgspec.json.Decoder(ChangeEvent[value_type])
 
-    def decode_array(self, text: bytes | str) -> list[ChangeEvent[Any] | ControlEvent | BadEvent]:
+    def decode_array(self, text: bytes | bytearray | str) -> list[ChangeEvent[Any] | ControlEvent | BadEvent]:
         """The events of an array. What is none becomes a BadEvent in its place."""
         try:
             return self.changes.decode(text)  # type: ignore[return-value]  # all of them changes, as nearly always

