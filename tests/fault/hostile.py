@@ -39,6 +39,7 @@ _MOODS = {"500": b"500 Internal Server Error", "503": b"503 Unavailable", "429":
 class Fate:
     kind: str = CALM
     at_byte: int = 0
+    then: Callable[[], None] | None = None  # what else happens at that moment
 
 
 Decide = Callable[[str, int], Fate]
@@ -66,13 +67,14 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def hostile(server: Server, decide: Decide) -> Iterator[Proxy]:
+def hostile(server: Server, decide: Decide, *, without: tuple[str, ...] = ()) -> Iterator[Proxy]:
+    """A proxy to a server, which takes some headers out of every request."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         proxy = Proxy(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        relay = _Relay(server, decide, proxy)
+        relay = _Relay(server, decide, proxy, without)
         serving = asyncio.run_coroutine_threadsafe(asyncio.start_server(relay.handle, sock=listening), loop).result()
         try:
             yield proxy
@@ -93,7 +95,9 @@ async def _end(serving: asyncio.Server) -> None:
 
 
 class _Relay:
-    def __init__(self, server: Server, decide: Decide, proxy: Proxy) -> None:
+    def __init__(self, server: Server, decide: Decide, proxy: Proxy, without: tuple[str, ...]) -> None:
+        names = "|".join(without)
+        self._without = re.compile(rf"(?im)^(?:{names}):.*\r\n") if without else None
         self._server = server
         self._decide = decide
         self._proxy = proxy
@@ -107,10 +111,14 @@ class _Relay:
                 length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
                 body = await reader.readexactly(int(length[1])) if length else b""
                 what = self._note(head)
+                if self._without is not None:
+                    head = self._without.sub("", head.decode()).encode()
                 fate = self._decide(what, self._proxy.seen[what])
                 self._proxy.seen[what] += 1
                 self._proxy.fates[fate.kind] += 1
                 await self._meet(fate, head, body, writer)
+                if fate.then is not None:
+                    fate.then()
             finally:
                 writer.close()
                 self._handling.discard(asyncio.current_task())

@@ -1,0 +1,194 @@
+"""What the sinks write, and that nothing is written twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bench.servers import Server
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
+
+from headwater.client import Client
+
+Write = Callable[..., None]
+
+
+def frame(spark: SparkSession, count: int, *, parts: int = 3, width: int = 0) -> DataFrame:
+    """Rows {"n": …} in order, in several partitions."""
+    rows = spark.range(0, count, 1, parts)
+    return rows.selectExpr(f"to_json(struct(id AS n, repeat('x', {width}) AS pad)) AS value")
+
+
+def numbers(client: Client, path: str) -> list[int]:
+    return [message["n"] for message in client.stream(path).read().all()]
+
+
+def test_rows_are_appended_in_order(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    write(frame(spark, 100), stream=path)
+    assert numbers(client, path) == list(range(100))
+    write(frame(spark, 50), stream=path)
+    assert numbers(client, path) == [*range(100), *range(50)]
+    assert client.stream(path).head().content_type == "application/json"
+
+
+def test_a_write_with_an_id_happens_once(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    write(frame(spark, 100, parts=2), stream=path, writeId="monday")
+    write(frame(spark, 100, parts=7), stream=path, writeId="monday")
+    assert numbers(client, path) == list(range(100))
+    write(frame(spark, 10), stream=path, writeId="tuesday")
+    assert len(numbers(client, path)) == 110
+
+
+def test_more_rows_than_a_request_takes(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    rows = frame(spark, 5000, width=1000)  # 5 MB, and the server takes 1 MiB
+    write(rows, stream=path, writeId=path.replace("/", "-"))
+    assert numbers(client, path) == list(range(5000))
+    write(rows.repartition(5), stream=path, writeId=path.replace("/", "-"))
+    assert numbers(client, path) == list(range(5000))
+    left = [info.path for info in client.list("_spark/") if info.path.count("/") > 1]
+    assert left == []
+
+
+def test_a_column_names_the_target(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    rows = frame(spark, 30).selectExpr(f"concat('{path}/', get_json_object(value, '$.n') % 3) AS stream", "value")
+    write(rows)
+    for part in range(3):
+        assert numbers(client, f"{path}/{part}") == list(range(part, 30, 3))
+    write(rows, stream=f"{path}/all")
+    assert sorted(numbers(client, f"{path}/all")) == list(range(30))
+
+
+def test_text_and_bytes(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    lines = spark.createDataFrame([("one\n",), ("two é\n",)], "value STRING").coalesce(1)
+    write(lines, stream=f"{path}/text", contentType="text/plain")
+    assert "".join(client.stream(f"{path}/text").read(type=str).all()) == "one\ntwo é\n"
+    client.stream(f"{path}/bytes").create(content_type="application/octet-stream")
+    write(lines.selectExpr("CAST(value AS BINARY) AS value"), stream=f"{path}/bytes")
+    assert b"".join(client.stream(f"{path}/bytes").read(type=bytes).all()) == "one\ntwo é\n".encode()
+
+
+def test_json_of_every_shape(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    texts = ["1", ' {"a": [1, 2]} ', '"x,y"', "[[1],[2]]", "null", '"\\u00e9é"', "[]"]
+    write(spark.createDataFrame([(text,) for text in texts], "value STRING").coalesce(1), stream=path)
+    assert client.stream(path).read().all() == [json.loads(text) for text in texts]
+
+
+@pytest.mark.parametrize("value", ["", "1,2", "1],[2", "{", "plain", "[1", "nul", "\x00"])
+def test_what_is_not_one_json_text(spark: SparkSession, write: Write, client: Client, path: str, value: str) -> None:
+    rows = spark.createDataFrame([("1",), (value,), ("2",)], "value STRING").coalesce(1)
+    with pytest.raises(PySparkException, match="a value is not one JSON text"):
+        write(rows, stream=path)
+    assert client.stream(path).read().all() == []
+
+
+def test_texts_that_are_wrong_only_one_by_one(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    rows = spark.createDataFrame([("[1",), ("2]",), ("3,4",)], "value STRING").coalesce(1)
+    with pytest.raises(PySparkException, match="a value is not one JSON text"):
+        write(rows, stream=path)
+
+
+def test_mistakes_are_named(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    rows = frame(spark, 3)
+    for wrong, options, message in (
+        (rows, {}, "name the target with the option stream"),
+        (rows.withColumnRenamed("value", "text"), {"stream": path}, "the column value is missing"),
+        (rows.selectExpr("struct(value) AS value"), {"stream": path}, "the column value is struct"),
+        (rows.select(lit(None).cast("string").alias("value")), {"stream": path}, "a row has no value"),
+        (rows, {"stream": path, "createTarget": "false"}, "is missing and createTarget is false"),
+        (rows.selectExpr("CAST(NULL AS STRING) AS stream", "value"), {}, "a row has no stream"),
+        (rows, {"stream": path, "writeId": "a b/c"}, "writeId takes letters"),
+        (rows, {"stream": path, "streem": path}, "did you mean stream"),
+        (frame(spark, 9, parts=1, width=300_000), {"stream": path, "maxRequestBytes": 2 << 20}, "set maxRequestBytes"),
+    ):
+        client.stream(path).create()
+        client.stream(path).delete()
+        with pytest.raises(PySparkException) as caught:
+            write(wrong, **options)
+        assert message in str(caught.value), message
+    with pytest.raises(PySparkException, match="append-only"):
+        rows.write.format("durable-streams").option("url", client.stream(path).url).mode("overwrite").save()
+    client.stream(path).create(closed=True)
+    with pytest.raises(PySparkException, match="is closed"):
+        write(rows, stream=path)
+
+
+def test_state_goes_round(
+    spark: SparkSession, read: Callable[..., DataFrame], write: Write, client: Client, path: str
+) -> None:
+    from tests.spark.test_sources import EVENTS
+
+    client.stream(path).create(messages=EVENTS)
+    write(read("stream-state", streams=path).drop("stream"), "stream-state", stream=f"{path}/copy")
+    expected: list[Any] = [dict(event) for event in EVENTS]
+    expected[2] = {**EVENTS[2], "headers": {"operation": "upsert", "txid": "7"}}
+    assert client.stream(f"{path}/copy").read().all() == expected
+
+
+def test_values_that_are_no_json_text_yet(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    rows = spark.sql(
+        "SELECT 'user' AS type, '1' AS key, 'upsert' AS operation, named_struct('name', 'Ada',"
+        " 'born', DATE'1815-12-10', 'at', TIMESTAMP'2026-01-01 00:00:00', 'tags', array('a'), 'score', 1.50BD) AS value"
+    )
+    write(rows, "stream-state", stream=path)
+    [event] = client.stream(path).read().all()
+    assert event["value"]["name"] == "Ada"
+    assert event["value"]["born"] == "1815-12-10"
+    assert event["value"]["at"].startswith("2026-01-01T00:00:00")
+    assert event["value"]["tags"] == ["a"]
+
+
+def test_rows_that_are_no_event(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    good = "'t' AS type, 'k' AS key, 'insert' AS operation, '1' AS value"
+    for wrong, message in (
+        (good.replace("'insert'", "'put'"), "put"),
+        (good.replace("'1'", "CAST(NULL AS STRING)"), "without a value"),
+        (good.replace("'k'", "CAST(NULL AS STRING)"), "key"),
+        (good.replace("'1'", "'{'"), "a value is not one JSON text"),
+        (good + ", 'reset' AS control", "not both"),
+        ("'k' AS key, '1' AS value", "need a column type"),
+        (good + ", 1 AS txid", "txid is int"),
+    ):
+        with pytest.raises(PySparkException) as caught:
+            write(spark.sql(f"SELECT {wrong}"), "stream-state", stream=path)
+        assert message in str(caught.value), message
+    assert client.stream(path).read().all() == []
+
+
+def test_a_query_that_updates_writes_batch_by_batch(
+    spark: SparkSession, server: Server, write: Write, client: Client, path: str, checkpoint: str
+) -> None:
+    """The newest of each key, from one stream to another."""
+    events = [
+        {"type": "t", "key": str(n % 7), "value": {"n": n}, "headers": {"operation": "upsert"}} for n in range(100)
+    ]
+    client.stream(path).create()
+    for start in range(0, 100, 10):
+        client.stream(path).append_many(events[start : start + 10])
+    counts = (
+        spark.readStream.format("stream-state")
+        .options(url=server.url, streams=path, maxRecordsPerTrigger=30)
+        .load()
+        .groupBy("type", "key")
+        .count()
+        .selectExpr("type", "key", "'upsert' AS operation", "to_json(struct(count)) AS value")
+    )
+
+    def write_counts(rows: DataFrame, batch: int) -> None:
+        write(rows, "stream-state", stream=f"{path}/counts", writeId=f"counts-{path.replace('/', '-')}-{batch}")
+        write(rows, "stream-state", stream=f"{path}/counts", writeId=f"counts-{path.replace('/', '-')}-{batch}")
+
+    query = (
+        counts.writeStream.foreachBatch(write_counts)
+        .option("checkpointLocation", checkpoint)
+        .outputMode("update")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    found = {event["key"]: event["value"]["count"] for event in client.stream(f"{path}/counts").read().all()}
+    assert len(client.stream(f"{path}/counts").read().all()) == 28  # seven keys in each of four batches
+    assert found == {str(key): len(range(key, 100, 7)) for key in range(7)}

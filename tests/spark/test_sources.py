@@ -1,0 +1,424 @@
+"""What the sources read, in batches and as streams."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bench.servers import Server
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from headwater.client import Client
+from tests.edges import free_port
+
+Read = Callable[..., DataFrame]
+
+
+def numbers(rows: DataFrame) -> list[int]:
+    return [json.loads(row.value)["n"] for row in rows.orderBy("stream", "offset", "position").collect()]
+
+
+def fill(client: Client, path: str, count: int, *, first: int = 0, appends: int = 10) -> None:
+    stream = client.stream(path)
+    stream.create()
+    step = max(1, count // appends)
+    for start in range(first, first + count, step):
+        stream.append_many([{"n": n} for n in range(start, min(start + step, first + count))])
+
+
+class Sunk:
+    """A streaming query into memory, batch by batch."""
+
+    def __init__(self, frame: DataFrame, checkpoint: str) -> None:
+        self._frame = frame
+        self._checkpoint = checkpoint
+        self.batches: list[list[Any]] = []
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        def take(rows: DataFrame, _: int) -> None:
+            ordered = rows.orderBy("stream", "offset", "position")
+            self.batches.append([row.asDict() for row in ordered.collect()])
+
+        writer = self._frame.writeStream.foreachBatch(take).option("checkpointLocation", self._checkpoint)
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def run(self) -> list[list[int]]:
+        """All there is now; the numbers of each batch that had any."""
+        before = len(self.batches)
+        query = self.start(availableNow=True)
+        assert query.awaitTermination(60)
+        return [[json.loads(row["value"])["n"] for row in rows] for rows in self.batches[before:] if rows]
+
+
+@pytest.fixture
+def sunk(spark: SparkSession, server: Server, checkpoint: str) -> Callable[..., Sunk]:
+    def sunk(kind: str = "durable-streams", **options: Any) -> Sunk:
+        return Sunk(spark.readStream.format(kind).option("url", server.url).options(**options).load(), checkpoint)
+
+    return sunk
+
+
+# Batches
+
+
+def test_a_batch_has_every_message_once_with_its_place(read: Read, client: Client, path: str) -> None:
+    fill(client, path, 100)
+    rows = read(streams=path)
+    assert rows.columns == ["stream", "offset", "position", "value", "content_type"]
+    first = rows.orderBy("position").first()
+    assert first is not None
+    assert (first.stream, first.offset, first.position, first.value) == (path, "-1", 0, '{"n":0}')
+    assert first.content_type == "application/json"
+    assert numbers(rows) == list(range(100))
+
+
+def test_a_row_is_found_again_by_its_offset_and_position(read: Read, client: Client, path: str) -> None:
+    fill(client, path, 60)
+    for row in read(streams=path, minPartitions=4).collect()[::17]:
+        found = next(iter(client.stream(path).read(type=bytes, offset=row.offset, skip=row.position)))
+        assert found.decode() == row.value
+
+
+def test_one_stream_is_split_among_tasks(read: Read, client: Client, path: str) -> None:
+    fill(client, path, 1000, appends=100)
+    rows = read(streams=path, minPartitions=8)
+    assert rows.rdd.getNumPartitions() == 8
+    assert numbers(rows) == list(range(1000))
+    assert read(streams=path, maxPartitionBytes=4000).rdd.getNumPartitions() == 3
+    assert read(streams=path).rdd.getNumPartitions() == 1
+
+
+def test_bounds(read: Read, client: Client, path: str) -> None:
+    fill(client, path, 10)
+    middle = client.stream(path).head().tail_offset
+    fill(client, path, 10, first=10)
+    assert numbers(read(streams=path, startingOffsets=json.dumps({path: middle}))) == list(range(10, 20))
+    assert numbers(read(streams=path, endingOffsets=json.dumps({path: middle}))) == list(range(10))
+    inside = json.dumps({path: f"{middle}+3"})
+    assert numbers(read(streams=path, startingOffsets=inside)) == list(range(13, 20))
+    assert numbers(read(streams=path, endingOffsets=inside, minPartitions=3)) == list(range(13))
+    both = {"startingOffsets": json.dumps({path: f"{middle}+2"}), "endingOffsets": json.dumps({path: f"{middle}+5"})}
+    assert numbers(read(streams=path, **both)) == [12, 13, 14]
+    assert read(streams=path, startingOffsets="latest").count() == 0
+
+
+def test_several_streams_by_list_and_by_pattern(read: Read, client: Client, path: str) -> None:
+    for name in ("a", "b", "deep/c"):
+        fill(client, f"{path}/{name}", 5)
+    both = read(streams=f"{path}/a, {path}/b")
+    assert {row.stream for row in both.collect()} == {f"{path}/a", f"{path}/b"}
+    assert both.count() == 10
+    assert read(streams=json.dumps([f"{path}/a"])).count() == 5
+    assert {row.stream for row in read(pattern=f"{path}/*").collect()} == {f"{path}/a", f"{path}/b"}
+    assert read(pattern=f"{path}/**").count() == 15
+    assert read(pattern=f"{path}/[!a]").count() == 5
+    assert read(pattern=f"{path}/nothing*").count() == 0
+
+
+def test_a_stream_s_own_url(spark: SparkSession, server: Server, client: Client, path: str) -> None:
+    fill(client, path, 5)
+    assert spark.read.format("durable-streams").option("url", client.stream(path).url).load().count() == 5
+
+
+def test_a_schema_leaves_columns_out(read: Read, client: Client, path: str) -> None:
+    fill(client, path, 5)
+    assert read(streams=path, schema="value STRING").first().asDict() == {"value": '{"n":0}'}
+    assert read(streams=path, schema="value BINARY, position BIGINT").first().value == b'{"n":0}'
+    with pytest.raises(PySparkException, match="there is no column nothing; there are stream, offset"):
+        read(streams=path, schema="nothing STRING").count()
+    with pytest.raises(PySparkException, match="position cannot be string"):
+        read(streams=path, schema="position STRING").count()
+
+
+def test_text_of_every_kind(read: Read, client: Client, path: str) -> None:
+    values = ["é", "𝄞\n\t", {"a": [1, {"b": "},{"}]}, None, 1.5, [], "\0"]
+    client.stream(path).create(messages=values)
+    assert [json.loads(row.value) for row in read(streams=path).orderBy("position").collect()] == values
+
+
+def test_bytes_and_text(read: Read, client: Client, path: str) -> None:
+    for name, content_type in (("bytes", "application/octet-stream"), ("text", "text/plain")):
+        stream = client.stream(f"{path}/{name}")
+        stream.create(content_type=content_type)
+        for part in ("one é", "two", "three"):
+            stream.append(part.encode())
+    rows = read(streams=f"{path}/bytes")
+    assert dict(rows.dtypes)["value"] == "binary"
+    assert b"".join(row.value for row in rows.orderBy("position").collect()) == "one étwothree".encode()
+    text = read(streams=f"{path}/text")
+    assert dict(text.dtypes)["value"] == "string"
+    assert "".join(row.value for row in text.orderBy("position").collect()) == "one étwothree"
+    client.stream(f"{path}/text").append(b"\xc3")
+    with pytest.raises(PySparkException, match=r"inside a character.*valueType"):
+        read(streams=f"{path}/text").collect()
+    assert read(streams=f"{path}/text", valueType="binary").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "http://127.0.0.1:{free}"}, "No answer"),
+        ({"url": "127.0.0.1:4437"}, "url is a server's, such as"),
+        ({"url": "http://me:secret@127.0.0.1:1"}, "use the option token"),
+        ({"streams": "no/such/stream"}, "no stream at no/such/stream"),
+        ({"streams": ""}, "name what to read"),
+        ({"startingOffset": "latest"}, "did you mean startingOffsets"),
+        ({"startingOffsets": "soon"}, "startingOffsets is earliest or latest, or JSON"),
+        ({"startingOffsets": '{"other": "-1"}'}, "names other, which streams does not"),
+        ({"minPartitions": "0"}, "minPartitions is a number above 0"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+    ],
+)
+def test_mistakes_are_named(read: Read, client: Client, path: str, options: dict[str, str], message: str) -> None:
+    fill(client, path, 1)
+    options = {name: value.replace("{free}", str(free_port())) for name, value in options.items()}
+    with pytest.raises(PySparkException) as caught:
+        read(**{"streams": path, **options}).count()
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+# Streams
+
+
+def test_limits_and_restarts(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+    fill(client, path, 25, appends=5)
+    query = sunk(streams=path, maxRecordsPerTrigger=10)
+    batches = query.run()
+    assert [len(batch) for batch in batches] == [10, 10, 5]
+    fill(client, path, 3, first=25)
+    assert query.run() == [[25, 26, 27]]
+    assert query.run() == []
+    assert [row["n"] for rows in query.batches for row in map(json.loads, (r["value"] for r in rows))] == list(
+        range(28)
+    )
+
+
+def test_a_limit_inside_one_large_append(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+    fill(client, path, 25, appends=1)
+    assert [len(batch) for batch in sunk(streams=path, maxRecordsPerTrigger=10, minPartitions=3).run()] == [10, 10, 5]
+
+
+def test_bytes_are_limited_at_record_boundaries(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+    fill(client, path, 10, appends=10)  # of 8 bytes each
+    assert [len(batch) for batch in sunk(streams=path, maxBytesPerTrigger=30).run()] == [3, 3, 3, 1]
+
+
+def test_limits_are_shared_by_streams(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+    for name, count in (("a", 100), ("b", 5), ("c", 100)):
+        fill(client, f"{path}/{name}", count, appends=100)
+    query = sunk(pattern=f"{path}/*", maxRecordsPerTrigger=30)
+    batches = query.run()
+    assert [len(batch) for batch in batches[:-1]] == [30] * (len(batches) - 1)
+    assert {row["stream"] for row in query.batches[0]} == {f"{path}/a", f"{path}/b", f"{path}/c"}
+    for name, count in (("a", 100), ("b", 5), ("c", 100)):
+        rows = [row["value"] for rows in query.batches for row in rows if row["stream"] == f"{path}/{name}"]
+        assert [json.loads(value)["n"] for value in rows] == list(range(count))
+
+
+def test_new_streams_join_and_closed_ones_end(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+    fill(client, f"{path}/a", 3)
+    query = sunk(pattern=f"{path}/*", startingOffsets="latest")
+    assert query.run() == []
+    fill(client, f"{path}/b", 2)
+    client.stream(f"{path}/b").close()
+    fill(client, f"{path}/a", 1, first=3)
+    assert query.run() == [[3, 0, 1]]
+    assert query.run() == []
+
+
+def test_a_running_query_follows(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+    fill(client, path, 5)
+    query = sunk(streams=path)
+    running = query.start()
+    try:
+        _until(lambda: sum(map(len, query.batches)) == 5)
+        started = time.monotonic()
+        fill(client, path, 1, first=5)
+        _until(lambda: sum(map(len, query.batches)) == 6)
+        assert time.monotonic() - started < 3
+        tail = {path: client.stream(path).head().tail_offset}
+        _until(lambda: json.loads(running.lastProgress["sources"][0]["latestOffset"]) == tail)
+    finally:
+        running.stop()
+
+
+def test_an_idle_query_waits_instead_of_asking(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+    fill(client, path, 5)
+    client.stream(path).close()
+    query = sunk(streams=path, longPollTimeout=1)
+    running = query.start()
+    try:
+        _until(lambda: sum(map(len, query.batches)) == 5)
+        before = len(running.recentProgress)
+        time.sleep(2.5)
+        assert len(running.recentProgress) - before <= 5
+    finally:
+        running.stop()
+
+
+def _until(holds: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# What is gone
+
+
+def test_a_stream_made_again_fails_the_query(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+    fill(client, path, 5)
+    query = sunk(streams=path)
+    query.run()
+    client.stream(path).delete()
+    fill(client, path, 9)
+    with pytest.raises(PySparkException, match=f"{path}: everything after .* that was not read yet is lost"):
+        query.run()
+
+
+def test_a_stream_that_is_gone_fails_the_query(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+    fill(client, path, 5)
+    query = sunk(streams=path)
+    query.run()
+    client.stream(path).delete()
+    with pytest.raises(PySparkException, match="the stream is gone"):
+        query.run()
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": 4}])
+def test_unless_it_is_told_to_go_on(
+    sunk: Callable[..., Sunk], client: Client, path: str, limit: dict[str, int]
+) -> None:
+    fill(client, path, 5)
+    query = sunk(streams=path, failOnDataLoss=False, **limit)
+    query.run()
+    client.stream(path).delete()
+    assert query.run() == []
+    fill(client, path, 9, appends=9)
+    assert [n for batch in query.run() for n in batch] == list(range(9))
+
+
+# State events
+
+
+EVENTS: list[dict[str, Any]] = [
+    {"type": "user", "key": "1", "value": {"name": "Ada", "age": 36}, "headers": {"operation": "insert", "txid": "t1"}},
+    {
+        "type": "user",
+        "key": "1",
+        "value": {"name": "Ada", "age": 37},
+        "old_value": {"name": "Ada", "age": 36},
+        "headers": {"operation": "update", "timestamp": "2026-01-01T00:00:00Z"},
+    },
+    {"type": "user", "key": "2", "value": {"name": "é"}, "headers": {"operation": "upsert", "txid": 7}},
+    {"headers": {"control": "reset", "offset": "x"}},
+    {"type": "user", "key": "1", "headers": {"operation": "delete"}},
+]
+
+
+def test_state_events_are_decoded(read: Read, client: Client, path: str) -> None:
+    client.stream(path).create()
+    for event in EVENTS:
+        client.stream(path).append(event)
+    rows = [row.asDict() for row in read("stream-state", streams=path).orderBy("order").collect()]
+    told = ("type", "key", "operation", "value", "old_value", "txid", "timestamp", "control", "control_offset")
+    assert [[row[name] for name in told] for row in rows] == [
+        ["user", "1", "insert", '{"name":"Ada","age":36}', None, "t1", None, None, None],
+        [
+            "user",
+            "1",
+            "update",
+            '{"name":"Ada","age":37}',
+            '{"name":"Ada","age":36}',
+            None,
+            "2026-01-01T00:00:00Z",
+            *[None] * 2,
+        ],
+        ["user", "2", "upsert", '{"name":"é"}', None, "7", None, None, None],
+        [None] * 7 + ["reset", "x"],
+        ["user", "1", "delete", None, None, None, None, None, None],
+    ]
+
+
+def test_the_order_of_events_does_not_depend_on_who_reads_them(read: Read, client: Client, path: str) -> None:
+    stream = client.stream(path)
+    stream.create()
+    for start in range(0, 200, 5):
+        stream.append_many(
+            [
+                {"type": "t", "key": str(n), "value": n, "headers": {"operation": "insert"}}
+                for n in range(start, start + 5)
+            ]
+        )
+    whole = {row.key: row.order for row in read("stream-state", streams=path).collect()}
+    split = {row.key: row.order for row in read("stream-state", streams=path, minPartitions=7).collect()}
+    assert split == whole
+    assert sorted(whole, key=whole.__getitem__) == [str(n) for n in range(200)]
+    assert len(set(whole.values())) == 200
+    middle = read("stream-state", streams=path, startingOffsets=json.dumps({path: "-1+7"})).orderBy("order").first()
+    assert (middle.key, middle.order) == ("7", whole["7"])
+
+
+def test_values_by_a_schema(read: Read, client: Client, path: str) -> None:
+    client.stream(path).create(messages=EVENTS)
+    rows = read("stream-state", streams=path, valueSchema="name STRING, age INT").orderBy("order").collect()
+    assert [(row.value.name, row.value.age) if row.value else None for row in rows] == [
+        ("Ada", 36),
+        ("Ada", 37),
+        ("é", None),
+        None,
+        None,
+    ]
+    given = read("stream-state", "key STRING, value STRUCT<name STRING>", streams=path)
+    assert given.where("value.name = 'é'").first().key == "2"
+    with pytest.raises(PySparkException, match=r"message 0 after -1: the value does not fit the schema.*age"):
+        read("stream-state", streams=path, valueSchema="age BOOLEAN").collect()
+
+
+def test_a_message_that_is_no_event(read: Read, client: Client, path: str) -> None:
+    client.stream(path).create(messages=[*EVENTS, {"type": "user"}, EVENTS[0]])
+    with pytest.raises(PySparkException, match=f"{path}, message 5 after -1: .*missing required field"):
+        read("stream-state", streams=path).collect()
+    assert read("stream-state", streams=path, badEvents="skip").count() == 6
+    client.stream(f"{path}/text").create(content_type="text/plain", messages=["x"])
+    with pytest.raises(PySparkException, match="state events are JSON"):
+        read("stream-state", streams=f"{path}/text").collect()
+
+
+# Who may see what
+
+
+def test_the_token_is_not_shown(
+    spark: SparkSession, server: Server, client: Client, path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fill(client, path, 1)
+    options = {"url": server.url, "streams": path, "token": "s3cr3t-token"}
+    rows = spark.read.format("durable-streams").options(**options).load()
+    rows.explain(True)
+    assert rows.count() == 1
+    spark.sparkContext.setLogLevel("INFO")
+    try:
+        with pytest.raises(PySparkException) as caught:
+            spark.read.format("durable-streams").options(**{**options, "streams": f"{path}/no"}).load().count()
+        rows.count()
+    finally:
+        spark.sparkContext.setLogLevel("OFF")
+    shown = "".join(capfd.readouterr()) + str(caught.value) + rows._jdf.queryExecution().toString()
+    assert "s3cr3t-token" not in shown
+
+
+def test_sessions_find_the_formats_by_themselves(spark: SparkSession) -> None:
+    import pyspark_headwater
+    import pyspark_headwater_state
+
+    names = {module.DefaultSource.name() for module in (pyspark_headwater, pyspark_headwater_state)}
+    assert names == {"durable-streams", "stream-state"}
+    fresh = spark.newSession()
+    with pytest.raises(PySparkException, match="url is missing"):
+        fresh.read.format("stream-state").load()

@@ -1,0 +1,144 @@
+"""Exactly once, from stream to stream, while drivers, tasks and the server die and the network loses things.
+
+A proxy between Spark and the server sees every request. As a seed decides it kills the driver or the server just when
+a request of a certain kind has arrived, before its answer gets through: at the points where a lost answer matters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bench.servers import ROOT, Server, headwater
+
+from headwater.client import Client, Retry
+from tests.edges import free_port
+from tests.fault.hostile import KINDS, Fate, hostile
+
+PRODUCER = ("producer-id", "producer-epoch", "producer-seq")
+STREAMS = {"a": 1200, "b": 300, "c": 40}  # of a, a batch takes several requests; of c, one
+_NOISE = [kind for kind in KINDS if kind not in ("duplicate", "trickle", "delay")]
+
+
+class Scene:
+    """A server that comes back when it is killed, a driver that is started again, and who kills them when."""
+
+    def __init__(self, directory: Path, seed: int, victims: list[str]) -> None:
+        self._directory = directory
+        self._port = free_port()
+        self._seed = seed
+        self._chance = random.Random(seed)
+        self._open = contextlib.ExitStack()
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._victims = list(victims)
+        self._countdown = self._chance.randrange(1, 9)
+        self.deaths: Counter[str] = Counter()
+        self.server = self._start_server()
+
+    def _start_server(self) -> Server:
+        return self._open.enter_context(
+            headwater("--data-dir", str(self._directory / "data"), "--port", str(self._port))
+        )
+
+    def decide(self, what: str, times: int) -> Fate:
+        publishes = what.startswith(("POST /v1/stream/dst/", "POST /v1/stream/_spark/"))
+        if publishes and self._victims:
+            self._countdown -= 1
+            if self._countdown <= 0:
+                self._countdown = self._chance.randrange(2, 12)
+                victim = self._victims.pop(0)
+                return Fate("lose", then=self._kill_driver if victim == "driver" else self._kill_server)
+        chance = random.Random(f"{self._seed} {what} {times}")
+        if chance.random() < 0.05:
+            kind = chance.choice(_NOISE)
+            return Fate(kind, chance.randrange(2000) if kind in ("reset", "cut") else 0)
+        return Fate()
+
+    def _kill_driver(self) -> None:
+        self.deaths["driver"] += 1
+        self._end_driver()
+
+    def _end_driver(self) -> None:
+        if self._driver is not None and self._driver.poll() is None:
+            os.killpg(self._driver.pid, signal.SIGKILL)
+
+    def _kill_server(self) -> None:
+        self.deaths["server"] += 1
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server = self._start_server()
+
+    def run(self, url: str, meanwhile: Callable[[], None]) -> None:
+        """Start drivers until one gets through; something else happens after the first."""
+        for attempt in range(12):
+            if attempt == 1:
+                meanwhile()
+            command = [sys.executable, "-m", "tests.spark.pipe", url, "local[2,4]", str(self._directory / "cp"), "1"]
+            log = self._open.enter_context((self._directory / "driver.log").open("ab"))
+            self._driver = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                start_new_session=True,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+            if self._driver.wait(120) == 0:
+                assert attempt > 0, "nobody was killed"
+                return
+        raise AssertionError((self._directory / "driver.log").read_text()[-3000:])
+
+    def close(self) -> None:
+        self._end_driver()
+        self._open.close()
+
+
+@contextlib.contextmanager
+def scene(directory: Path, seed: int, victims: list[str]) -> Iterator[Scene]:
+    found = Scene(directory, seed, victims)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def fill(client: Client, first: int) -> None:
+    for name, count in STREAMS.items():
+        stream = client.stream(f"src/{name}")
+        stream.create()
+        for start in range(first, first + count, 20):
+            stream.append_many([{"n": n} for n in range(start, min(start + 20, first + count))])
+
+
+def copied(client: Client) -> dict[str, list[int]]:
+    return {name: [message["n"] for message in client.stream(f"dst/{name}").read().all()] for name in STREAMS}
+
+
+def run_scene(directory: Path, seed: int, victims: list[str], without: tuple[str, ...] = ()) -> dict[str, list[int]]:
+    with scene(directory, seed, victims) as found, hostile(found.server, found.decide, without=without) as proxy:
+        with Client(found.server.url, retry=Retry(attempts=20)) as client:
+            fill(client, 0)
+            found.run(proxy.url, lambda: fill(client, 10_000))
+            assert found.deaths == Counter(victims)
+            return copied(client)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SEEDS", "1"))))
+def test_every_record_arrives_once_and_in_order(tmp_path: Path, seed: int) -> None:
+    victims = ["server", "driver", "server", "driver"][seed % 2 :][:3]
+    arrived = run_scene(tmp_path, seed, victims)
+    assert arrived == {name: [*range(count), *range(10_000, 10_000 + count)] for name, count in STREAMS.items()}
+
+
+@pytest.mark.slow
+def test_without_producer_headers_records_arrive_twice(tmp_path: Path) -> None:
+    arrived = run_scene(tmp_path, 0, ["driver"], without=PRODUCER)
+    assert any(len(numbers) > len(set(numbers)) for numbers in arrived.values())
