@@ -21,9 +21,9 @@ $(NODE_DIR)/node_modules/.stamp: $(NODE_DIR)/package-lock.json | $(VENV)/setup.s
 	cd $(NODE_DIR) && PATH="$$PATH:$(CURDIR)/$(BIN)" npm install --no-save --no-audit --no-fund --loglevel=error
 	touch $@
 
-# Options go through: make run ARGS="--port 4500"
+# The system at work. Options go through: make run ARGS="--seconds 30 --rate 1000"
 run: setup
-	$(BIN)/headwater serve $(ARGS)
+	$(BIN)/headwater demo $(ARGS)
 
 test: setup $(NODE_DIR)/node_modules/.stamp
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m pytest

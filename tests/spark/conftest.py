@@ -17,8 +17,7 @@ from headwater.client import Client
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two cores, and tasks that may fail three times."""
-    session = headwater.spark.session("headwater-tests", master="local[2,4]")
+    session = headwater.spark.session("headwater-tests", master="local[2]")
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

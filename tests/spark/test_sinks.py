@@ -111,9 +111,9 @@ def test_mistakes_are_named(spark: SparkSession, write: Write, client: Client, p
         assert message in str(caught.value), message
     with pytest.raises(PySparkException, match="append-only"):
         rows.write.format("durable-streams").option("url", client.stream(path).url).mode("overwrite").save()
-    client.stream(path).create(closed=True)
+    client.stream(f"{path}/closed").create(closed=True)
     with pytest.raises(PySparkException, match="is closed"):
-        write(rows, stream=path)
+        write(rows, stream=f"{path}/closed")
 
 
 def test_state_goes_round(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from headwater import __version__
-from headwater.cli import append, backup, bench, check, close, create, delete, fork, head, read, serve, tail
+from headwater.cli import append, backup, bench, check, close, create, delete, demo, fork, head, read, serve, tail
 from headwater.cli import list as listing
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for name, module, panel in (
     ("fork", fork, _STREAMS),
     ("delete", delete, _STREAMS),
     ("serve", serve, _SERVER),
+    ("demo", demo, _SERVER),
     ("bench", bench, _SERVER),
     ("check", check, _SERVER),
     ("backup", backup, _SERVER),

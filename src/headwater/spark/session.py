@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -34,7 +35,9 @@ def session(
     return register(builder.getOrCreate())
 
 
+_LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 _DEFAULTS = {
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",  # a small machine's worth; the default of 200 makes every batch slow

@@ -1,0 +1,141 @@
+"""`headwater demo`: the system at work, in one terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headwater.cli.failing import FAILED, failures, leave
+
+if TYPE_CHECKING:
+    from headwater.demo.run import Look, Verdict
+
+_LINE_EVERY_S = 5.0
+
+
+def command(
+    seconds: float = typer.Option(0, min=0, help="End after so long; 0 goes on until Ctrl-C."),
+    rate: float = typer.Option(200, min=0.1, help="Events of the shop per second."),
+    port: int = typer.Option(4437, min=0, max=65535, help="Port of the server; 0 takes a free one."),
+    data_dir: Path = typer.Option(
+        Path("headwater-demo"), help="Directory that keeps streams, table and checkpoint; an earlier run is continued."
+    ),
+) -> None:
+    """Run a server, a small shop that changes, and a Spark job that keeps its current state.
+
+    The shop's state events flow into a stream; Spark reads them exactly once, keeps the current state as a table and
+    writes what changed back as a stream. At the end both are compared with a plain fold of all events.
+    """
+    try:
+        from headwater.demo.run import run
+    except ImportError as error:
+        leave(f"the demo needs Spark: pip install 'headwater[spark]' ({error})", FAILED)
+    console = Console(highlight=False)
+    stopping = _Stopping(seconds)
+    board = _Board(console)
+    with failures(f"cannot listen on port {port}"), board, stopping:
+        verdict = run(data_dir, port=port, per_second=rate, going=stopping.going, show=board.show, say=board.say)
+    _print_verdict(console, verdict)
+    raise typer.Exit(0 if verdict.right else FAILED)
+
+
+class _Stopping:
+    """Until the time is up, or a signal; a second one ends everything at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until_s = 0.0
+        self._told = False
+
+    def going(self) -> bool:
+        if not self._until_s:
+            self._until_s = time.monotonic() + (self._seconds or float("inf"))
+        return not self._told and time.monotonic() < self._until_s
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._told:
+            raise KeyboardInterrupt
+        self._told = True
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class _Board:
+    """What flows where: a table that stays in place on a terminal, else a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=8) if sys.stdout.isatty() else None
+        self._said_s = 0.0
+
+    def __enter__(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, what: str) -> None:
+        self._console.print(f"headwater: {what}")
+
+    def show(self, look: Look) -> None:
+        if self._live is not None:
+            self._live.update(_board(look))
+        elif look.seconds - self._said_s >= _LINE_EVERY_S:
+            self._said_s = look.seconds
+            lag = look.fed - look.taken
+            told = f"{look.seconds:6.1f} s  fed {look.fed:,} ({look.fed_per_second:,.0f}/s)  "
+            told += f"Spark {look.taken:,} ({look.taken_per_second:,.0f}/s, {max(lag, 0):,} behind)  "
+            self._console.print(told + f"batch {look.batch}  published {look.published:,}", soft_wrap=True)
+
+
+def _board(look: Look) -> Group:
+    flows = Table(box=None, pad_edge=False, header_style="bold")
+    for column, justify in (
+        ("from", "left"),
+        ("to", "left"),
+        ("events", "right"),
+        ("per second", "right"),
+        ("", "left"),
+    ):
+        flows.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    lag = max(look.fed - look.taken, 0)
+    lag_s = lag / look.fed_per_second if look.fed_per_second else 0.0
+    flows.add_row("shop", "stream shop/events", f"{look.fed:,}", f"{look.fed_per_second:,.0f}", "")
+    behind = Text(f"{lag:,} events, {lag_s:.1f} s behind", style="yellow" if lag_s > 10 else "green")
+    flows.add_row("stream shop/events", "Spark", f"{look.taken:,}", f"{look.taken_per_second:,.0f}", behind)
+    batch = "no batch yet" if look.batch is None else f"batch {look.batch}"
+    flows.add_row("Spark", "stream shop/current", f"{look.published:,}", "", batch)
+    flows.add_row("Spark", "table", "", "", look.table or "no version yet")
+    urls = Text(
+        f"\n{look.url}/v1/stream/shop/events?offset=-1\n{look.url}/v1/stream/shop/current?offset=-1\n"
+        f"{look.url}/v1/stream/__ds/streams\n",
+        style="cyan",
+    )
+    return Group(Text(f"{look.seconds:.0f} s  (Ctrl-C ends it)\n", style="bold"), flows, urls)
+
+
+def _print_verdict(console: Console, verdict: Verdict) -> None:
+    def told(right: bool) -> str:
+        return "[green]the same[/green]" if right else "[bold red]DIFFERENT[/bold red]"
+
+    console.print(f"{verdict.events:,} events, {verdict.batches:,} batches in {verdict.seconds:.1f} s")
+    console.print(f"state by a plain fold:   {verdict.keys:,} keys")
+    console.print(f"state in the table:      {verdict.table_keys:,} keys, {told(verdict.table_right)}")
+    console.print(f"state by the new stream: {verdict.stream_keys:,} keys, {told(verdict.stream_right)}")
