@@ -1,0 +1,42 @@
+"""Every event of a shop as a streaming table, and what follows from them as views that keep up."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+spark = SparkSession.active()
+
+
+@dp.table
+def shop_events() -> DataFrame:
+    """What happened, once each, in the order of the stream."""
+    return (
+        spark.readStream.format("stream-state")
+        .option("url", spark.conf.get("headwater.url"))
+        .option("streams", "shop/events")
+        .load()
+    )
+
+
+@dp.materialized_view
+def shop_state() -> DataFrame:
+    """The newest value of every key that was not deleted."""
+    newest = F.max_by(F.struct("operation", "value"), "order").alias("last")
+    return (
+        spark.read.table("shop_events")
+        .where("control IS NULL")
+        .groupBy("type", "key")
+        .agg(newest)
+        .where("last.operation != 'delete'")
+        .select("type", "key", "last.value")
+    )
+
+
+@dp.materialized_view
+def orders_by_status() -> DataFrame:
+    return (
+        spark.read.table("shop_state")
+        .where("type = 'order'")
+        .groupBy(F.get_json_object("value", "$.status").alias("status"))
+        .count()
+    )

@@ -1,0 +1,78 @@
+"""A standalone master with two workers: nothing may lean on shared memory, and speculation must not show."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+from bench.servers import ROOT, Server
+
+from headwater.client import Client
+from tests.edges import free_port
+
+CLASSES = "org.apache.spark.deploy"
+HOME = Path(pyspark.__file__).parent
+
+
+@contextlib.contextmanager
+def daemon(name: str, *arguments: str, log: Path) -> Iterator[None]:
+    env = {**os.environ, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    command = [str(HOME / "bin" / "spark-class"), f"{CLASSES}.{name}", *arguments]
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            command, env=env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=log.parent
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+@contextlib.contextmanager
+def cluster(directory: Path) -> Iterator[str]:
+    port, log = free_port(), directory / "cluster.log"
+    url = f"spark://127.0.0.1:{port}"
+    worker = ("--cores", "1", "--memory", "600m", "--webui-port", "0", "--work-dir", str(directory / "work"), url)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            daemon("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0", log=log)
+        )
+        for _ in range(2):
+            stack.enter_context(daemon("worker.Worker", "--host", "127.0.0.1", *worker, log=log))
+        deadline = time.monotonic() + 60
+        while len(re.findall(r"Registering worker", log.read_text())) < 2:
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.2)
+        yield url
+
+
+@pytest.mark.slow
+def test_a_cluster_that_speculates(server: Server, tmp_path: Path) -> None:
+    with Client(server.url) as client:
+        source = client.stream("cluster/src")
+        source.create()
+        for start in range(0, 4000, 100):
+            source.append_many([{"n": n} for n in range(start, start + 100)])
+        with cluster(tmp_path) as master:
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.spark.cluster", server.url, master, str(tmp_path / "checkpoint")],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=180,
+            )
+        assert done.returncode == 0, done.stderr[-3000:]
+        copied = [message["n"] for message in client.stream("cluster/dst").read().all()]
+    assert copied == list(range(4000))
+    work = (tmp_path / "work").rglob("stderr")
+    attempts = re.findall(r"Running task (\d+)\.(\d+) in stage", "".join(path.read_text() for path in work))
+    assert ("0", "1") in attempts, "nothing was started twice"
