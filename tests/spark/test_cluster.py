@@ -23,9 +23,9 @@ HOME = Path(pyspark.__file__).parent
 
 
 @contextlib.contextmanager
-def daemon(name: str, *arguments: str, log: Path) -> Iterator[None]:
-    env = {**os.environ, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    command = [str(HOME / "bin" / "spark-class"), f"{CLASSES}.{name}", *arguments]
+def daemon(name: str, host: str, *arguments: str, log: Path) -> Iterator[None]:
+    env = {**os.environ, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": host, "PYSPARK_PYTHON": sys.executable}
+    command = [str(HOME / "bin" / "spark-class"), f"{CLASSES}.{name}", "--host", host, *arguments]
     with log.open("ab") as out:
         process = subprocess.Popen(
             command, env=env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=log.parent
@@ -43,11 +43,9 @@ def cluster(directory: Path) -> Iterator[str]:
     url = f"spark://127.0.0.1:{port}"
     worker = ("--cores", "1", "--memory", "600m", "--webui-port", "0", "--work-dir", str(directory / "work"), url)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            daemon("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0", log=log)
-        )
-        for _ in range(2):
-            stack.enter_context(daemon("worker.Worker", "--host", "127.0.0.1", *worker, log=log))
+        stack.enter_context(daemon("master.Master", "127.0.0.1", "--port", str(port), "--webui-port", "0", log=log))
+        for host in ("127.0.0.1", "127.0.0.2"):  # Spark speculates on another host only
+            stack.enter_context(daemon("worker.Worker", host, *worker, log=log))
         deadline = time.monotonic() + 60
         while len(re.findall(r"Registering worker", log.read_text())) < 2:
             assert time.monotonic() < deadline, log.read_text()[-2000:]

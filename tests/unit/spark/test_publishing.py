@@ -1,0 +1,218 @@
+"""Publishing, with a crash between any two requests and a replay that looks different."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Iterator
+
+import httpx
+import pyarrow as pa
+import pytest
+from bench.servers import Server
+
+from headwater.client import Client
+from headwater.errors import DataLossError, StaleEpochError
+from headwater.spark.options import WriteOptions, write_options
+from headwater.spark.publishing import JOURNAL_ROOT, Chunk, Gatherer, Publisher, place_of
+from headwater.types import ContentKind
+
+_numbers = itertools.count()
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Mortal(httpx.BaseTransport):
+    """Dies with the n-th request: before it is sent, or when its answer is there."""
+
+    def __init__(self, lives: int, *, answered: bool) -> None:
+        self._real = httpx.HTTPTransport()
+        self._lives = lives
+        self._answered = answered
+        self.asked = 0
+
+    def close(self) -> None:
+        self._real.close()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked += 1
+        if self.asked == self._lives and not self._answered:
+            raise Killed
+        response = self._real.handle_request(request)
+        response.read()
+        if self.asked == self._lives:
+            raise Killed
+        return response
+
+
+@contextlib.contextmanager
+def client_of(server: Server, transport: httpx.BaseTransport | None = None) -> Iterator[Client]:
+    with httpx.Client(transport=transport) as http:
+        yield Client(server.url, http=http)
+
+
+class Query:
+    """A writer that runs its batches in attempts."""
+
+    def __init__(self, server: Server, request_bytes: int) -> None:
+        self._server = server
+        self.writer = f"query-{next(_numbers)}"
+        self.target = f"targets/{self.writer}"
+        self.options: WriteOptions = write_options({"url": server.url, "maxRequestBytes": str(request_bytes)})
+
+    def gather(self, batch: int, rows: list[int], parts: int) -> list[list[Chunk]]:
+        """What tasks make of the rows, dealt to so many partitions."""
+        found = []
+        with Client(self._server.url) as client:
+            for part in range(parts):
+                place = place_of(self.writer, batch, part)
+                gatherer = Gatherer(client, ContentKind.JSON, self.options.request_bytes, place)
+                own = rows[len(rows) * part // parts : len(rows) * (part + 1) // parts]
+                for start in range(0, len(own), 7):
+                    gatherer.add(self.target, pa.array([b"%d" % row for row in own[start : start + 7]], pa.binary()))
+                found.append(gatherer.finish())
+        return found
+
+    def attempt(self, batch: int, rows: list[int], parts: int, transport: Mortal | None = None) -> None:
+        gathered = self.gather(batch, rows, parts)
+        with client_of(self._server, transport) as client:
+            Publisher(client, self.options, self.writer).publish(batch, gathered)
+
+    def published(self) -> list[int]:
+        with Client(self._server.url) as client:
+            return client.stream(self.target).read().all()
+
+    def stored(self) -> list[str]:
+        with Client(self._server.url) as client:
+            return [info.path for info in client.list(f"{JOURNAL_ROOT}/{self.writer}/")]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a task hands over is small, so that it stores the rest."""
+    monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 60)
+
+
+SIZES = [pytest.param(100_000, id="whole"), pytest.param(50, id="listed")]
+
+
+@pytest.mark.parametrize("request_bytes", SIZES)
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_crash_anywhere_and_a_replay_that_looks_different(server: Server, request_bytes: int, answered: bool) -> None:
+    chance = random.Random(request_bytes)
+    for lives in itertools.count(1):
+        query = Query(server, request_bytes)
+        query.attempt(0, [-1, -2], 1)
+        rows = list(range(60))
+        transport = Mortal(lives, answered=answered)
+        try:
+            query.attempt(1, rows, 3, transport)
+        except Killed:
+            chance.shuffle(rows)
+            query.attempt(1, rows, 4)
+        assert sorted(query.published()) == [-2, -1, *range(60)], lives
+        query.attempt(1, list(reversed(rows)), 2)  # Spark may ask once more, if it died before it noted the commit
+        query.attempt(2, [100], 1)
+        assert sorted(query.published()) == [-2, -1, *range(60), 100], lives
+        if transport.asked < lives:
+            assert lives > (1 if request_bytes > 1000 else 20)
+            return
+
+
+@pytest.mark.parametrize("first", [100_000, 50])
+@pytest.mark.parametrize("second", [100_000, 50])
+@pytest.mark.parametrize("lives", [2, 4, 6, 9, 12, 1000])
+def test_of_attempts_with_other_rows_one_counts_whole(server: Server, first: int, second: int, lives: int) -> None:
+    """A query that is not deterministic still publishes a batch as one of its attempts had it."""
+    query = Query(server, first)
+    with contextlib.suppress(Killed):
+        query.attempt(0, list(range(60)), 3, Mortal(lives, answered=True))
+    query.options = write_options({"url": server.url, "maxRequestBytes": str(second)})
+    query.attempt(0, list(range(1000, 1050)), 2)
+    assert query.published() in (list(range(60)), list(range(1000, 1050)))
+
+
+@pytest.mark.parametrize("request_bytes", SIZES)
+def test_a_run_that_was_overtaken_is_fenced(server: Server, request_bytes: int) -> None:
+    query = Query(server, request_bytes)
+    query.attempt(5, list(range(60)), 3)
+    with pytest.raises(StaleEpochError, match="another run of it is ahead of this one, or the checkpoint was set back"):
+        query.attempt(4, list(range(60)), 3)
+    assert query.published() == list(range(60))
+
+
+def test_two_drivers_at_once(server: Server) -> None:
+    """The old one comes back to life between any two requests of the new one."""
+    for lives in range(1, 40, 3):
+        query = Query(server, 50)
+        old = query.gather(0, list(range(60)), 3)
+        new = query.gather(0, list(range(60)), 5)
+        with contextlib.suppress(Killed), client_of(server, Mortal(lives, answered=True)) as client:
+            Publisher(client, query.options, query.writer).publish(0, new)
+        with Client(server.url) as client:
+            Publisher(client, query.options, query.writer).publish(0, old)
+        assert query.published() == list(range(60))
+
+
+def test_nothing_is_left_behind(server: Server) -> None:
+    query = Query(server, 50)
+    query.attempt(0, list(range(60)), 3)
+    assert query.stored() == []
+    gathered = query.gather(1, list(range(60)), 3)
+    assert query.stored() != []
+    with Client(server.url) as client:
+        Publisher(client, query.options, query.writer).abandon(1, gathered)
+    assert query.stored() == []
+
+
+def half_published(server: Server) -> tuple[Query, list[list[Chunk]]]:
+    """A batch of which some appends were made when the driver died."""
+    for lives in itertools.count(1):
+        query = Query(server, 50)
+        gathered = query.gather(0, list(range(60)), 3)
+        with contextlib.suppress(Killed), client_of(server, Mortal(lives, answered=True)) as client:
+            client.stream(query.target).create()
+            Publisher(client, query.options, query.writer).publish(0, gathered)
+        if 0 < len(query.published()) < 60:
+            break
+    return query, gathered
+
+
+def test_what_is_listed_is_not_abandoned(server: Server) -> None:
+    query, gathered = half_published(server)
+    with Client(server.url) as client:
+        Publisher(client, query.options, query.writer).abandon(0, gathered)
+    query.attempt(0, list(range(60)), 7)
+    assert query.published() == list(range(60))
+
+
+def test_stored_rows_that_vanished_are_not_passed_over(server: Server) -> None:
+    query, _ = half_published(server)
+    with Client(server.url) as client:
+        for path in query.stored():
+            client.stream(path).delete()
+    with pytest.raises(DataLossError, match=r"rows for targets/.* are gone"):
+        query.attempt(0, list(range(60)), 2)
+
+
+def test_the_order_is_that_of_the_partitions(server: Server) -> None:
+    for request_bytes in (100_000, 50):
+        query = Query(server, request_bytes)
+        query.attempt(0, list(range(200)), 5)
+        assert query.published() == list(range(200))
+
+
+@pytest.mark.parametrize("size", [1, 10, 49, 50, 51, 500])
+def test_chunks_are_as_large_as_they_may_be(server: Server, size: int) -> None:
+    query = Query(server, 50)
+    with Client(server.url) as client:
+        gatherer = Gatherer(client, ContentKind.JSON, 50, place_of(query.writer, 0, 0))
+        messages = [b"1" * (n % size + 1) for n in range(40)]
+        gatherer.add("a", pa.array(messages, pa.binary())[3:])
+        chunks = gatherer.finish()
+        largest = max(len(message) + 1 for message in messages)
+        assert all(chunk.size <= max(50, largest) for chunk in chunks)
+        assert sum(chunk.size + 1 for chunk in chunks) == sum(len(message) + 1 for message in messages[3:])
