@@ -1,0 +1,79 @@
+"""Fetching over a connection of its own, and the client that goes on where that ends."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+
+import pytest
+from bench.servers import Server
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from headwater.client import Client
+from headwater.spark.columns import RangeReader
+from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
+from headwater.spark.options import read_options
+from headwater.spark.planning import Planner
+from tests.fault.hostile import Fate, hostile, seeded
+
+_numbers = itertools.count()
+SCHEMA = StructType([StructField("position", LongType()), StructField("value", StringType())])
+
+
+@pytest.fixture(scope="module")
+def path(server: Server) -> str:
+    """A stream of several answers."""
+    name = f"fetching/{next(_numbers)}"
+    with Client(server.url) as client:
+        client.stream(name).create()
+        for start in range(0, 50, 5):
+            client.stream(name).append_many([{"n": n, "pad": "x" * 100_000} for n in range(start, start + 5)])
+    return name
+
+
+def test_a_range_comes_in_answers_that_follow_each_other(server: Server, path: str) -> None:
+    options = read_options({"url": server.url, "streams": path}, bounded=True)
+    with Client(server.url) as client:
+        url, until = client.stream(path).url, client.stream(path).head().tail_offset
+    answers = list(fetch(options.connection, url, "-1", until))
+    assert len(answers) > 2
+    assert answers[-1][1] == until
+    assert sum(len(body) for body, _ in answers) > 5_000_000
+    with pytest.raises(UnexpectedAnswerError):
+        list(fetch(options.connection, f"{url}/missing", "-1", until))
+    assert list(fetch(options.connection, url, until, until)) == []
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SEEDS", "8"))))
+def test_whatever_happens_to_it_the_rows_are_all_there(server: Server, path: str, seed: int) -> None:
+    chance = random.Random(seed)
+
+    def decide(what: str, times: int) -> Fate:
+        fate = seeded(seed)(what, times)
+        return Fate(fate.kind, chance.randrange(2_500_000)) if fate.kind in ("cut", "reset") else fate
+
+    with hostile(server, decide) as proxy:
+        options = read_options({"url": proxy.url, "streams": path, "minPartitions": "3"}, bounded=True)
+        with options.connection.open() as client:
+            planner = Planner(options, client)
+            found = planner.check()
+            ranges = planner.partitions(planner.resolve("earliest", found), planner.resolve("latest", found))
+            reader = RangeReader(options.connection, client, SCHEMA, state=False, skip_bad=False)
+            values = [
+                value
+                for part in ranges
+                for one in part
+                for batch in reader.read(one)
+                for value in batch["value"].to_pylist()
+            ]
+    assert [value.partition(",")[0] for value in values] == [f'{{"n":{n}' for n in range(50)]
+
+
+def test_what_goes_through_a_proxy_is_left_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_fetch("http://example.org/v1/stream/a")
+    assert not can_fetch("https://example.org/v1/stream/a")
+    monkeypatch.setenv("http_proxy", "http://proxy.example.org:3128")
+    assert not can_fetch("http://example.org/v1/stream/a")
+    monkeypatch.setenv("no_proxy", "example.org")
+    assert can_fetch("http://example.org/v1/stream/a")

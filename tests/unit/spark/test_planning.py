@@ -1,0 +1,186 @@
+"""Planning and reading together, as the driver and its tasks do it, without Spark."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+from bench.servers import Server
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from headwater.client import Client
+from headwater.errors import DataLossError
+from headwater.spark.columns import RangeReader
+from headwater.spark.options import ReadOptions, read_options
+from headwater.spark.planning import Places, Planner, from_json, glob, to_json
+from headwater.spark.positions import Place, Range
+
+_numbers = itertools.count()
+VALUES = StructType(
+    [StructField("offset", StringType()), StructField("position", LongType()), StructField("value", StringType())]
+)
+STATES = StructType([StructField("order", LongType()), StructField("key", StringType())])
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as client:
+        yield client
+
+
+def planner_of(options: ReadOptions, client: Client, *, extended: bool) -> Planner:
+    planner = Planner(options, client)
+    if not extended:
+        planner._extended = False
+    return planner
+
+
+def rows_of(
+    options: ReadOptions, client: Client, ranges: list[list[Range]], schema: StructType = VALUES
+) -> list[dict[str, object]]:
+    reader = RangeReader(options.connection, client, schema, state=schema is STATES, skip_bad=False)
+    return [row for part in ranges for one in part for batch in reader.read(one) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("extended", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_any_limits_and_any_splits_read_everything_once(
+    server: Server, client: Client, seed: int, extended: bool
+) -> None:
+    chance = random.Random(seed)
+    prefix = f"planning/{next(_numbers)}"
+    paths = [f"{prefix}/{name}" for name in "abc"[: chance.randint(1, 3)]]
+    numbers = dict.fromkeys(paths, 0)
+    for path in paths:
+        client.stream(path).create()
+    if seed % 3 == 0:
+        client.stream(paths[0]).append_many(range(5))
+        client.stream(paths[0]).fork(f"{prefix}/fork")
+        paths.append(f"{prefix}/fork")
+        numbers[paths[0]] = numbers[f"{prefix}/fork"] = 5
+    given = {"url": server.url, "streams": ",".join(paths), "minPartitions": str(chance.randint(1, 5))}
+    if chance.random() < 0.7:
+        given["maxRecordsPerTrigger"] = str(chance.randint(1, 40))
+    if chance.random() < 0.5:
+        given["maxBytesPerTrigger"] = str(chance.randint(5, 400))
+    options = read_options(given, bounded=False)
+    planner = planner_of(options, client, extended=extended)
+    place: Places = planner.resolve(options.starting, planner.check())
+    read: dict[str, list[str]] = {path: [] for path in paths}
+    for _ in range(chance.randint(2, 6)):
+        for path in paths:
+            for _ in range(chance.randint(0, 6)):
+                count = chance.choice((1, 1, 3, 50))
+                client.stream(path).append_many(range(numbers[path], numbers[path] + count))
+                numbers[path] += count
+        for _ in range(chance.choice((1, 3, 400))):
+            end = planner.advance(place, planner.tails(), limited=True)
+            if to_json(end) == to_json(place):
+                break
+            if chance.random() < 0.3:  # the driver died, and another replays the batch
+                planner = planner_of(options, client, extended=extended)
+            rows = rows_of(options, client, planner.partitions(from_json(to_json(place)), end))
+            if options.records_max is not None:
+                assert 0 < len(rows) <= options.records_max
+            for path in paths:
+                own = planner.partitions({path: place.get(path, Place())}, {path: end[path]})
+                read[path] += [str(row["value"]) for row in rows_of(options, client, own)]
+            place = end
+    while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
+        for path in paths:
+            own = planner.partitions({path: place.get(path, Place())}, {path: end[path]})
+            read[path] += [str(row["value"]) for row in rows_of(options, client, own)]
+        place = end
+    assert read == {path: [str(number) for number in range(numbers[path])] for path in paths}
+
+
+def test_a_row_s_place_is_where_it_is(server: Server, client: Client) -> None:
+    path = f"planning/{next(_numbers)}"
+    stream = client.stream(path)
+    stream.create()
+    for start in range(0, 90, 9):
+        stream.append_many(range(start, start + 9))
+    options = read_options({"url": server.url, "streams": path, "minPartitions": "4"}, bounded=True)
+    planner = Planner(options, client)
+    end = planner.resolve(options.ending, planner.check())
+    for start in (Place(), Place("-1", 4), Place(stream.splits(parts=3).splits[0], 11)):
+        for row in rows_of(options, client, planner.partitions({path: start}, end))[::5]:
+            [found, *_] = stream.read(type=bytes, offset=str(row["offset"]), skip=int(str(row["position"]))).all()
+            assert found.decode() == row["value"]
+
+
+@pytest.mark.parametrize("extended", [True, False])
+def test_the_order_of_events(server: Server, client: Client, extended: bool) -> None:
+    """It grows along the stream whatever the ranges are; where offsets count bytes it is always the same."""
+    path = f"planning/{next(_numbers)}"
+    stream = client.stream(path)
+    stream.create()
+    for start in range(0, 60, 6):
+        events = [
+            {"type": "t", "key": str(n), "value": "é" * n, "headers": {"operation": "insert"}}
+            for n in range(start, start + 6)
+        ]
+        stream.append_many(events)
+    found = []
+    for parts, limit in ((1, "60"), (3, "60"), (2, "7"), (1, "1")):
+        given = {"url": server.url, "streams": path, "minPartitions": str(parts), "maxRecordsPerTrigger": limit}
+        options = read_options(given, bounded=False)
+        planner = planner_of(options, client, extended=extended)
+        place: Places = planner.resolve("earliest", planner.check())
+        orders: dict[str, int] = {}
+        while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
+            for row in rows_of(options, client, planner.partitions(place, end), STATES):
+                orders[str(row["key"])] = int(str(row["order"]))
+            place = end
+        assert sorted(orders, key=orders.__getitem__) == [str(n) for n in range(60)]
+        assert len(set(orders.values())) == 60
+        found.append(orders)
+    if extended:
+        assert all(orders == found[0] for orders in found)
+
+
+def test_small_ranges_of_many_streams_share_tasks(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.limits.SPARK_PARTITIONS_MAX", 4)
+    prefix = f"planning/{next(_numbers)}"
+    for number in range(10):
+        client.stream(f"{prefix}/{number}").create(messages=[number])
+    options = read_options({"url": server.url, "pattern": f"{prefix}/*"}, bounded=True)
+    planner = Planner(options, client)
+    found = planner.check()
+    ranges = planner.partitions(planner.resolve("earliest", found), planner.resolve("latest", found))
+    assert len(ranges) == 4
+    assert [row["value"] for row in rows_of(options, client, ranges)] == [str(number) for number in range(10)]
+
+
+def test_a_stream_that_is_shorter_now(server: Server, client: Client) -> None:
+    """As after a restore from a backup: the same stream, cut short."""
+    path = f"planning/{next(_numbers)}"
+    client.stream(path).create(messages=[1, 2, 3])
+    tail = client.stream(path).head().tail_offset
+    beyond = Place(tail[:-4] + "9999")
+    options = read_options({"url": server.url, "streams": path}, bounded=False)
+    with pytest.raises(DataLossError, match=f"{path}: everything after {beyond.offset}"):
+        Planner(options, client).advance({path: beyond}, Planner(options, client).tails(), limited=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("a/*", ["a/b", "a/b.c"], ["a", "a/b/c", "b/a/b"]),
+        ("a/**", ["a/b", "a/b/c"], ["b/a"]),
+        ("**/c", ["c", "a/c", "a/b/c"], ["a/c/d", "ac"]),
+        ("a?c", ["abc"], ["a/c", "ac"]),
+        ("[ab]-[0-9]", ["a-1", "b-9"], ["c-1", "a-x"]),
+        ("[!a]x", ["bx"], ["ax", "/x"]),
+        ("a.b+(c)", ["a.b+(c)"], ["axb+(c)"]),
+        ("a[", ["a["], ["a"]),
+    ],
+)
+def test_patterns(pattern: str, matching: list[str], other: list[str]) -> None:
+    compiled = glob(pattern)
+    assert [path for path in matching if not compiled.fullmatch(path)] == []
+    assert [path for path in other if compiled.fullmatch(path)] == []
