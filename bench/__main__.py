@@ -1,6 +1,6 @@
 """`python -m bench`: every bench, or those named.
 
-python -m bench [memory] [durable] [client] [state] [--seconds 5] [--out bench/results]
+python -m bench [memory] [durable] [client] [state] [spark] [--seconds 5] [--out bench/results]
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ from pathlib import Path
 from bench.client_bench import run_client
 from bench.report import save, table
 from bench.server_bench import Bench, run_durable, run_memory
+from bench.spark_bench import run_spark
 from bench.state_bench import run_state
 
-BENCHES = {"memory": run_memory, "durable": run_durable, "client": run_client, "state": run_state}
+BENCHES = {
+    "memory": run_memory,
+    "durable": run_durable,
+    "client": run_client,
+    "state": run_state,
+    "spark": run_spark,
+}
 
 
 def main() -> None:

@@ -53,7 +53,7 @@ STATE_SNAPSHOTS_TRIED = 3
 STATE_CLOSE_S = 5.0  # what closing waits for the thread that follows
 
 # The Spark formats' bounds; options change most of them.
-SPARK_PARTITION_BYTES = 64 * 1024 * 1024  # of a stream, for one task
+SPARK_PARTITION_BYTES = 128 * 1024 * 1024  # of a stream, for one task
 SPARK_PARTITIONS_MAX = 200  # beyond it, small ranges of many streams share a task
 SPARK_WAIT_S = 0.5  # that a trigger waits for new data before it reports none
 SPARK_WATCHED_MAX = 16  # streams that a waiting trigger long-polls; more are looked at in turn

@@ -23,6 +23,7 @@ T = TypeVar("T", int, float)
 
 EARLIEST = "earliest"
 LATEST = "latest"
+JOURNAL_ROOT = "_spark"  # streams of our own: what a batch appends, and rows on their way
 _CONNECT_ATTEMPTS = 3  # before anything was answered: a typing error should not take a minute to show
 
 

@@ -28,7 +28,7 @@ from headwater.errors import (
     UnauthorizedError,
 )
 from headwater.protocol.content import kind_of
-from headwater.spark.options import EARLIEST, LATEST, ReadOptions
+from headwater.spark.options import EARLIEST, JOURNAL_ROOT, LATEST, ReadOptions
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
 from headwater.types import ContentKind
 
@@ -63,7 +63,7 @@ class Planner:
         matches = glob(pattern)
         try:
             for info in self._client.list(fixed_part(pattern)):
-                if matches.fullmatch(info.path):
+                if matches.fullmatch(info.path) and not info.path.startswith(f"{JOURNAL_ROOT}/"):
                     yield info.path, info
         except (StreamNotFoundError, ProtocolError) as error:
             raise OptionError(

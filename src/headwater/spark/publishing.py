@@ -37,11 +37,10 @@ from headwater.errors import (
     StreamNotFoundError,
 )
 from headwater.protocol.content import kind_of
-from headwater.spark.options import WriteOptions
+from headwater.spark.options import JOURNAL_ROOT, WriteOptions
 from headwater.spark.rows import join
 from headwater.types import ContentKind, Producer
 
-JOURNAL_ROOT = "_spark"
 _BYTES = "application/octet-stream"
 _JSON = "application/json"
 

@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 from msgspec import UNSET
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from headwater.errors import InvalidEventError, SchemaError
+from headwater.errors import InvalidEventError, InvalidPathError, SchemaError
+from headwater.protocol.paths import RESERVED, parse_path, quote_path
+from headwater.spark.options import JOURNAL_ROOT
 from headwater.spark.values import to_json
 from headwater.state.events import parse_event
 from headwater.types import ContentKind
@@ -29,7 +31,9 @@ class Encoder:
         self._kind = kind
         self._state = state
         self._fields = {field.name: field.dataType for field in schema.fields}
-        if target is None and not isinstance(self._fields.get("stream"), StringType):
+        if target is not None:
+            check_target(target)
+        elif not isinstance(self._fields.get("stream"), StringType):
             raise SchemaError("name the target with the option stream, or give a column stream of strings")
         if state:
             self._check_state()
@@ -60,10 +64,10 @@ class Encoder:
         targets = batch.column("stream")
         if targets.null_count:
             raise SchemaError("a row has no stream: the column that names the target is null")
-        encoded = targets.dictionary_encode()
+        encoded = pc.utf8_trim(targets, "/").dictionary_encode()
         for number, target in enumerate(encoded.dictionary.to_pylist()):
-            of_target = pc.equal(encoded.indices, number)
-            yield target.strip("/"), messages.filter(of_target)
+            check_target(target)
+            yield target, messages.filter(pc.equal(encoded.indices, number))
 
     def _values(self, column: pa.Array) -> pa.Array:
         if column.null_count:
@@ -76,7 +80,7 @@ class Encoder:
         return messages
 
     def _events(self, batch: pa.RecordBatch) -> pa.Array:
-        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        columns = {name: batch.column(name).to_pylist(maps_as_pydicts="strict") for name in batch.schema.names}
         rows = batch.num_rows
         nothing = [None] * rows
 
@@ -101,6 +105,16 @@ class Encoder:
         if isinstance(self._fields[name], StringType):
             return [None if cell is None else msgspec.Raw(cell.encode()) for cell in cells]
         return [None if cell is None else msgspec.Raw(to_json(cell)) for cell in cells]
+
+
+def check_target(path: str) -> None:
+    """Refuse what is no path of a stream, and what the sink keeps for itself."""
+    try:
+        parse_path(quote_path(path))
+    except InvalidPathError as error:
+        raise SchemaError(f"{path[:200]!r} cannot be the path of a stream: {error}") from None
+    if path.partition("/")[0] in (RESERVED, JOURNAL_ROOT):
+        raise SchemaError(f"no stream to write to can be below {path.partition('/')[0]}/, got {path[:200]!r}")
 
 
 def _event(

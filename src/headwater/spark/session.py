@@ -28,7 +28,8 @@ def session(
     if home is not None:
         os.environ["JAVA_HOME"] = home
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks need what this interpreter has installed
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if master.startswith("local") else "")
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # a laptop's host name may lead nowhere
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**_DEFAULTS, **(config or {})}.items():
         builder = builder.config(key, value)

@@ -16,6 +16,7 @@ from headwater.protocol.content import kind_of
 from headwater.spark.options import WriteOptions
 from headwater.spark.publishing import Chunk, Gatherer, Publisher, place_of, prepare_target
 from headwater.spark.rows import Encoder
+from headwater.spark.workers import forget_imports, keep_memory
 
 
 class Gathered(WriterCommitMessage):
@@ -43,6 +44,7 @@ class _Writing:
         return True
 
     def _gather(self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int) -> Gathered:
+        keep_memory()
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         options = self._options
@@ -52,7 +54,9 @@ class _Writing:
             for rows in iterator:
                 for target, messages in self._encoder.encode(rows):
                     gatherer.add(target, messages)
-            return Gathered(writer, partition, gatherer.finish())
+            gathered = Gathered(writer, partition, gatherer.finish())
+        forget_imports()
+        return gathered
 
     def _publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         gathered = _in_order(messages)

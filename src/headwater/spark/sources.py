@@ -22,7 +22,7 @@ from headwater.spark.options import ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
 from headwater.spark.positions import Range
 from headwater.spark.watching import Watcher
-from headwater.spark.workers import tune
+from headwater.spark.workers import forget_imports, keep_memory
 
 
 class Part(InputPartition):
@@ -47,7 +47,7 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):
             return  # Spark's own, where there are none
-        tune()
+        keep_memory()
         with self._options.connection.open() as client:
             reader = RangeReader(
                 self._options.connection,
@@ -58,6 +58,7 @@ class _Reading:
             )
             for part in partition.ranges:
                 yield from reader.read(part)
+        forget_imports()
 
 
 class BatchReader(_Reading, DataSourceReader):

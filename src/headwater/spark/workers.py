@@ -1,4 +1,7 @@
-"""What makes a Python worker of Spark fit for large batches."""
+"""What makes a Python worker of Spark fit for large batches.
+
+Spark collects garbage after every task, which took a sixth of a task's time, nearly all of it to look at modules.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,19 @@ _KEPT_BYTES = 256 * 1024 * 1024
 
 
 @functools.cache
-def tune() -> None:
-    """Once in a worker: keep freed memory, and leave what was imported out of garbage collections.
+def forget_imports() -> None:
+    """Once in a worker, when all that tasks need was imported: leave it out of garbage collections."""
+    gc.collect()
+    gc.freeze()
+
+
+@functools.cache
+def keep_memory() -> None:
+    """Once in a worker: do not give freed memory back.
 
     Every answer is a few allocations of megabytes. The allocator gives each back to the kernel and faults it in again,
-    which took a third of a task's time; and Spark collects garbage after every task, which took a sixth of it, nearly
-    all of it to look at modules.
+    which took a third of a task's time.
     """
-    gc.freeze()
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # a libc without it
             libc = ctypes.CDLL(None)

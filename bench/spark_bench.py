@@ -1,0 +1,166 @@
+"""Spark: reading beside its text reader, writing beside its Parquet, and what a query costs that does nothing."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.report import Row
+from bench.server_bench import Bench
+from bench.servers import Server, headwater
+from headwater.client import Client
+from headwater.spark import session
+
+MESSAGES = 5_000_000
+WRITTEN = 1_000_000
+STEP = 20_000
+WARM, RUNS = 2, 5
+ALL_IN_ONE = 1 << 40  # bytes for a partition: only minPartitions counts
+GOAL = ">= 0.33"
+
+
+def run_spark(bench: Bench) -> None:
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as name:
+        directory = Path(name)
+        with headwater("--data-dir", str(directory / "data")) as server:
+            _fill(server, directory / "messages.txt")
+            config = {"spark.driver.memory": "4g", "spark.sql.streaming.noDataProgressEventInterval": "0"}
+            spark = session("bench", master="local[2]", config=config)
+            spark.sparkContext.setLogLevel("ERROR")
+            try:
+                _read(bench, spark, server, directory / "messages.txt")
+                _partitions(bench, spark, server)
+                _write(bench, spark, server, directory)
+                _idle(bench, spark, server, directory)
+            finally:
+                spark.stop()
+
+
+def _fill(server: Server, text: Path) -> None:
+    """The same messages of 100 bytes in a stream and, a line each, in a file."""
+    with Client(server.url) as client, text.open("wb") as file:
+        stream = client.stream("messages", content_type="application/json")
+        stream.create()
+        for first in range(0, MESSAGES, STEP):
+            messages = [
+                (b'{"id":%d,"name":"customer %d","pad":"' % (n, n)).ljust(98, b"x") + b'"}'
+                for n in range(first, first + STEP)
+            ]
+            stream.append_body(b"[" + b",".join(messages) + b"]")
+            file.write(b"\n".join(messages) + b"\n")
+    time.sleep(5)  # the fold is done by then, and the rest is reads
+
+
+def _to_nothing(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _in_turns(works: dict[str, Callable[[], None]], count: int) -> dict[str, float]:
+    """Rows a second of each, the median of runs that take turns, after some to warm up."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(WARM + RUNS):
+        for name, work in works.items():
+            started = time.perf_counter()
+            work()
+            found[name].append(count / (time.perf_counter() - started))
+    return {name: statistics.median(rates[WARM:]) for name, rates in found.items()}
+
+
+def _stream(spark: SparkSession, server: Server, schema: str | None, **options: int) -> DataFrame:
+    reader = spark.read.format("durable-streams").options(url=server.url, streams="messages", **options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def _read(bench: Bench, spark: SparkSession, server: Server, text: Path) -> None:
+    what = "catch-up of 5 M messages"
+    rates = _in_turns(
+        {
+            "spark.read.text": lambda: _to_nothing(spark.read.text(str(text))),
+            "headwater": lambda: _to_nothing(_stream(spark, server, "value STRING")),
+            "headwater, all columns": lambda: _to_nothing(_stream(spark, server, None)),
+        },
+        MESSAGES,
+    )
+    base = rates["spark.read.text"]
+    bench.note(Row(what, "spark.read.text", base, "rows/s", None, "", "a local file, one column"))
+    bench.note(Row(what, "headwater", rates["headwater"], "rows/s", rates["headwater"] / base, GOAL, "value alone"))
+    every = rates["headwater, all columns"]
+    bench.note(Row(what, "headwater, all columns", every, "rows/s", every / base, "", "five columns"))
+
+
+def _partitions(bench: Bench, spark: SparkSession, server: Server) -> None:
+    def work(parts: int) -> Callable[[], None]:
+        options = {"minPartitions": parts, "maxPartitionBytes": ALL_IN_ONE}
+        return lambda: _to_nothing(_stream(spark, server, "value STRING", **options))
+
+    rates = _in_turns({str(parts): work(parts) for parts in (1, 2, 4)}, MESSAGES)
+    for parts, rate in rates.items():
+        name = f"catch-up in {parts} partition{'s' if parts != '1' else ''}"
+        ratio = rate / rates["1"] if parts != "1" else None
+        bench.note(Row(name, "headwater", rate, "rows/s", ratio, "", "on 2 cores", "catch-up by partitions"))
+
+
+def _write(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
+    rows = spark.range(0, WRITTEN, 1, 4).selectExpr(
+        "to_json(struct(id, concat('customer ', id) AS name, repeat('x', 50) AS pad)) AS value"
+    )
+    rows = rows.persist()
+    rows.count()
+
+    def to_stream() -> None:
+        rows.write.format("durable-streams").options(url=server.url, stream="written").mode("append").save()
+
+    def to_parquet() -> None:
+        rows.write.mode("overwrite").parquet(str(directory / "parquet"))
+
+    rates = _in_turns({"headwater": to_stream, "parquet": to_parquet}, WRITTEN)
+    ratio = rates["headwater"] / rates["parquet"]
+    note = "exactly once, synced, from memory"
+    bench.note(Row("write 1 M rows", "headwater", rates["headwater"], "rows/s", ratio, "", note))
+    bench.note(Row("write 1 M rows", "local parquet", rates["parquet"], "rows/s", None, "", "not synced, from memory"))
+    rows.unpersist()
+
+
+def _idle(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
+    with Client(server.url) as client:
+        client.stream("quiet").create()
+
+        def start(name: str, wait_s: float) -> object:
+            return (
+                spark.readStream.format("durable-streams")
+                .options(url=server.url, streams="quiet", longPollTimeout=wait_s)
+                .load()
+                .select("value")
+                .writeStream.format("durable-streams")
+                .options(url=server.url, stream="echo", checkpointLocation=str(directory / name))
+                .start()
+            )
+
+        query = start("restless", 0.001)
+        time.sleep(6)
+        spans = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress[5:]]  # type: ignore[attr-defined]
+        query.stop()  # type: ignore[attr-defined]
+        bench.note(
+            Row("an idle trigger", "headwater", statistics.median(spans), "ms", None, "", "without its wait for data")
+        )
+
+        query = start("patient", 0.5)
+        client.stream("echo").create()
+        delays = []
+        for number in range(8):
+            time.sleep(1)
+            tail = client.stream("echo").head().tail_offset
+            started = time.perf_counter()
+            client.stream("quiet").append({"n": number})
+            next(iter(client.stream("echo").read(offset=tail, live=True)))
+            delays.append((time.perf_counter() - started) * 1000)
+        query.stop()  # type: ignore[attr-defined]
+        name = "from an append through Spark to a reader"
+        bench.note(
+            Row(name, "headwater", statistics.median(delays[2:]), "ms", None, "", "one message, a batch of its own")
+        )

@@ -1,0 +1,154 @@
+"""Rows to messages and messages to columns, without Spark."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headwater.errors import InvalidEventError, SchemaError
+from headwater.spark.columns import split_array
+from headwater.spark.rows import Encoder, checked_json, join
+from headwater.types import ContentKind
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def strings(*names: str) -> StructType:
+    return StructType([StructField(name, StringType()) for name in names])
+
+
+@given(st.lists(JSON, max_size=20), st.sampled_from([None, 2]), st.booleans())
+def test_messages_are_split_as_they_were_joined(values: list[Any], indent: int | None, ascii_only: bool) -> None:
+    texts = [
+        json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for value in values
+    ]
+    try:
+        for text in texts:
+            text.decode()
+    except UnicodeDecodeError:
+        return  # a lone surrogate is no text
+    body = b"[" + b",".join(texts) + b"]"
+    assert split_array(body).to_pylist() == [text.decode() for text in texts]
+    assert checked_json(pa.array(texts, pa.binary())).to_pylist() == texts
+
+
+@given(st.lists(st.binary(max_size=6) | JSON.map(lambda value: json.dumps(value).encode()), min_size=1, max_size=6))
+def test_only_one_json_text_each_gets_through(texts: list[bytes]) -> None:
+    def is_json(text: bytes) -> bool:
+        try:
+            json.loads(text.decode(), parse_constant=lambda word: math.nan / 0)
+        except (ValueError, RecursionError, ZeroDivisionError):
+            return False
+        return True
+
+    try:
+        found = checked_json(pa.array(texts, pa.binary())).to_pylist()
+    except SchemaError:
+        assert not all(map(is_json, texts)) or any(b"\\ud" in text.lower() for text in texts)
+        return
+    assert [json.loads(text) for text in found] == [json.loads(text) for text in texts]
+
+
+def test_slices_are_joined_as_they_are() -> None:
+    messages = pa.array([b"1", b"22", b"333", b"4"], pa.binary())
+    assert join(messages[1:3], b",") == b"22,333"
+    assert join(messages.filter(pa.array([True, False, False, True])), b"") == b"14"
+    assert join(messages[:0], b",") == b""
+
+
+def test_values_of_every_type_become_json() -> None:
+    kinds = [
+        ("long", LongType(), 2**60),
+        ("double", DoubleType(), 1.5),
+        ("decimal", DecimalType(10, 2), Decimal("1.50")),
+        ("when", TimestampType(), datetime(2026, 1, 1, tzinfo=UTC)),
+        ("day", DateType(), date(2026, 1, 1)),
+        ("tags", ArrayType(StringType()), ["a", None]),
+        ("map", MapType(StringType(), IntegerType()), [("a", 1), ("b", None)]),
+        ("nothing", StringType(), None),
+    ]
+    inner = StructType([StructField(name, kind) for name, kind, _ in kinds])
+    schema = StructType([*strings("type", "key", "operation").fields, StructField("value", inner)])
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    value = {name: cell for name, _, cell in kinds}
+    rows = [{"type": "t", "key": "k", "operation": "insert", "value": value}]
+    batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
+    [(target, messages)] = Encoder(schema, "a", ContentKind.JSON, state=True).encode(batch)
+    assert target == "a"
+    assert json.loads(messages[0].as_py())["value"] == {
+        "long": 2**60,
+        "double": 1.5,
+        "decimal": "1.50",
+        "when": "2026-01-01T00:00:00Z",
+        "day": "2026-01-01",
+        "tags": ["a", None],
+        "map": {"a": 1, "b": None},
+        "nothing": None,
+    }
+
+
+def test_rows_go_to_their_targets_in_order() -> None:
+    schema = strings("stream", "value")
+    batch = pa.RecordBatch.from_pydict({"stream": ["b", "/a/", "b", "a"], "value": ["1", "2", "3", "4"]})
+    found = [
+        (target, part.to_pylist())
+        for target, part in Encoder(schema, None, ContentKind.JSON, state=False).encode(batch)
+    ]
+    by_target: dict[str, list[bytes]] = {}
+    for target, messages in found:
+        by_target.setdefault(target, []).extend(messages)
+    assert by_target["b"] == [b"1", b"3"]
+    assert sorted(by_target["a"]) == [b"2", b"4"]
+
+
+@pytest.mark.parametrize("target", ["", "/", "a//b", "../b", "__ds/x", "_spark/x"])
+def test_targets_that_cannot_be(target: str) -> None:
+    schema = strings("stream", "value")
+    batch = pa.RecordBatch.from_pydict({"stream": ["fine", target], "value": ["1", "2"]})
+    with pytest.raises(SchemaError, match="stream"):
+        list(Encoder(schema, None, ContentKind.JSON, state=False).encode(batch))
+
+
+def test_events_that_are_none() -> None:
+    schema = strings("type", "key", "operation", "value", "control")
+    encoder = Encoder(schema, "a", ContentKind.JSON, state=True)
+    for row in (
+        ["t", "k", "put", "1", None],
+        ["t", None, "insert", "1", None],
+        ["t", "k", "insert", None, None],
+        [None, None, None, None, "stop"],
+        ["t", "k", "insert", "1", "reset"],
+    ):
+        batch = pa.RecordBatch.from_arrays([pa.array([cell], pa.string()) for cell in row], names=schema.names)
+        with pytest.raises(InvalidEventError):
+            list(encoder.encode(batch))
