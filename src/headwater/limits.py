@@ -61,6 +61,7 @@ SPARK_POLL_S = 0.2  # between two such looks
 SPARK_RETRY_S = 60.0  # of failures in a row, before a task or the driver gives up
 SPARK_REQUEST_BYTES = 4 * 1024 * 1024  # of rows in one append: what a batch has of a stream at most is stored whole
 SPARK_INLINE_BYTES = 256 * 1024  # of rows that a task hands to the driver; more it stores on the server
+SPARK_GATHERED_BYTES = 64 * 1024 * 1024  # of rows that a task holds, all targets together
 SPARK_STAGED_TTL_S = 7 * 86_400  # of rows stored by tasks that nobody published
 
 

@@ -49,8 +49,29 @@ def test_more_rows_than_a_request_takes(spark: SparkSession, write: Write, clien
     assert numbers(client, path) == list(range(5000))
     write(rows.repartition(5), stream=path, writeId=path.replace("/", "-"))
     assert numbers(client, path) == list(range(5000))
-    left = [info.path for info in client.list("_spark/") if info.path.count("/") > 1]
+    left = [info.path for info in client.list("_spark/") if not info.path.endswith("/list")]
     assert left == []
+
+
+def test_many_rows_to_several_targets(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    rows = frame(spark, 2000, parts=2, width=1000)
+    rows = rows.selectExpr(f"concat('{path}/', get_json_object(value, '$.n') % 2) AS stream", "value")
+    write(rows, writeId="several")
+    for part in range(2):
+        assert numbers(client, f"{path}/{part}") == list(range(part, 2000, 2))
+
+
+def test_an_id_is_for_one_target_and_versions_grow(
+    spark: SparkSession, write: Write, client: Client, path: str
+) -> None:
+    for name in ("a", "b"):
+        write(frame(spark, 10), stream=f"{path}/{name}", writeId="both")
+        assert numbers(client, f"{path}/{name}") == list(range(10))
+    for version in (3, 3, 4, 4):
+        write(frame(spark, 10), stream=f"{path}/c", writeId="counted", writeVersion=version)
+    assert numbers(client, f"{path}/c") == [*range(10), *range(10)]
+    with pytest.raises(PySparkException, match="rows of a later batch than 2"):
+        write(frame(spark, 10), stream=f"{path}/c", writeId="counted", writeVersion=2)
 
 
 def test_a_column_names_the_target(spark: SparkSession, write: Write, client: Client, path: str) -> None:
@@ -149,6 +170,7 @@ def test_rows_that_are_no_event(spark: SparkSession, write: Write, client: Clien
         (good.replace("'k'", "CAST(NULL AS STRING)"), "key"),
         (good.replace("'1'", "'{'"), "a value is not one JSON text"),
         (good + ", 'reset' AS control", "not both"),
+        (good.replace("'1'", "'1,2'"), "a value is not one JSON text"),
         ("'k' AS key, '1' AS value", "need a column type"),
         (good + ", 1 AS txid", "txid is int"),
     ):
@@ -178,8 +200,8 @@ def test_a_query_that_updates_writes_batch_by_batch(
     )
 
     def write_counts(rows: DataFrame, batch: int) -> None:
-        write(rows, "stream-state", stream=f"{path}/counts", writeId=f"counts-{path.replace('/', '-')}-{batch}")
-        write(rows, "stream-state", stream=f"{path}/counts", writeId=f"counts-{path.replace('/', '-')}-{batch}")
+        for _ in range(2):
+            write(rows, "stream-state", stream=f"{path}/counts", writeId="counts", writeVersion=batch)
 
     query = (
         counts.writeStream.foreachBatch(write_counts)

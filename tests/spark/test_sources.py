@@ -157,6 +157,8 @@ def test_bytes_and_text(read: Read, client: Client, path: str) -> None:
     with pytest.raises(PySparkException, match=r"inside a character.*valueType"):
         read(streams=f"{path}/text").collect()
     assert read(streams=f"{path}/text", valueType="binary").count() == 1
+    ending = json.dumps({f"{path}/bytes": "-1+7"})
+    assert read(streams=f"{path}/bytes", endingOffsets=ending).first().value == "one ét".encode()
 
 
 @pytest.mark.parametrize(
@@ -170,13 +172,17 @@ def test_bytes_and_text(read: Read, client: Client, path: str) -> None:
         ({"startingOffset": "latest"}, "did you mean startingOffsets"),
         ({"startingOffsets": "soon"}, "startingOffsets is earliest or latest, or JSON"),
         ({"startingOffsets": '{"other": "-1"}'}, "names other, which streams does not"),
+        ({"startingOffsets": '{"PATH": "now"}'}, "a position is earliest, latest"),
+        ({"startingOffsets": '{"PATH": "0000000000000001_0000000000000009"}'}, "is not a position of"),
+        ({"startingOffsets": '{"PATH": "latest"}', "endingOffsets": '{"PATH": "-1"}'}, "which is before it"),
+        ({"streams": "http://127.0.0.1:1/a"}, "is not the path of a stream"),
         ({"minPartitions": "0"}, "minPartitions is a number above 0"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
     ],
 )
 def test_mistakes_are_named(read: Read, client: Client, path: str, options: dict[str, str], message: str) -> None:
     fill(client, path, 1)
-    options = {name: value.replace("{free}", str(free_port())) for name, value in options.items()}
+    options = {name: value.replace("{free}", str(free_port())).replace("PATH", path) for name, value in options.items()}
     with pytest.raises(PySparkException) as caught:
         read(**{"streams": path, **options}).count()
     assert message in str(caught.value)

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, Group
@@ -59,6 +59,7 @@ class _Stopping:
 
     def going(self) -> bool:
         if not self._until_s:
+            self._listen()  # again: Spark has taken Ctrl-C for itself meanwhile
             self._until_s = time.monotonic() + (self._seconds or float("inf"))
         return not self._told and time.monotonic() < self._until_s
 
@@ -68,7 +69,10 @@ class _Stopping:
         self._told = True
 
     def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = self._listen()
+
+    def _listen(self) -> dict[signal.Signals, Any]:
+        return {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -84,8 +88,7 @@ class _Board:
         self._said_s = 0.0
 
     def __enter__(self) -> None:
-        if self._live is not None:
-            self._live.start()
+        """It appears with the first thing there is to show."""
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
@@ -96,6 +99,7 @@ class _Board:
 
     def show(self, look: Look) -> None:
         if self._live is not None:
+            self._live.start()
             self._live.update(_board(look))
         elif look.seconds - self._said_s >= _LINE_EVERY_S:
             self._said_s = look.seconds
@@ -121,7 +125,7 @@ def _board(look: Look) -> Group:
     behind = Text(f"{lag:,} events, {lag_s:.1f} s behind", style="yellow" if lag_s > 10 else "green")
     flows.add_row("stream shop/events", "Spark", f"{look.taken:,}", f"{look.taken_per_second:,.0f}", behind)
     batch = "no batch yet" if look.batch is None else f"batch {look.batch}"
-    flows.add_row("Spark", "stream shop/current", f"{look.published:,}", "", batch)
+    flows.add_row("Spark", "stream shop/current", f"{look.published:,}", f"{look.published_per_second:,.0f}", batch)
     flows.add_row("Spark", "table", "", "", look.table or "no version yet")
     urls = Text(
         f"\n{look.url}/v1/stream/shop/events?offset=-1\n{look.url}/v1/stream/shop/current?offset=-1\n"

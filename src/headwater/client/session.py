@@ -68,6 +68,7 @@ class Session:
         except ValueError as error:
             raise ValueError(f"{error}: {url!r}") from None
         self.root = url.rstrip("/") if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{STREAM_ROOT}"
+        self._origin = (parts.scheme, parts.netloc)
         self.headers = {name.lower(): value for name, value in (headers or {}).items()}
         if parts.hostname in LOOPBACK:
             self.headers.setdefault("accept-encoding", "identity")  # what does not travel is not worth compressing
@@ -91,8 +92,8 @@ class Session:
     def dressed(self, request: Request) -> Request:
         """The request with the headers that every request carries."""
         given = {**self.headers, **request.headers}
-        if self.token is not None:
-            given["authorization"] = f"Bearer {self.token}"
+        if self.token is not None and urlsplit(request.url)[:2] in (self._origin, ("", "")):
+            given["authorization"] = f"Bearer {self.token}"  # which is for this server and no other
         for name, value in given.items():
             if not (value.isascii() and value.isprintable()):
                 shown = "the token" if name == "authorization" else repr(value[:80])

@@ -6,6 +6,7 @@ stream. Both can be repeated: a version is written whole under its batch's numbe
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -69,10 +70,9 @@ class CurrentState:
         events = changed.selectExpr(
             "type", "key", "IF(deleted, 'delete', 'upsert') AS operation", "IF(deleted, NULL, value) AS value"
         )
-        query = self._checkpoint.joinpath("metadata").read_text().split('"id":"')[1].split('"')[0]
-        events.write.format("stream-state").options(
-            url=self._url, stream=self._target, writeId=f"{query}-{batch}"
-        ).mode("append").save()
+        query = json.loads((self._checkpoint / "metadata").read_text())["id"]
+        options = {"url": self._url, "stream": self._target, "writeId": query, "writeVersion": batch}
+        events.write.format("stream-state").options(**options).mode("append").save()
 
     def _versions(self) -> list[Path]:
         """The versions that were written to their end, oldest first."""

@@ -44,6 +44,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     batch: int | None
     table: str | None
     published: int
+    published_per_second: float
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def serving(data_dir: Path, port: int) -> Iterator[str]:
     """A server on the embedded store, as a process of its own; its URL."""
     command = [sys.executable, "-m", "headwater", "serve", "--port", str(port), "--data-dir", str(data_dir)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    # In a session of its own: a Ctrl-C is for us, who still need the server to finish.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)  # noqa: S603
     try:
         line = process.stdout.readline() if process.stdout is not None else ""
         found = re.search(r"http://[^/\s]+", line)
@@ -127,7 +129,7 @@ class _Watch:
         self._feeder = feeder
         self._before = before
         self._started_s = time.monotonic()
-        self._past: deque[tuple[float, int, int]] = deque()
+        self._past: deque[tuple[float, int, int, int]] = deque()
         self._seen: dict[int, int] = {}
         self.batches = 0
 
@@ -144,11 +146,11 @@ class _Watch:
                 self._seen[progress["batchId"]] = progress["numInputRows"]
         self.batches = len(self._seen)
         taken = sum(self._seen.values())
-        now, fed = time.monotonic(), self._feeder.fed
-        self._past.append((now, fed, taken))
+        now, fed, published = time.monotonic(), self._feeder.fed, _count(self._client, CURRENT)
+        self._past.append((now, fed, taken, published))
         while now - self._past[0][0] > _RATE_OVER_S:
             self._past.popleft()
-        then, fed_then, taken_then = self._past[0]
+        then, fed_then, taken_then, published_then = self._past[0]
         over_s = max(now - then, 0.001)
         version = self._job.version()
         found = Look(
@@ -160,7 +162,8 @@ class _Watch:
             taken_per_second=(taken - taken_then) / over_s,
             batch=max(self._seen, default=None),
             table=None if version is None else str(version),
-            published=_count(self._client, CURRENT),
+            published=published,
+            published_per_second=(published - published_then) / over_s,
         )
         show(found)
         time.sleep(0.25)

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
-from headwater.client import Client
+from headwater.client import Client, Reader, Stream
 from headwater.errors import InvalidEventError, MessageError, SchemaError
 from headwater.protocol.content import kind_of
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
@@ -281,22 +281,40 @@ class RangeReader:
 
     # Streams of bytes
 
+    def _runs(self, stream: Stream, part: Range) -> Iterator[bytes]:
+        """The bytes from a place to an offset, and some after that."""
+        start = part.start
+        if start.offset == part.until:
+            yield from _runs_of(stream.read(type=bytes, offset=start.offset, skip=start.skip), part.extra - start.skip)
+            return
+        yield from _runs_of(stream.read(type=bytes, offset=start.offset, skip=start.skip, until=part.until), None)
+        if part.extra:
+            yield from _runs_of(stream.read(type=bytes, offset=part.until), part.extra)
+
     def _bytes(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Bytes have no messages: a row is a run of them, and its position the byte after the range's beginning."""
         text = "value" in self._names and self._schema.field("value").type == pa.string()
         position, held = part.start.skip, b""
         stream = self._client.stream(part.path, content_type=part.content_type)
-        with stream.read(type=bytes, offset=part.start.offset, skip=part.start.skip, until=part.until) as reader:
-            for batch in reader.batches():
-                for run in batch.items:
-                    whole, held = _whole_text(held + run) if text else (run, b"")
-                    if whole:
-                        value = pa.array([whole], pa.binary()).cast(pa.string() if text else pa.binary())
-                        yield position, pa.RecordBatch.from_arrays([value], names=["value"])
-                    position += len(whole)
+        for run in self._runs(stream, part):
+            whole, held = _whole_text(held + run) if text else (run, b"")
+            if whole:
+                value = pa.array([whole], pa.binary()).cast(pa.string() if text else pa.binary())
+                yield position, pa.RecordBatch.from_arrays([value], names=["value"])
+            position += len(whole)
         if held:
             told = f"{part.path}: text ends inside a character at {part.until}; set valueType to binary"
             raise MessageError(told, offset=part.start.offset, skip=position)
+
+
+def _runs_of(reader: Reader[bytes], most: int | None) -> Iterator[bytes]:
+    with reader:
+        for batch in reader.batches():
+            for run in batch.items:
+                yield run if most is None else run[:most]
+                most = None if most is None else most - min(most, len(run))
+            if most == 0:
+                return
 
 
 def _whole_text(data: bytes) -> tuple[bytes, bytes]:

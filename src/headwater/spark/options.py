@@ -6,7 +6,7 @@ import difflib
 import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import msgspec
@@ -15,8 +15,9 @@ from headwater import limits
 from headwater.client import Client, Report, Retry, Timeouts
 from headwater.client.session import STREAM_ROOT
 from headwater.client.transport import POOL
-from headwater.errors import OptionError
+from headwater.errors import InvalidPathError, OptionError
 from headwater.protocol.content import kind_of
+from headwater.protocol.paths import parse_path, quote_path
 from headwater.types import ContentKind
 
 T = TypeVar("T", int, float)
@@ -38,6 +39,9 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Connection({self.url!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("url", self.url)]
 
     def open(self, *, patient: bool = True) -> Client:
         """A client that gives up after `retry_s` of failures in a row or, where that is too patient, at once."""
@@ -96,6 +100,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     create_target: bool = True
     content_type: str | None = None
     write_id: str | None = None
+    write_version: int = 0
     request_bytes: int = limits.SPARK_REQUEST_BYTES
 
 
@@ -117,7 +122,7 @@ _READ = (
     "valueSchema",
     "badEvents",
 )
-_WRITE = (*_CONNECTION, "stream", "createTarget", "contentType", "writeId", "maxRequestBytes")
+_WRITE = (*_CONNECTION, "stream", "createTarget", "contentType", "writeId", "writeVersion", "maxRequestBytes")
 
 
 def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
@@ -161,12 +166,18 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     write_id = found.text("writeId")
     if write_id is not None and not _is_id(write_id):
         raise OptionError("writeId takes letters, digits and -_.:~, at most 128 of them")
+    version = found.text("writeVersion") or "0"
+    if not (version.isascii() and version.isdigit() and int(version) <= limits.PRODUCER_INTEGER_MAX):
+        raise OptionError(f"writeVersion is a number that grows from write to write, got {version!r}")
+    if write_id is None and found.text("writeVersion") is not None:
+        raise OptionError("writeVersion numbers the writes of a writeId; give both")
     return WriteOptions(
         connection=_connection(root, found),
-        stream=names[0].strip("/") if names else None,
+        stream=checked_path(names[0].strip("/")) if names else None,
         create_target=found.flag("createTarget", default=True),
         content_type=content_type,
         write_id=write_id,
+        write_version=int(version),
         request_bytes=found.number("maxRequestBytes", int, limits.SPARK_REQUEST_BYTES),
     )
 
@@ -238,7 +249,7 @@ def _split_url(url: str) -> tuple[str, list[str]]:
     if parts.username is not None or parts.password is not None:
         raise OptionError("url must not hold credentials, which would show in logs; use the option token")
     root, found, below = url.rstrip("/").partition(f"{STREAM_ROOT}/")
-    return (root + STREAM_ROOT if found else url, [below] if below else [])
+    return (root + STREAM_ROOT if found else url, [unquote(below)] if below else [])
 
 
 def _names(text: str | None) -> list[str]:
@@ -251,10 +262,16 @@ def _names(text: str | None) -> list[str]:
             raise OptionError(f'streams is a list of paths, a,b or ["a","b"], got {text[:200]}') from None
     else:
         names = text.split(",")
-    stripped = [name.strip().strip("/") for name in names]
-    if not all(stripped):
-        raise OptionError(f"streams holds an empty path: {text[:200]}")
-    return stripped
+    return [checked_path(name.strip().strip("/")) for name in names]
+
+
+def checked_path(path: str) -> str:
+    """A path of a stream, and not a URL: a token is for one server."""
+    try:
+        parse_path(quote_path(path))
+    except InvalidPathError as error:
+        raise OptionError(f"{path[:200]!r} is not the path of a stream: {error}") from None
+    return path
 
 
 def _positions(name: str, text: str, words: tuple[str, ...], streams: tuple[str, ...]) -> str | dict[str, str]:

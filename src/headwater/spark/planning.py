@@ -46,6 +46,7 @@ class Planner:
         self._extended: bool | None = None
         self._content_types: dict[str, str] = {}
         self._served_last = ""  # whose turn to be limited it was
+        self._told: set[str] = set()  # losses that were logged
 
     # Which streams, and how far they have come
 
@@ -92,10 +93,20 @@ class Planner:
         given = {} if isinstance(wanted, str) else wanted
         if self._options.pattern is not None and (unknown := sorted(given.keys() - found.keys())):
             raise OptionError(f"offsets are given for {', '.join(unknown)}, which no stream is called")
-        return {
-            path: _place(default or given.get(path, EARLIEST if wanted is self._options.starting else LATEST), info)
-            for path, info in found.items()
-        }
+        other = EARLIEST if wanted is self._options.starting else LATEST
+        places = {path: _place(default or given.get(path, other), info) for path, info in found.items()}
+        for path in given:
+            self._check_place(path, places[path])
+        return places
+
+    def _check_place(self, path: str, place: Place) -> None:
+        """Refuse a place that a user gave and the stream does not have; a server without our extensions cannot tell."""
+        stream = self._client.stream(path)
+        if place != EARLIEST_PLACE and self._extends(stream):
+            try:
+                stream.splits(offset=place.offset, parts=1)
+            except (OffsetGoneError, InvalidOffsetError) as error:
+                raise OptionError(f"{place} is not a position of {path}: {error}") from None
 
     # What a batch reads
 
@@ -106,7 +117,7 @@ class Planner:
         behind: dict[str, tuple[Place, Place]] = {}
         for path, info in ends.items():
             before, end = start.get(path, EARLIEST_PLACE), Place(info.tail_offset)
-            if before != end and not (before == EARLIEST_PLACE and byte_position(end.offset) == 0):
+            if before != end and not _is_empty(before, end):
                 behind[path] = (self._checked(path, before, end), end)
         if limited and (self._options.records_max or self._options.bytes_max):
             return {**start, **self._share(behind)}
@@ -146,6 +157,7 @@ class Planner:
         """The ranges of a batch, for as many tasks as the options ask for or the bytes are worth."""
         moved = {path: (start.get(path, EARLIEST_PLACE), place) for path, place in sorted(end.items())}
         moved = {path: places for path, places in moved.items() if places[0] != places[1]}
+        moved = {path: places for path, places in moved.items() if not _is_empty(*places)}
         sizes = {path: _size(*places) for path, places in moved.items()}
         total = sum(sizes.values()) or 1
         options = self._options
@@ -163,7 +175,10 @@ class Planner:
 
     def _ranges(self, path: str, before: Place, after: Place, wanted: int) -> Iterator[Range]:
         try:
-            before, cuts = self.parts(path, before, after, wanted)
+            start, cuts = self.parts(path, before, after, wanted)
+            if start != before and not self._has(path, after):
+                return  # of a stream that is gone; the next batch begins with the one that took its place
+            before = start
             content_type = self._content_types.get(path) or self._client.stream(path).head().content_type
         except (StreamNotFoundError, StreamGoneError) as error:
             self._lost(path, before, str(error))
@@ -174,6 +189,15 @@ class Planner:
             last = number == len(edges) - 1
             until = after.offset if last else edges[number + 1].offset
             yield Range(path, content_type, place, until, after.skip if last else 0, self._extended is True)
+
+    def _has(self, path: str, place: Place) -> bool:
+        try:
+            self._client.stream(path).splits(until=place.offset, parts=1)
+        except (OffsetGoneError, InvalidOffsetError):
+            return False
+        except (RequestError, ProtocolError):
+            return not self._extended
+        return True
 
     def parts(self, path: str, before: Place, after: Place, wanted: int) -> tuple[Place, list[str]]:
         """Where a range begins and where it may be cut. It begins at the stream's beginning if it was made again."""
@@ -228,7 +252,9 @@ class Planner:
         told = f"{path}: everything after {before} that was not read yet is lost: {what}"
         if self._options.fail_on_data_loss:
             raise DataLossError(told)
-        log.warning("%s", told)
+        if told not in self._told:
+            self._told.add(told)
+            log.warning("%s", told)
 
 
 class _Sizes:
@@ -260,9 +286,22 @@ class _Walk:
             if near is not None:
                 end, size = near, None
                 self.bytes = _size(self._start, end)
-        if (records is None and size is None) or not self._planner.is_json(self._path):
-            return end
-        return self._counted(end, records, size)
+        if not self._planner.is_json(self._path):
+            return end if size is None else self._counted_bytes(end, size)
+        return end if records is None and size is None else self._counted(end, records, size)
+
+    def _counted_bytes(self, end: Place, size: int) -> Place:
+        """The same for a stream of bytes, which can be cut anywhere."""
+        place = self._start
+        with self._planner.reader_of(self._path, place, end, bytes) as reader:
+            for batch in reader.batches():
+                found = sum(map(len, batch.items))
+                if found > size - self.bytes:
+                    skip, self.bytes = place.skip + size - self.bytes, size
+                    return Place(place.offset, skip)
+                self.bytes += found
+                place = Place(batch.offset, batch.skip)
+        return end
 
     def _counted(self, end: Place, records: int | None, size: int | None) -> Place:
         """Read, and count what there is: only who has read a stream of messages knows how many there are."""
@@ -314,6 +353,11 @@ def _place(word: str, info: StreamInfo) -> Place:
     if word.lower() == EARLIEST:
         return EARLIEST_PLACE
     return Place(info.tail_offset) if word.lower() == LATEST else parse_place(word)
+
+
+def _is_empty(before: Place, after: Place) -> bool:
+    """Whether a range has nothing for sure: it begins at the beginning and ends there, under another name."""
+    return before == EARLIEST_PLACE and not after.skip and byte_position(after.offset) == 0
 
 
 def _size(before: Place, after: Place) -> int:

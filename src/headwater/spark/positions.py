@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from headwater.errors import OptionError
-from headwater.protocol.offsets import BEGINNING
+from headwater.protocol.offsets import BEGINNING, NOW
 
 _NUMBERED = re.compile(r"([0-9]+)_([0-9]+)")
 
@@ -29,8 +29,10 @@ EARLIEST_PLACE = Place()
 
 def parse_place(text: str) -> Place:
     offset, plus, count = text.partition("+")
-    if not offset or (plus and not (count.isascii() and count.isdigit())):
-        raise OptionError(f"a position is an offset, or offset+count, got {text[:80]!r}")
+    if not offset or offset == NOW or (plus and not (count.isascii() and count.isdigit())):
+        raise OptionError(
+            f"a position is earliest, latest, an offset the server gave, or offset+count, got {text[:80]!r}"
+        )
     return Place(offset, int(count) if plus else 0)
 
 

@@ -1,20 +1,22 @@
-"""Exactly once into a stream, whatever is retried, replayed, repartitioned or run twice.
+"""Exactly once into streams, whatever is retried, replayed, repartitioned or run twice.
 
 Tasks publish nothing. A task hands its rows to the driver, or, where they are many, stores them in a stream of its own
-and hands over where they are. The driver appends them to the target when all tasks are done, as the producer of the
-query, in the epoch of the batch: a batch that was published before is a duplicate, an older run is fenced.
+and hands over where they are. When all tasks are done the driver writes down what the batch appends, and then appends
+it, as the producer of the query in the epoch of the batch: what was appended before is a duplicate, an older run is
+fenced.
 
-A batch that fits in one request is one append, all of it or nothing, so it does not matter how a replay orders or
-partitions it. A larger one needs several, and a replay must send the same ones: so before the first, the list of
-them is appended to the query's journal. Whoever finds the list there publishes what it names and nothing else.
+What is written down first counts. Whoever comes later with the same batch, however its rows are ordered, partitioned or
+chosen, finds the list and appends what that names; so every append of a batch has one content, and a repetition of it
+can be recognised by its number alone.
 
-    _spark/{writer}                                  the journal: lists, and which of them are done
+    _spark/{writer}/{batch}/list                     what a batch appends, and a mark when it has
     _spark/{writer}/{batch}/{partition}-{attempt}    rows that a task stored
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,12 +26,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater import limits
-from headwater.client import Appended, Client, Stream
+from headwater.client import Client, Stream
 from headwater.errors import (
     BodyTooLargeError,
+    ConfigurationError,
     ContentTypeError,
     DataLossError,
     HeadwaterError,
+    NetworkError,
+    RequestError,
     SchemaError,
     StaleEpochError,
     StreamClosedError,
@@ -43,6 +48,9 @@ from headwater.types import ContentKind, Producer
 
 _BYTES = "application/octet-stream"
 _JSON = "application/json"
+_BRACKETS = 2  # around the rows of an append of JSON
+_LENGTH_BYTES = 8
+_DONE = b"done"
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -57,12 +65,13 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """An entry of the journal: what a batch appends to a target, or that it has."""
+    """What a batch appends, in this order; a target's chunks are numbered from 0."""
 
-    batch: int
-    target: str
-    chunks: list[Chunk] = []
+    chunks: list[Chunk]
     done: bool = False
+
+
+_lists = msgspec.msgpack.Decoder(Listed)
 
 
 # The task's side
@@ -74,52 +83,62 @@ class Gatherer:
     def __init__(self, client: Client, kind: ContentKind, request_bytes: int, place: str) -> None:
         self._client = client
         self._between = b"," if kind is ContentKind.JSON else b""
-        self._request_bytes = request_bytes
+        self._room = request_bytes - _BRACKETS
         self._place = place
         self._open: dict[str, tuple[list[pa.Array], int]] = {}
+        self._held = 0
         self._chunks: list[Chunk] = []
         self._storage: Storage | None = None
 
     def add(self, target: str, messages: pa.Array) -> None:
         arrays, size = self._open.get(target, ([], 0))
-        for part in self._cut(messages, self._request_bytes - size):
+        for part in self._cut(messages, self._room - size):
             part_size = _size(part)
-            if arrays and size + part_size > self._request_bytes:
+            if arrays and size + part_size > self._room:
                 self._store(target, arrays)
+                self._held -= size
                 arrays, size = [], 0
             arrays.append(part)
             size += part_size
+            self._held += part_size
         self._open[target] = (arrays, size)
+        if self._held > limits.SPARK_GATHERED_BYTES:
+            self._store_all()
 
     def _cut(self, messages: pa.Array, room: int) -> Iterator[pa.Array]:
         """The messages in runs that fit in a request, the first of them in what room there is."""
         if _size(messages) <= room:
             yield messages
             return
-        ends = pc.cumulative_sum(pc.add(pc.binary_length(messages).cast(pa.int64()), len(self._between))).to_numpy()
+        ends = pc.cumulative_sum(pc.add(pc.binary_length(messages).cast(pa.int64()), 1)).to_numpy()
         first, before = 0, 0
         while first < len(messages):
             last = max(first + 1, int(ends.searchsorted(before + max(room, 0), side="right")))
             yield messages[first:last]
-            first, before, room = last, int(ends[last - 1]), self._request_bytes
+            first, before, room = last, int(ends[last - 1]), self._room
 
     def _store(self, target: str, arrays: list[pa.Array]) -> None:
         if self._storage is None:
             self._storage = Storage(self._client, self._place)
         self._chunks.append(self._storage.store(target, self._body(arrays)))
 
+    def _store_all(self) -> None:
+        for target, (arrays, _) in self._open.items():
+            if arrays:
+                self._store(target, arrays)
+        self._open.clear()
+        self._held = 0
+
     def _body(self, arrays: list[pa.Array]) -> bytes:
         return join(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), self._between)
 
     def finish(self) -> list[Chunk]:
-        left = {target: arrays for target, (arrays, _) in self._open.items() if arrays}
-        inline = sum(size for _, size in self._open.values()) <= limits.SPARK_INLINE_BYTES
-        for target, arrays in left.items():
-            if inline:
+        if self._held > limits.SPARK_INLINE_BYTES:
+            self._store_all()
+        for target, (arrays, _) in self._open.items():
+            if arrays:
                 body = self._body(arrays)
                 self._chunks.append(Chunk(target, len(body), body))
-            else:
-                self._store(target, arrays)
         return self._chunks
 
 
@@ -150,94 +169,118 @@ class Storage:
 
 def place_of(writer: str, batch: int, partition: int) -> str:
     """Where a task stores its rows: never where another attempt does."""
-    return f"{JOURNAL_ROOT}/{writer}/{batch}/{partition}-{uuid.uuid4().hex[:12]}"
+    return f"{_directory(writer, batch)}/{partition}-{uuid.uuid4().hex[:12]}"
+
+
+def _directory(writer: str, batch: int) -> str:
+    return f"{JOURNAL_ROOT}/{writer}/{batch:016d}"
 
 
 # The driver's side
 
 
+class Keep(enum.Enum):
+    """How long the list of a batch is needed."""
+
+    UNTIL_THE_NEXT = "a query replays its last batch, and no other"
+    FOR_EVER = "a write with an id may be repeated at any time"
+    NOT = "nothing can repeat it"
+
+
 class Publisher:
     """Publishes batches of one writer."""
 
-    def __init__(self, client: Client, options: WriteOptions, writer: str) -> None:
+    def __init__(self, client: Client, options: WriteOptions, writer: str, keep: Keep = Keep.UNTIL_THE_NEXT) -> None:
         self._client = client
         self._options = options
         self._writer = writer
-        self._journal = client.stream(f"{JOURNAL_ROOT}/{writer}", content_type=_JSON)
+        self._keep = keep
 
     def publish(self, batch: int, parts: Sequence[Sequence[Chunk]]) -> None:
         """Append what tasks gathered, in the order of their partitions."""
-        by_target: dict[str, list[Chunk]] = {}
-        for part in parts:
-            for chunk in part:
-                by_target.setdefault(chunk.target, []).append(chunk)
-        for target, chunks in by_target.items():
-            whole = sum(chunk.size + 1 for chunk in chunks) <= self._options.request_bytes
-            if whole and not any(chunk.stored_in for chunk in chunks):
-                self._publish_whole(batch, target, chunks)
-            else:
-                self._publish_listed(batch, target, chunks)
-        self._discard(chunk.stored_in for part in parts for chunk in part)
+        chunks = self._together(batch, parts)
+        listed = self._agree(batch, chunks)
+        if not listed.done:
+            self._append(batch, listed)
+        self._discard({chunk.stored_in for chunk in (*chunks, *listed.chunks)})
+        self._forget(batch)
 
     def abandon(self, batch: int, parts: Sequence[Sequence[Chunk]]) -> None:
         """Delete what tasks stored for a batch that failed, unless it is listed: then a replay goes on with it."""
-        places = {chunk.stored_in for part in parts for chunk in part if chunk.stored_in}
-        if places:
-            listed = {chunk.stored_in for entry in self._entries(batch) for chunk in entry.chunks}
-            self._discard(places - listed)
+        listed = self._found(batch)
+        needed = {chunk.stored_in for chunk in listed.chunks} if listed is not None else set()
+        self._discard({chunk.stored_in for part in parts for chunk in part} - needed)
 
-    def _publish_whole(self, batch: int, target: str, chunks: list[Chunk]) -> None:
-        appender = _Appender(self._client, self._options, self._writer, batch, target)
-        if appender.append(0, [chunk.data for chunk in chunks]).duplicate:
-            listed = self._listed(batch, target)  # another attempt may have found it too large, and not finished
-            if listed is not None:
-                self._append_listed(batch, target, listed, appender)
+    # What a batch appends
 
-    def _publish_listed(self, batch: int, target: str, chunks: list[Chunk]) -> None:
-        listed = Listed(batch, target, self._stored(batch, chunks))
-        appender = _Appender(self._client, self._options, self._writer, batch, target)
-        first = self._note(listed, 0)
-        found = listed if first else self._listed(batch, target)
-        if found is None:
-            raise DataLossError(f"the journal {self._journal.url} does not have what it said of batch {batch}")
-        self._append_listed(batch, target, found, appender, ours=first)
-        if not first:
-            self._discard(chunk.stored_in for chunk in listed.chunks)
+    def _together(self, batch: int, parts: Sequence[Sequence[Chunk]]) -> list[Chunk]:
+        """The chunks of all tasks, target by target; small ones that follow each other become one."""
+        by_target: dict[str, list[Chunk]] = {}
+        for part in parts:
+            for chunk in part:
+                self._add(by_target.setdefault(chunk.target, []), chunk)
+        chunks = [chunk for of_target in by_target.values() for chunk in of_target]
+        inline = sum(len(chunk.data) for chunk in chunks)
+        if self._keep is not Keep.FOR_EVER and inline <= self._options.request_bytes // 2:
+            return chunks
+        storage = Storage(self._client, place_of(self._writer, batch, 0))
+        return [storage.store(chunk.target, chunk.data) if chunk.data else chunk for chunk in chunks]
 
-    def _append_listed(
-        self, batch: int, target: str, listed: Listed, appender: _Appender, *, ours: bool = False
-    ) -> None:
-        if any(entry.done for entry in self._entries(batch) if entry.target == target) and not ours:
-            return
-        for number, body in enumerate(self._bodies(listed)):
-            if appender.append(number, [body]).duplicate and ours and number == 0:
-                break  # it was published whole before; this attempt is not the one that counts
-        self._note(Listed(batch, target, done=True), 1)
-        self._discard(chunk.stored_in for chunk in listed.chunks)
-
-    def _stored(self, batch: int, chunks: list[Chunk]) -> list[Chunk]:
-        """All chunks stored: what tasks handed over is put together and stored too, since a list only names places."""
-        storage: Storage | None = None
-        found: list[Chunk] = []
-        held: list[Chunk] = []
+    def _add(self, chunks: list[Chunk], chunk: Chunk) -> None:
         between = b"," if appended_as(self._options) is ContentKind.JSON else b""
+        last = chunks[-1] if chunks else None
+        fits = last is not None and last.size + chunk.size + 1 + _BRACKETS <= self._options.request_bytes
+        if last is not None and last.data and chunk.data and fits:
+            data = last.data + between + chunk.data
+            chunks[-1] = Chunk(chunk.target, len(data), data)
+        else:
+            chunks.append(chunk)
 
-        def store_held() -> None:
-            nonlocal storage
-            if held:
-                storage = storage or Storage(self._client, place_of(self._writer, batch, 0))
-                found.append(storage.store(held[0].target, between.join(chunk.data for chunk in held)))
-                held.clear()
-
-        for chunk in chunks:
-            if chunk.stored_in or sum(one.size + 1 for one in held) + chunk.size > self._options.request_bytes:
-                store_held()
-            if chunk.stored_in:
-                found.append(chunk)
-            else:
-                held.append(chunk)
-        store_held()
+    def _agree(self, batch: int, chunks: list[Chunk]) -> Listed:
+        """Write down what the batch appends, or find what someone wrote before."""
+        text = msgspec.msgpack.encode(Listed(chunks))
+        ttl_s = None if self._keep is Keep.FOR_EVER else limits.SPARK_STAGED_TTL_S
+        try:
+            framed = len(text).to_bytes(_LENGTH_BYTES, "big") + text
+            made = self._list(batch).create(content_type=_BYTES, ttl_s=ttl_s, messages=[framed])
+        except ConfigurationError:  # one that was made by another version of this
+            made = False
+        except BodyTooLargeError as error:
+            raise _too_large(error) from error
+        if made:
+            return Listed(chunks)
+        found = self._found(batch)
+        if found is None:
+            raise DataLossError(f"{self._list(batch).url} was deleted by someone else")
         return found
+
+    def _found(self, batch: int) -> Listed | None:
+        try:
+            text = b"".join(self._list(batch).read(type=bytes).all())
+        except (StreamNotFoundError, StreamGoneError):
+            return None
+        length = int.from_bytes(text[:_LENGTH_BYTES], "big")
+        listed = _lists.decode(text[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        return msgspec.structs.replace(listed, done=len(text) > _LENGTH_BYTES + length)
+
+    def _list(self, batch: int) -> Stream:
+        return self._client.stream(f"{_directory(self._writer, batch)}/list", content_type=_BYTES)
+
+    # Appending it
+
+    def _append(self, batch: int, listed: Listed) -> None:
+        appenders: dict[str, _Appender] = {}
+        try:
+            for chunk, body in zip(listed.chunks, self._bodies(listed), strict=True):
+                if chunk.target not in appenders:
+                    appenders[chunk.target] = _Appender(self._client, self._options, self._writer, batch, chunk.target)
+                appenders[chunk.target].append(body)
+        except _StoredRowsGoneError as error:
+            found = self._found(batch)
+            if found is None or not found.done:  # else another driver was faster
+                raise DataLossError(str(error)) from error
+            return
+        self._list(batch).append_body(_DONE, producer=Producer("done", 0, 0))
 
     def _bodies(self, listed: Listed) -> Iterator[bytes]:
         """What a list names, the next one on its way while one is appended."""
@@ -251,46 +294,38 @@ class Publisher:
                 yield ahead.pop(0).result()
 
     def _fetch(self, chunk: Chunk) -> bytes:
+        if not chunk.stored_in:
+            return chunk.data
         stream = self._client.stream(chunk.stored_in, content_type=_BYTES)
+        told = f"rows for {chunk.target} that were to be published from {chunk.stored_in} are gone"
         try:
             body = b"".join(stream.read(type=bytes, offset=chunk.offset, until=chunk.until).all())
         except (StreamNotFoundError, StreamGoneError) as error:
-            told = f"rows for {chunk.target} that were to be published from {chunk.stored_in} are gone"
-            raise DataLossError(f"{told}: {error}") from error
+            raise _StoredRowsGoneError(f"{told}: {error}") from error
         if len(body) != chunk.size:
-            raise DataLossError(f"{chunk.stored_in} has {len(body)} bytes where {chunk.size} were stored")
+            raise _StoredRowsGoneError(f"{told}: {len(body)} bytes where {chunk.size} were stored")
         return body
 
-    # The journal
+    # Tidying up. What is not deleted now goes away by itself.
 
-    def _note(self, entry: Listed, seq: int) -> bool:
-        """Put an entry into the journal; False if it was there already."""
-        producer = Producer(f"{self._writer}>{entry.target}", entry.batch, seq)
-        try:
-            try:
-                return not self._journal.append(entry, producer=producer).duplicate
-            except StreamNotFoundError:
-                self._journal.create(content_type=_JSON)
-                return not self._journal.append(entry, producer=producer).duplicate
-        except StaleEpochError as error:
-            raise _behind(entry.target, entry.batch, error) from error
+    def _discard(self, places: set[str]) -> None:
+        with contextlib.suppress(NetworkError):
+            for place in sorted(places - {""}):
+                with contextlib.suppress(RequestError):
+                    self._client.stream(place).delete()
 
-    def _entries(self, batch: int) -> list[Listed]:
-        try:
-            entries = self._journal.read(type=Listed).all()
-        except (StreamNotFoundError, StreamGoneError):
-            return []
-        return [entry for entry in entries if entry.batch == batch]
+    def _forget(self, batch: int) -> None:
+        """Lists, and whatever tasks left behind, that nobody can need any more."""
+        if self._keep is Keep.NOT:
+            self._discard({f"{_directory(self._writer, batch)}/list"})
+        with contextlib.suppress(HeadwaterError):  # a server without a list of streams: then by and by
+            current = f"{_directory(self._writer, batch)}/"
+            found = [info.path for info in self._client.list(f"{JOURNAL_ROOT}/{self._writer}/")]
+            self._discard({path for path in found if path < current})
 
-    def _listed(self, batch: int, target: str) -> Listed | None:
-        found = [entry for entry in self._entries(batch) if entry.target == target and not entry.done]
-        return found[0] if found else None
 
-    def _discard(self, places: Iterator[str] | set[str]) -> None:
-        """Stored rows that nobody needs any more. What is not deleted now goes away by itself."""
-        for place in sorted({place for place in places if place}):
-            with contextlib.suppress(HeadwaterError):
-                self._client.stream(place).delete()
+class _StoredRowsGoneError(Exception):
+    pass
 
 
 class _Appender:
@@ -303,13 +338,14 @@ class _Appender:
         self._target = target
         self._content_type = options.content_type or _JSON
         self._stream = client.stream(target, content_type=self._content_type)
+        self._seq = 0
 
-    def append(self, seq: int, bodies: list[bytes]) -> Appended:
-        is_json = kind_of(self._content_type) is ContentKind.JSON
-        body = b"[" + b",".join(bodies) + b"]" if is_json else b"".join(bodies)
-        producer = Producer(f"spark-{self._writer}", self._batch, seq)
+    def append(self, rows: bytes) -> None:
+        body = b"[" + rows + b"]" if kind_of(self._content_type) is ContentKind.JSON else rows
+        producer = Producer(f"spark-{self._writer}", self._batch, self._seq)
+        self._seq += 1
         try:
-            return self._append(body, producer)
+            self._append(body, producer)
         except StaleEpochError as error:
             raise _behind(self._target, self._batch, error) from error
         except BodyTooLargeError as error:
@@ -317,14 +353,14 @@ class _Appender:
         except (StreamClosedError, ContentTypeError) as error:
             raise SchemaError(f"{self._target} does not take the rows: {error}") from error
 
-    def _append(self, body: bytes, producer: Producer) -> Appended:
+    def _append(self, body: bytes, producer: Producer) -> None:
         try:
-            return self._stream.append_body(body, producer=producer)
+            self._stream.append_body(body, producer=producer)
         except StreamNotFoundError:
             if not self._options.create_target:
                 raise
-        self._stream.create(content_type=self._content_type)
-        return self._stream.append_body(body, producer=producer)
+            self._stream.create(content_type=self._content_type)
+            self._stream.append_body(body, producer=producer)
 
 
 def prepare_target(client: Client, options: WriteOptions) -> str:

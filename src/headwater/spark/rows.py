@@ -103,7 +103,9 @@ class Encoder:
 
     def _json_cells(self, name: str, cells: list[Any]) -> list[Any]:
         if isinstance(self._fields[name], StringType):
-            return [None if cell is None else msgspec.Raw(cell.encode()) for cell in cells]
+            given = checked_json(pa.array([cell for cell in cells if cell is not None], pa.string()).cast(pa.binary()))
+            texts = iter(given.to_pylist())
+            return [None if cell is None else msgspec.Raw(next(texts)) for cell in cells]
         return [None if cell is None else msgspec.Raw(to_json(cell)) for cell in cells]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 from headwater.errors import HeadwaterError, OptionError
 from headwater.protocol.content import kind_of
 from headwater.spark.options import WriteOptions
-from headwater.spark.publishing import Chunk, Gatherer, Publisher, place_of, prepare_target
+from headwater.spark.publishing import Chunk, Gatherer, Keep, Publisher, place_of, prepare_target
 from headwater.spark.rows import Encoder
 from headwater.spark.workers import forget_imports, keep_memory
 
@@ -30,6 +31,8 @@ class Gathered(WriterCommitMessage):
 
 class _Writing:
     """What both writers share. Pickled for the tasks: it holds what it was told and nothing that is open."""
+
+    _keep = Keep.UNTIL_THE_NEXT
 
     def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
         if overwrite:
@@ -62,7 +65,7 @@ class _Writing:
         gathered = _in_order(messages)
         if any(message.chunks for message in gathered):
             with self._options.connection.open() as client:
-                publisher = Publisher(client, self._options, gathered[0].writer)
+                publisher = Publisher(client, self._options, gathered[0].writer, self._keep)
                 publisher.publish(batch, [message.chunks for message in gathered])
 
     def _abandon(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
@@ -70,7 +73,7 @@ class _Writing:
         if any(message.chunks for message in gathered):
             with self._options.connection.open(patient=False) as client:
                 try:
-                    publisher = Publisher(client, self._options, gathered[0].writer)
+                    publisher = Publisher(client, self._options, gathered[0].writer, self._keep)
                     publisher.abandon(batch, [message.chunks for message in gathered])
                 except HeadwaterError:
                     return  # the server that failed the batch may be gone; what is stored there expires
@@ -81,21 +84,28 @@ def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Gathered]:
     return sorted(found, key=lambda message: message.partition)
 
 
+def _id_for(write_id: str, target: str | None) -> str:
+    """The same id for another target is another write."""
+    return f"{write_id}-{hashlib.sha256((target or '').encode()).hexdigest()[:12]}"
+
+
 class BatchWriter(_Writing, DataSourceArrowWriter):
     """One write is one batch. Its id makes a repetition of it recognisable; without the option nothing repeats it."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
         super().__init__(options, schema, state=state, overwrite=overwrite)
-        self._id = options.write_id or uuid.uuid4().hex
+        self._id = uuid.uuid4().hex if options.write_id is None else _id_for(options.write_id, options.stream)
+        self._keep = Keep.NOT if options.write_id is None else Keep.FOR_EVER
+        self._version = options.write_version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._gather(iterator, self._id, 0)
+        return self._gather(iterator, self._id, self._version)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._publish(messages, 0)
+        self._publish(messages, self._version)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._abandon(messages, 0)
+        self._abandon(messages, self._version)
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):

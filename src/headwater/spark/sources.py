@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,12 +18,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.client import StreamInfo
+from headwater.errors import DataLossError, OffsetGoneError, OptionError, StreamGoneError, StreamNotFoundError
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
 from headwater.spark.positions import Range
 from headwater.spark.watching import Watcher
 from headwater.spark.workers import forget_imports, keep_memory
+
+log = logging.getLogger(__name__)
 
 
 class Part(InputPartition):
@@ -57,7 +61,13 @@ class _Reading:
                 skip_bad=self._options.skip_bad_events,
             )
             for part in partition.ranges:
-                yield from reader.read(part)
+                try:
+                    yield from reader.read(part)
+                except (StreamNotFoundError, StreamGoneError, OffsetGoneError) as error:
+                    told = f"{part.path}: some of what is between {part.start} and {part.until} is lost: {error}"
+                    if self._options.fail_on_data_loss:
+                        raise DataLossError(told) from error
+                    log.warning("%s", told)
         forget_imports()
 
 
@@ -69,6 +79,9 @@ class BatchReader(_Reading, DataSourceReader):
             found = planner.check()
             start = planner.resolve(options.starting, found)
             end = planner.resolve(options.ending, found)
+            for path, place in start.items():
+                if end[path] < place and not isinstance(options.ending, str):
+                    raise OptionError(f"{path} is to be read from {place} to {end[path]}, which is before it")
             return [Part(ranges) for ranges in planner.partitions(start, end)]
 
 

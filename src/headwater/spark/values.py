@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, TypedDict
 
@@ -105,10 +105,7 @@ def _with_pairs(value: Any, kind: pa.DataType) -> Any:
 
 def to_json(value: Any) -> bytes:
     """A cell of a DataFrame as JSON."""
-    return msgspec.json.encode(value, enc_hook=_foreign)
-
-
-def _foreign(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC) if value.tzinfo else value
-    raise SchemaError(f"{type(value).__name__} cannot be written as JSON; cast it, or give JSON text")
+    try:
+        return msgspec.json.encode(value)
+    except TypeError as error:
+        raise SchemaError(f"a value cannot be written as JSON; cast it, or give JSON text: {error}") from None

@@ -33,7 +33,9 @@ class Watcher:
             for place in places - self._watched - self._past:
                 self._watched.add(place)
                 threading.Thread(target=self._watch, args=place, daemon=True).start()
-            return self._changed.wait_for(lambda: bool(self._past & places), timeout_s)
+            found = self._changed.wait_for(lambda: bool(self._past & places), timeout_s)
+            self._past -= places  # told now; whatever did not go on is watched anew
+            return found
 
     def _watch(self, path: str, offset: str) -> None:
         """One stream, until it goes on or cannot be asked; then whoever waits finds out what there is."""

@@ -167,6 +167,41 @@ def test_a_stream_that_is_shorter_now(server: Server, client: Client) -> None:
         Planner(options, client).advance({path: beyond}, Planner(options, client).tails(), limited=True)
 
 
+def test_a_replayed_range_of_a_stream_made_again(server: Server, client: Client) -> None:
+    """With failOnDataLoss false: the range is gone, and the next one is the new stream from its beginning."""
+    path = f"planning/{next(_numbers)}"
+    client.stream(path).create(messages=[1])
+    options = read_options({"url": server.url, "streams": path, "failOnDataLoss": "false"}, bounded=False)
+    planner = Planner(options, client)
+    start = planner.advance({}, planner.tails(), limited=True)
+    client.stream(path).append(2)
+    end = planner.advance(start, planner.tails(), limited=True)
+    client.stream(path).delete()
+    client.stream(path).create(messages=[3, 4])
+    assert planner.partitions(start, end) == []
+    now = planner.advance(end, planner.tails(), limited=True)
+    assert [row["value"] for row in rows_of(options, client, planner.partitions(end, now))] == ["3", "4"]
+
+
+@pytest.mark.parametrize("extended", [True, False])
+def test_bytes_are_limited_too(server: Server, client: Client, extended: bool) -> None:
+    path = f"planning/{next(_numbers)}"
+    stream = client.stream(path)
+    stream.create(content_type="application/octet-stream")
+    for _ in range(5):
+        stream.append(b"0123456789")
+    options = read_options({"url": server.url, "streams": path, "maxBytesPerTrigger": "25"}, bounded=False)
+    planner = planner_of(options, client, extended=extended)
+    place: Places = {path: Place()}
+    sizes, read = [], ""
+    while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
+        text = "".join(str(row["value"]) for row in rows_of(options, client, planner.partitions(place, end)))
+        sizes.append(len(text))
+        read, place = read + text, end
+    assert read == "0123456789" * 5
+    assert sizes == ([20, 20, 10] if extended else [25, 25])
+
+
 @pytest.mark.parametrize(
     ("pattern", "matching", "other"),
     [

@@ -1,0 +1,37 @@
+"""Waiting for data."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from bench.servers import Server
+
+from headwater.client import Client
+from headwater.spark.watching import Watcher
+
+
+def test_it_ends_when_a_stream_goes_on(server: Server) -> None:
+    with Client(server.url) as client:
+        stream = client.stream("watching/one")
+        stream.create()
+        watcher = Watcher(client)
+        ends = {"watching/one": stream.head().tail_offset}
+        assert not watcher.wait(ends, 0.1)
+        threads = threading.active_count()
+        assert not watcher.wait(ends, 0.1)
+        assert threading.active_count() == threads
+        threading.Timer(0.1, lambda: stream.append(1)).start()
+        started = time.monotonic()
+        assert watcher.wait(ends, 5)
+        assert time.monotonic() - started < 3
+
+
+def test_a_watch_that_fails_does_not_make_it_restless(server: Server) -> None:
+    with Client(server.url) as client:
+        watcher = Watcher(client)
+        ends = {"watching/missing": "-1"}
+        started = time.monotonic()
+        for _ in range(5):
+            watcher.wait(ends, 0.5)
+        assert time.monotonic() - started > 0.7
