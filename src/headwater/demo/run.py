@@ -103,7 +103,7 @@ def run(
             job = CurrentState(spark, url, EVENTS, CURRENT, directory)
             query = job.start()
             feeder = Feeder(client, EVENTS, Shop(random.Random(), before.state), per_second)
-            watch = _Watch(url, client, job, query, feeder, before.events)
+            watch = _Watch(url, client, job, query, feeder)
             feeder.start()
             while going():
                 watch.look(show)
@@ -119,15 +119,12 @@ def run(
 class _Watch:
     """Looks at everything, again and again."""
 
-    def __init__(
-        self, url: str, client: Client, job: CurrentState, query: StreamingQuery, feeder: Feeder, before: int
-    ) -> None:
+    def __init__(self, url: str, client: Client, job: CurrentState, query: StreamingQuery, feeder: Feeder) -> None:
         self._url = url
         self._client = client
         self._job = job
         self._query = query
         self._feeder = feeder
-        self._before = before
         self._started_s = time.monotonic()
         self._past: deque[tuple[float, int, int, int]] = deque()
         self._seen: dict[int, int] = {}

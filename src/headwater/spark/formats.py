@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from headwater.protocol.content import kind_of
 from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl
-from headwater.spark.options import ReadOptions, read_options, write_options
+from headwater.spark.options import read_options, write_options
 from headwater.spark.planning import Planner
 from headwater.spark.sinks import BatchWriter, StreamWriter
 from headwater.spark.sources import BatchReader, StreamReader
@@ -32,7 +32,7 @@ class DurableStreams(DataSource):
 
     def schema(self) -> str:
         """Asks the server, so that a wrong URL or a missing stream shows at once."""
-        options = self._read_options(bounded=True, any_end=True)
+        options = read_options(self.options, bounded=True)
         with options.connection.open(patient=False) as client:
             found = Planner(options, client).check()
         if options.binary is not None:
@@ -42,20 +42,17 @@ class DurableStreams(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         check_schema(schema, self.columns)
-        return BatchReader(self._read_options(bounded=True), schema, state=self.state)
+        return BatchReader(read_options(self.options, bounded=True), schema, state=self.state)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         check_schema(schema, self.columns)
-        return StreamReader(self._read_options(bounded=False), schema, state=self.state)
+        return StreamReader(read_options(self.options, bounded=False), schema, state=self.state)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(write_options(self.options), schema, state=self.state, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         return StreamWriter(write_options(self.options), schema, state=self.state, overwrite=overwrite)
-
-    def _read_options(self, *, bounded: bool, any_end: bool = False) -> ReadOptions:
-        return read_options(self.options, bounded=bounded or any_end)
 
 
 class StreamState(DurableStreams):
@@ -69,7 +66,7 @@ class StreamState(DurableStreams):
         return "stream-state"
 
     def schema(self) -> str:
-        options = self._read_options(bounded=True)
+        options = read_options(self.options, bounded=True)
         with options.connection.open(patient=False) as client:
             Planner(options, client).check()
         return ddl(self.columns, f"STRUCT<{options.value_schema}>" if options.value_schema else "STRING")

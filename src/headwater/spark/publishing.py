@@ -221,7 +221,7 @@ class Publisher:
                 self._add(by_target.setdefault(chunk.target, []), chunk)
         chunks = [chunk for of_target in by_target.values() for chunk in of_target]
         inline = sum(len(chunk.data) for chunk in chunks)
-        if self._keep is not Keep.FOR_EVER and inline <= self._options.request_bytes // 2:
+        if not inline or (self._keep is not Keep.FOR_EVER and inline <= self._options.request_bytes // 2):
             return chunks
         storage = Storage(self._client, place_of(self._writer, batch, 0))
         return [storage.store(chunk.target, chunk.data) if chunk.data else chunk for chunk in chunks]

@@ -33,18 +33,15 @@ class _Writing:
     """What both writers share. Pickled for the tasks: it holds what it was told and nothing that is open."""
 
     _keep = Keep.UNTIL_THE_NEXT
+    _patient = False
 
     def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
         if overwrite:
             raise OptionError("streams are append-only: use mode append")
-        with options.connection.open(patient=not self._is_first_contact()) as client:
+        with options.connection.open(patient=self._patient) as client:
             content_type = prepare_target(client, options)
         self._options = msgspec.structs.replace(options, content_type=content_type)
         self._encoder = Encoder(schema, options.stream, kind_of(content_type), state=state)
-
-    @staticmethod
-    def _is_first_contact() -> bool:
-        return True
 
     def _gather(self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int) -> Gathered:
         keep_memory()
@@ -111,14 +108,12 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """A query keeps its id for as long as its checkpoint, and numbers its batches."""
 
+    _patient = True  # this is made for every batch: the server may be away for a moment
+
     def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
         if options.write_id is not None:
             raise OptionError("writeId is for batch writes: a streaming query has an id in its checkpoint")
         super().__init__(options, schema, state=state, overwrite=overwrite)
-
-    @staticmethod
-    def _is_first_contact() -> bool:
-        return False
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
