@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from bench.report import Row
 from bench.server_bench import Bench
@@ -94,15 +95,26 @@ def _read(bench: Bench, spark: SparkSession, server: Server, text: Path) -> None
 
 
 def _partitions(bench: Bench, spark: SparkSession, server: Server) -> None:
-    def work(parts: int) -> Callable[[], None]:
-        options = {"minPartitions": parts, "maxPartitionBytes": ALL_IN_ONE}
-        return lambda: _to_nothing(_stream(spark, server, "value STRING", **options))
+    """One task keeps two cores busy already, with the server, the Python worker and the JVM: what grows with tasks is
+    what is done with the rows."""
 
-    rates = _in_turns({str(parts): work(parts) for parts in (1, 2, 4)}, MESSAGES)
-    for parts, rate in rates.items():
-        name = f"catch-up in {parts} partition{'s' if parts != '1' else ''}"
-        ratio = rate / rates["1"] if parts != "1" else None
-        bench.note(Row(name, "headwater", rate, "rows/s", ratio, "", "on 2 cores", "catch-up by partitions"))
+    def work(parts: int, parsed: bool) -> Callable[[], None]:
+        def run() -> None:
+            options = {"minPartitions": parts, "maxPartitionBytes": ALL_IN_ONE}
+            rows = _stream(spark, server, "value STRING", **options)
+            if parsed:
+                rows = rows.selectExpr("from_json(value, 'id BIGINT, name STRING, pad STRING') AS row")
+                rows = rows.groupBy(F.expr("row.id % 10")).agg(F.max("row.name"), F.max(F.length("row.pad")))
+            _to_nothing(rows)
+
+        return run
+
+    for parsed, what in ((False, "catch-up"), (True, "catch-up, parse and aggregate")):
+        rates = _in_turns({str(parts): work(parts, parsed) for parts in (1, 2, 4)}, MESSAGES)
+        for parts, rate in rates.items():
+            name = f"{what}, {parts} partition{'s' if parts != '1' else ''}"
+            ratio = rate / rates["1"] if parts != "1" else None
+            bench.note(Row(name, "headwater", rate, "rows/s", ratio, "", "on 2 cores", f"{what}, by partitions"))
 
 
 def _write(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
