@@ -71,6 +71,10 @@ class Planner:
                 f"this server has no list of streams for pattern; name them with streams: {error}"
             ) from None
 
+    def _is_wanted(self, path: str) -> bool:
+        pattern = self._options.pattern
+        return path in self._options.streams if pattern is None else bool(glob(pattern).fullmatch(path))
+
     def _head(self, path: str) -> StreamInfo | None:
         try:
             return self._client.stream(path).head()
@@ -112,8 +116,9 @@ class Planner:
 
     def advance(self, start: Places, ends: Mapping[str, StreamInfo], *, limited: bool) -> dict[str, Place]:
         """Where a batch that begins at `start` ends: at the streams' ends, or where a limit is reached."""
-        for path in start.keys() - ends.keys():
-            self._lost(path, start[path], "the stream is gone")
+        for path in sorted(start.keys() - ends.keys()):
+            if self._is_wanted(path):  # else the options have changed, and its place is only kept
+                self._lost(path, start[path], "the stream is gone")
         behind: dict[str, tuple[Place, Place]] = {}
         for path, info in ends.items():
             before, end = start.get(path, EARLIEST_PLACE), Place(info.tail_offset)

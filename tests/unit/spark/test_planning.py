@@ -167,6 +167,20 @@ def test_a_stream_that_is_shorter_now(server: Server, client: Client) -> None:
         Planner(options, client).advance({path: beyond}, Planner(options, client).tails(), limited=True)
 
 
+def test_a_stream_that_is_no_longer_asked_for(server: Server, client: Client) -> None:
+    """Its place is kept, in case it comes back."""
+    path = f"planning/{next(_numbers)}"
+    for name in "ab":
+        client.stream(f"{path}/{name}").create(messages=[1])
+    for wanted in ({"streams": f"{path}/a"}, {"pattern": f"{path}/[a]"}):
+        options = read_options({"url": server.url, **wanted}, bounded=False)
+        planner = Planner(options, client)
+        start = {f"{path}/a": Place(), f"{path}/b": Place("x")}
+        end = planner.advance(start, planner.tails(), limited=True)
+        assert end[f"{path}/b"] == Place("x")
+        assert [row["value"] for row in rows_of(options, client, planner.partitions(start, end))] == ["1"]
+
+
 def test_a_replayed_range_of_a_stream_made_again(server: Server, client: Client) -> None:
     """With failOnDataLoss false: the range is gone, and the next one is the new stream from its beginning."""
     path = f"planning/{next(_numbers)}"
