@@ -61,15 +61,15 @@ def _to_nothing(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def _in_turns(works: dict[str, Callable[[], None]], count: int) -> dict[str, float]:
+def _in_turns(works: dict[str, Callable[[], None]], count: int, warm: int = WARM, runs: int = RUNS) -> dict[str, float]:
     """Rows a second of each, the median of runs that take turns, after some to warm up."""
     found: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(WARM + RUNS):
+    for _ in range(warm + runs):
         for name, work in works.items():
             started = time.perf_counter()
             work()
             found[name].append(count / (time.perf_counter() - started))
-    return {name: statistics.median(rates[WARM:]) for name, rates in found.items()}
+    return {name: statistics.median(rates[warm:]) for name, rates in found.items()}
 
 
 def _stream(spark: SparkSession, server: Server, schema: str | None, **options: int) -> DataFrame:
@@ -110,7 +110,8 @@ def _partitions(bench: Bench, spark: SparkSession, server: Server) -> None:
         return run
 
     for parsed, what in ((False, "catch-up"), (True, "catch-up, parse and aggregate")):
-        rates = _in_turns({str(parts): work(parts, parsed) for parts in (1, 2, 4)}, MESSAGES)
+        works = {str(parts): work(parts, parsed) for parts in (1, 2, 4)}
+        rates = _in_turns(works, MESSAGES, *((1, 3) if parsed else ()))
         for parts, rate in rates.items():
             name = f"{what}, {parts} partition{'s' if parts != '1' else ''}"
             ratio = rate / rates["1"] if parts != "1" else None

@@ -24,7 +24,7 @@ from tests.edges import free_port
 from tests.fault.hostile import KINDS, Fate, hostile
 
 PRODUCER = ("producer-id", "producer-epoch", "producer-seq")
-STREAMS = {"a": 1200, "b": 300, "c": 40}  # of a, a batch takes several requests; of c, one
+STREAMS = {"a": 800, "b": 200, "c": 30}  # of a, a batch takes several requests; of c, one
 PUBLISHING = ("POST /v1/stream/dst/",)
 PREPARING = ("POST /v1/stream/_spark/", "PUT /v1/stream/_spark/")
 FEW = {"a": 100, "c": 10}
