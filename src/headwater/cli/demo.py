@@ -121,18 +121,18 @@ def _board(look: Look) -> Group:
         flows.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     lag = max(look.fed - look.taken, 0)
     lag_s = lag / look.fed_per_second if look.fed_per_second else 0.0
-    flows.add_row("shop", "stream shop/events", f"{look.fed:,}", f"{look.fed_per_second:,.0f}", "")
+    flows.add_row("shop", "shop/events", f"{look.fed:,}", f"{look.fed_per_second:,.0f}", "")
     behind = Text(f"{lag:,} events, {lag_s:.1f} s behind", style="yellow" if lag_s > 10 else "green")
-    flows.add_row("stream shop/events", "Spark", f"{look.taken:,}", f"{look.taken_per_second:,.0f}", behind)
+    flows.add_row("shop/events", "Spark", f"{look.taken:,}", f"{look.taken_per_second:,.0f}", behind)
     batch = "no batch yet" if look.batch is None else f"batch {look.batch}"
-    flows.add_row("Spark", "stream shop/current", f"{look.published:,}", f"{look.published_per_second:,.0f}", batch)
-    flows.add_row("Spark", "table", "", "", look.table or "no version yet")
-    urls = Text(
-        f"\n{look.url}/v1/stream/shop/events?offset=-1\n{look.url}/v1/stream/shop/current?offset=-1\n"
-        f"{look.url}/v1/stream/__ds/streams\n",
+    flows.add_row("Spark", "shop/current", f"{look.published:,}", f"{look.published_per_second:,.0f}", batch)
+    places = Text(
+        f"\ntable: {look.table or 'no version yet'}\n{look.url}/v1/stream/shop/events?offset=-1\n"
+        f"{look.url}/v1/stream/shop/current?offset=-1\n{look.url}/v1/stream/__ds/streams\n",
         style="cyan",
+        overflow="fold",
     )
-    return Group(Text(f"{look.seconds:.0f} s  (Ctrl-C ends it)\n", style="bold"), flows, urls)
+    return Group(Text(f"{look.seconds:.0f} s  (Ctrl-C ends it)\n", style="bold"), flows, places)
 
 
 def _print_verdict(console: Console, verdict: Verdict) -> None:
