@@ -96,11 +96,19 @@ def split_array(text: bytes | bytearray) -> pa.Array:
     joined = b"\0".join(messages)
     if not messages:
         return pa.array([], pa.string())
-    if not joined.isascii():
-        joined.decode()  # the parser does not look into strings
+    _check_text(joined)
     ends = pa.array([0, len(joined)], pa.int32()).buffers()[1]
     whole = pa.StringArray.from_buffers(1, ends, pa.py_buffer(joined))
     return pc.split_pattern(whole, "\0").values
+
+
+def _check_text(text: bytes | bytearray) -> None:
+    """The parser does not look into strings; what is in there may come from any server."""
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise MessageError(f"a message is not UTF-8: {text[max(0, error.start - 40) : error.end]!r}") from None
 
 
 class Events:
@@ -119,8 +127,7 @@ class Events:
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         """Columns of events, `size` of each message's bytes, and `bad`, what is wrong with it if anything is."""
-        if not text.isascii():
-            text.decode()
+        _check_text(text)
         events = self._decoder.decode_array(text)
         reasons = [_reason(event) for event in events]
         columns = {name: self._column(name, events, reasons) for name in self._kinds}

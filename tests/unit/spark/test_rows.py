@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headwater.errors import InvalidEventError, SchemaError
+from headwater.errors import InvalidEventError, MessageError, SchemaError
 from headwater.spark.columns import split_array
 from headwater.spark.rows import Encoder, checked_json, join
 from headwater.types import ContentKind
@@ -76,6 +76,11 @@ def test_only_one_json_text_each_gets_through(texts: list[bytes]) -> None:
         assert not all(map(is_json, texts)) or any(b"\\ud" in text.lower() for text in texts)
         return
     assert [json.loads(text) for text in found] == [json.loads(text) for text in texts]
+
+
+def test_what_is_no_text_is_an_error_of_its_own() -> None:
+    with pytest.raises(MessageError, match="not UTF-8"):
+        split_array(b'[1,"\xff"]')
 
 
 def test_slices_are_joined_as_they_are() -> None:
