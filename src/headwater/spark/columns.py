@@ -15,11 +15,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
 from headwater.client import Client, Reader, Stream
-from headwater.errors import InvalidEventError, MessageError, SchemaError
+from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.protocol.content import kind_of
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import Connection
-from headwater.spark.positions import Range, byte_position
+from headwater.spark.positions import Place, Range, byte_position
 from headwater.spark.values import ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
 from headwater.types import ContentKind
@@ -236,6 +236,8 @@ class RangeReader:
                     kept = self._without_bad(part, kept)
                 yield position + first, kept
             position += rows
+        if part.start.skip and position <= part.start.skip:
+            raise DataLossError(f"{part.path} has {position} messages from {part.start.offset} to {part.until}")
 
     def _payloads(self, part: Range) -> Iterator[pa.RecordBatch]:
         stream = self._client.stream(part.path, content_type=part.content_type)
@@ -252,7 +254,7 @@ class RangeReader:
                     if len(batch.items):
                         yield batch.items
             if reader.offset != part.until:
-                raise MessageError(f"{part.path} ended at {reader.offset} before {part.until}")
+                raise DataLossError(f"{part.path} ended at {reader.offset} before {part.until}")
         left = part.extra
         if left:
             with stream.read(type=decoder, offset=part.until) as reader:
@@ -262,7 +264,7 @@ class RangeReader:
                     if not left:
                         break
         if left:
-            raise MessageError(f"{part.path} ended {left} messages before {part.until}+{part.extra}")
+            raise DataLossError(f"{part.path} ended {left} messages before {part.until}+{part.extra}")
 
     def _ordered(self, part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[pa.RecordBatch, int | None]:
         """With the position of each event in its stream: its byte where offsets count those, else its number after
@@ -290,13 +292,23 @@ class RangeReader:
 
     def _runs(self, stream: Stream, part: Range) -> Iterator[bytes]:
         """The bytes from a place to an offset, and some after that."""
-        start = part.start
-        if start.offset == part.until:
-            yield from _runs_of(stream.read(type=bytes, offset=start.offset, skip=start.skip), part.extra - start.skip)
-            return
-        yield from _runs_of(stream.read(type=bytes, offset=start.offset, skip=start.skip, until=part.until), None)
-        if part.extra:
-            yield from _runs_of(stream.read(type=bytes, offset=part.until), part.extra)
+        start, left = part.start, part.extra
+        if start.offset != part.until:
+            reader = stream.read(type=bytes, offset=start.offset, skip=start.skip, until=part.until)
+            any_run = False
+            for run in _runs_of(reader, None):
+                any_run = True
+                yield run
+            if reader.offset != part.until or (start.skip and not any_run):
+                raise DataLossError(f"{part.path} ended at {reader.offset} before {part.until}")
+            start = Place(part.until)
+        left -= start.skip
+        if left > 0:
+            for run in _runs_of(stream.read(type=bytes, offset=start.offset, skip=start.skip), left):
+                yield run
+                left -= len(run)
+            if left:
+                raise DataLossError(f"{part.path} ended {left} bytes before {part.until}+{part.extra}")
 
     def _bytes(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Bytes have no messages: a row is a run of them, and its position the byte after the range's beginning."""

@@ -300,11 +300,12 @@ class _Walk:
         place = self._start
         with self._planner.reader_of(self._path, place, end, bytes) as reader:
             for batch in reader.batches():
-                found = sum(map(len, batch.items))
-                if found > size - self.bytes:
-                    skip, self.bytes = place.skip + size - self.bytes, size
-                    return Place(place.offset, skip)
-                self.bytes += found
+                data = b"".join(batch.items)
+                if len(data) > size - self.bytes:
+                    taken = _character_boundary(data, size - self.bytes)
+                    self.bytes += taken
+                    return Place(place.offset, place.skip + taken)
+                self.bytes += len(data)
                 place = Place(batch.offset, batch.skip)
         return end
 
@@ -358,6 +359,19 @@ def _place(word: str, info: StreamInfo) -> Place:
     if word.lower() == EARLIEST:
         return EARLIEST_PLACE
     return Place(info.tail_offset) if word.lower() == LATEST else parse_place(word)
+
+
+def _character_boundary(data: bytes, most: int) -> int:
+    """Where to cut so that no UTF-8 character is cut in two: at most there, or after the first one."""
+    cut = most
+    while cut > 0 and data[cut] & 0xC0 == 0x80 and most - cut < 4:
+        cut -= 1
+    if cut > 0:
+        return cut
+    cut = max(1, most)
+    while cut < len(data) and data[cut] & 0xC0 == 0x80 and cut < 4:
+        cut += 1
+    return cut
 
 
 def _is_empty(before: Place, after: Place) -> bool:

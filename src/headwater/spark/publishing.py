@@ -11,6 +11,7 @@ can be recognised by its number alone.
 
     _spark/{writer}/{batch}/list                     what a batch appends, and a mark when it has
     _spark/{writer}/{batch}/{partition}-{attempt}    rows that a task stored
+    _spark/{writer}/fence                            where a run that was overtaken finds out
 """
 
 from __future__ import annotations
@@ -26,14 +27,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater import limits
-from headwater.client import Client, Stream
+from headwater.client import Appended, Client, Stream
 from headwater.errors import (
     BodyTooLargeError,
-    ConfigurationError,
     ContentTypeError,
     DataLossError,
     HeadwaterError,
-    NetworkError,
     RequestError,
     SchemaError,
     StaleEpochError,
@@ -53,7 +52,7 @@ _LENGTH_BYTES = 8
 _DONE = b"done"
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """Rows for one target that are appended together: their bytes, or where those are stored."""
 
     target: str
@@ -65,9 +64,14 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What a batch appends, in this order; a target's chunks are numbered from 0."""
+    """What a batch appends, in this order; a target's chunks are numbered from 0.
+
+    A list that is too long for one request is itself stored in pieces.
+    """
 
     chunks: list[Chunk]
+    content_type: str
+    pieces: list[Chunk] = []
     done: bool = False
 
 
@@ -199,16 +203,24 @@ class Publisher:
     def publish(self, batch: int, parts: Sequence[Sequence[Chunk]]) -> None:
         """Append what tasks gathered, in the order of their partitions."""
         chunks = self._together(batch, parts)
-        listed = self._agree(batch, chunks)
+        if chunks:
+            self._check_targets(chunks)
+            listed = self._agree(batch, chunks)
+        else:  # a replay that has no rows still finishes what another attempt began
+            found = self._found(batch)
+            if found is None:
+                return
+            listed = found
         if not listed.done:
+            self._pass_fence(batch, listed)
             self._append(batch, listed)
-        self._discard({chunk.stored_in for chunk in (*chunks, *listed.chunks)})
+        self._discard({chunk.stored_in for chunk in (*chunks, *listed.chunks, *listed.pieces)})
         self._forget(batch)
 
     def abandon(self, batch: int, parts: Sequence[Sequence[Chunk]]) -> None:
         """Delete what tasks stored for a batch that failed, unless it is listed: then a replay goes on with it."""
         listed = self._found(batch)
-        needed = {chunk.stored_in for chunk in listed.chunks} if listed is not None else set()
+        needed = {chunk.stored_in for chunk in (*listed.chunks, *listed.pieces)} if listed is not None else set()
         self._discard({chunk.stored_in for part in parts for chunk in part} - needed)
 
     # What a batch appends
@@ -237,31 +249,65 @@ class Publisher:
             chunks.append(chunk)
 
     def _agree(self, batch: int, chunks: list[Chunk]) -> Listed:
-        """Write down what the batch appends, or find what someone wrote before."""
-        text = msgspec.msgpack.encode(Listed(chunks))
-        ttl_s = None if self._keep is Keep.FOR_EVER else limits.SPARK_STAGED_TTL_S
+        """Write down what the batch appends, or find what someone wrote before. The first append to the list counts."""
+        ours = Listed(chunks, self._options.content_type or _JSON)
+        text = msgspec.msgpack.encode(ours)
+        if len(text) > self._options.request_bytes // 2 + limits.SPARK_INLINE_BYTES:
+            ours = msgspec.structs.replace(ours, pieces=self._in_pieces(batch, text))
+            text = msgspec.msgpack.encode(msgspec.structs.replace(ours, chunks=[]))
+        framed = len(text).to_bytes(_LENGTH_BYTES, "big") + text
         try:
-            framed = len(text).to_bytes(_LENGTH_BYTES, "big") + text
-            made = self._list(batch).create(content_type=_BYTES, ttl_s=ttl_s, messages=[framed])
-        except ConfigurationError:  # one that was made by another version of this
-            made = False
+            first = not self._append_to(self._list(batch), framed, Producer("list", 0, 0)).duplicate
         except BodyTooLargeError as error:
             raise _too_large(error) from error
-        if made:
-            return Listed(chunks)
-        found = self._found(batch)
+        found = ours if first else self._found(batch)
         if found is None:
             raise DataLossError(f"{self._list(batch).url} was deleted by someone else")
+        self._discard({piece.stored_in for piece in ours.pieces} if not first else set())
         return found
+
+    def _in_pieces(self, batch: int, text: bytes) -> list[Chunk]:
+        storage, size = Storage(self._client, place_of(self._writer, batch, 0)), self._options.request_bytes
+        return [storage.store("", text[start : start + size]) for start in range(0, len(text), size)]
+
+    def _append_to(self, stream: Stream, body: bytes, producer: Producer) -> Appended:
+        """Append to a stream of our own, which is made if it is missing."""
+        try:
+            return stream.append_body(body, producer=producer)
+        except StreamNotFoundError:
+            ttl_s = limits.SPARK_STAGED_TTL_S if self._keep is Keep.NOT else None
+            stream.create(content_type=_BYTES, ttl_s=ttl_s)
+            return stream.append_body(body, producer=producer)
+
+    def _pass_fence(self, batch: int, listed: Listed) -> None:
+        """Find out whether a later batch was begun; what that deleted of this one must not be made again."""
+        if self._keep is not Keep.NOT:
+            fence = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/fence", content_type=_BYTES)
+            try:
+                self._append_to(fence, b".", Producer("batch", batch, 0))
+            except StaleEpochError as error:
+                raise _behind(", ".join(sorted({chunk.target for chunk in listed.chunks})), batch, error) from error
+
+    def _check_targets(self, chunks: list[Chunk]) -> None:
+        """Refuse a batch that a target will not take, while nothing of it is written down."""
+        if self._options.stream is None:
+            for target in dict.fromkeys(chunk.target for chunk in chunks):
+                prepare_target(self._client, msgspec.structs.replace(self._options, stream=target))
 
     def _found(self, batch: int) -> Listed | None:
         try:
             text = b"".join(self._list(batch).read(type=bytes).all())
         except (StreamNotFoundError, StreamGoneError):
             return None
-        length = int.from_bytes(text[:_LENGTH_BYTES], "big")
-        listed = _lists.decode(text[_LENGTH_BYTES : _LENGTH_BYTES + length])
-        return msgspec.structs.replace(listed, done=len(text) > _LENGTH_BYTES + length)
+        length = _LENGTH_BYTES + int.from_bytes(text[:_LENGTH_BYTES], "big")
+        if len(text) < max(length, _LENGTH_BYTES + 1):
+            return None  # made, and not yet written to
+        listed = _lists.decode(text[_LENGTH_BYTES:length])
+        done = len(text) > length
+        if listed.pieces and not done:
+            whole = _lists.decode(b"".join(map(self._fetch, listed.pieces)))
+            listed = msgspec.structs.replace(whole, pieces=listed.pieces)
+        return msgspec.structs.replace(listed, done=done)
 
     def _list(self, batch: int) -> Stream:
         return self._client.stream(f"{_directory(self._writer, batch)}/list", content_type=_BYTES)
@@ -273,8 +319,12 @@ class Publisher:
         try:
             for chunk, body in zip(listed.chunks, self._bodies(listed), strict=True):
                 if chunk.target not in appenders:
-                    appenders[chunk.target] = _Appender(self._client, self._options, self._writer, batch, chunk.target)
+                    options = msgspec.structs.replace(self._options, content_type=listed.content_type)
+                    appenders[chunk.target] = _Appender(self._client, options, self._writer, batch, chunk.target)
                 appenders[chunk.target].append(body)
+        except SchemaError as error:
+            way_out = f"The batch is written down in {self._list(batch).url}: without that stream it is made anew"
+            raise SchemaError(f"{error}. {way_out}, and what was appended of it stays.") from error
         except _StoredRowsGoneError as error:
             found = self._found(batch)
             if found is None or not found.done:  # else another driver was faster
@@ -297,7 +347,7 @@ class Publisher:
         if not chunk.stored_in:
             return chunk.data
         stream = self._client.stream(chunk.stored_in, content_type=_BYTES)
-        told = f"rows for {chunk.target} that were to be published from {chunk.stored_in} are gone"
+        told = f"{chunk.target or 'the list of a batch'}: what was to be published from {chunk.stored_in} is gone"
         try:
             body = b"".join(stream.read(type=bytes, offset=chunk.offset, until=chunk.until).all())
         except (StreamNotFoundError, StreamGoneError) as error:
@@ -309,7 +359,7 @@ class Publisher:
     # Tidying up. What is not deleted now goes away by itself.
 
     def _discard(self, places: set[str]) -> None:
-        with contextlib.suppress(NetworkError):
+        with contextlib.suppress(HeadwaterError):
             for place in sorted(places - {""}):
                 with contextlib.suppress(RequestError):
                     self._client.stream(place).delete()
@@ -324,8 +374,8 @@ class Publisher:
             self._discard({path for path in found if path < current})
 
 
-class _StoredRowsGoneError(Exception):
-    pass
+class _StoredRowsGoneError(DataLossError):
+    """Unless another driver was done with them."""
 
 
 class _Appender:

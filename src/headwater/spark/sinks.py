@@ -60,7 +60,7 @@ class _Writing:
 
     def _publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         gathered = _in_order(messages)
-        if any(message.chunks for message in gathered):
+        if gathered:
             with self._options.connection.open() as client:
                 publisher = Publisher(client, self._options, gathered[0].writer, self._keep)
                 publisher.publish(batch, [message.chunks for message in gathered])

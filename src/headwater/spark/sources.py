@@ -63,7 +63,7 @@ class _Reading:
             for part in partition.ranges:
                 try:
                     yield from reader.read(part)
-                except (StreamNotFoundError, StreamGoneError, OffsetGoneError) as error:
+                except (StreamNotFoundError, StreamGoneError, OffsetGoneError, DataLossError) as error:
                     told = f"{part.path}: some of what is between {part.start} and {part.until} is lost: {error}"
                     if self._options.fail_on_data_loss:
                         raise DataLossError(told) from error

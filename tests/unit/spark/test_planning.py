@@ -216,6 +216,33 @@ def test_bytes_are_limited_too(server: Server, client: Client, extended: bool) -
     assert sizes == ([20, 20, 10] if extended else [25, 25])
 
 
+def test_text_is_limited_between_characters(server: Server, client: Client) -> None:
+    for size in (1, 2, 3, 4, 7, 10):
+        path = f"planning/{next(_numbers)}"
+        text = "aé𝄞" * 10
+        client.stream(path).create(content_type="text/plain", messages=[text])
+        options = read_options({"url": server.url, "streams": path, "maxBytesPerTrigger": str(size)}, bounded=False)
+        planner = planner_of(options, client, extended=False)
+        place: Places = {path: Place()}
+        read = ""
+        while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
+            read += "".join(str(row["value"]) for row in rows_of(options, client, planner.partitions(place, end)))
+            place = end
+        assert read == text
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_a_range_that_was_cut_short(server: Server, client: Client, content_type: str) -> None:
+    """On a server whose offsets do not tell a stream from the one that took its place."""
+    path = f"planning/{next(_numbers)}"
+    client.stream(path).create(content_type=content_type, messages=["123"])
+    tail = client.stream(path).head().tail_offset
+    options = read_options({"url": server.url, "streams": path}, bounded=False)
+    for start, extra in ((Place("-1", 7), 0), (Place(), 9)):
+        with pytest.raises(DataLossError):
+            rows_of(options, client, [[Range(path, content_type, start, tail, extra)]])
+
+
 @pytest.mark.parametrize(
     ("pattern", "matching", "other"),
     [

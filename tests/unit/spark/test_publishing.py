@@ -8,12 +8,13 @@ import random
 from collections.abc import Iterator
 
 import httpx
+import msgspec
 import pyarrow as pa
 import pytest
 from bench.servers import Server
 
 from headwater.client import Client
-from headwater.errors import DataLossError, StaleEpochError
+from headwater.errors import DataLossError, StaleEpochError, StreamClosedError
 from headwater.spark.options import WriteOptions, write_options
 from headwater.spark.publishing import JOURNAL_ROOT, Chunk, Gatherer, Publisher, place_of
 from headwater.types import ContentKind
@@ -111,7 +112,7 @@ class Query:
     def stored(self) -> list[str]:
         with Client(self._server.url) as client:
             found = [info.path for info in client.list(f"{JOURNAL_ROOT}/{self.writer}/")]
-            return [path for path in found if not path.endswith("/list")]
+            return [path for path in found if not path.endswith(("/list", "/fence"))]
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +164,56 @@ def test_of_attempts_with_other_rows_one_counts_whole(server: Server, first: int
         with contextlib.suppress(Killed):
             query.attempt(0, list(range(again, again + 50)), 2, Mortal(again, answered=True))
     assert query.published() in (list(range(60)), list(range(lives, lives + 50)), list(range(1000, 1050)))
+
+
+def test_a_replay_without_rows_finishes_what_was_begun(server: Server) -> None:
+    query, _ = half_published(server)
+    query.attempt(0, [], 3)
+    assert query.published() == list(range(60))
+    query.attempt(1, [], 3)
+    query.attempt(2, [100], 1)
+    assert query.published() == [*range(60), 100]
+
+
+def test_an_overtaken_run_is_fenced_from_targets_that_the_later_batch_did_not_touch(server: Server) -> None:
+    query = Query(server, 50)
+    query.elsewhere = f"{query.target}-elsewhere"
+    query.attempt(5, list(range(60)), 3)
+    query.attempt(6, [100, 102], 1)  # even numbers only: nothing for the other target
+    with pytest.raises(StaleEpochError, match="another run of it is ahead"):
+        query.attempt(5, list(range(1, 120, 2)), 2)
+    assert query.published() == [*range(0, 60, 2), 100, 102, *range(1, 60, 2)]
+
+
+def test_a_list_that_is_longer_than_a_request(server: Server) -> None:
+    query = Query(server, 4000)
+    with Client(server.url) as client:
+        for attempt in range(2):
+            gatherer = Gatherer(client, ContentKind.JSON, 4000, place_of(query.writer, 0, attempt))
+            for number in range(800 if attempt == 0 else 10):
+                gatherer.add(f"{query.target}/{number % 40}", pa.array([b'"%0400d"' % number], pa.binary()))
+            Publisher(client, query.options, query.writer).publish(0, [gatherer.finish()])
+        assert sum(len(client.stream(f"{query.target}/{number}").read().all()) for number in range(40)) == 800
+    assert query.stored() == []
+
+
+def test_a_target_that_refuses_is_found_out_before_anything_counts(server: Server) -> None:
+    query = Query(server, 50)
+    with Client(server.url) as client:
+        client.stream(query.target).create(closed=True)
+        with pytest.raises(StreamClosedError):
+            query.attempt(0, [1, 2], 1)
+        client.stream(query.target).delete()
+    query.attempt(0, [3], 1)
+    assert query.published() == [3]
+
+
+def test_a_batch_is_appended_as_what_it_was_written_down(server: Server) -> None:
+    """Whatever the options say by the time it is replayed."""
+    query, _ = half_published(server)
+    query.options = msgspec.structs.replace(query.options, content_type="text/plain", stream=query.target)
+    query.attempt(0, list(range(60)), 2)
+    assert query.published() == list(range(60))
 
 
 @pytest.mark.parametrize("request_bytes", SIZES)
@@ -252,7 +303,7 @@ def test_stored_rows_that_vanished_are_not_passed_over(server: Server) -> None:
     with Client(server.url) as client:
         for path in query.stored():
             client.stream(path).delete()
-    with pytest.raises(DataLossError, match=r"rows for targets/.* are gone"):
+    with pytest.raises(DataLossError, match=r"what was to be published from .* is gone"):
         query.attempt(0, list(range(60)), 2)
 
 
