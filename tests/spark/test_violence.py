@@ -139,7 +139,7 @@ def run_scene(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SEEDS", "1"))))
 def test_every_record_arrives_once_and_in_order(tmp_path: Path, seed: int) -> None:
-    victims = ["server", "driver", "server", "driver"][seed % 2 :][:3]
+    victims = ["server", "driver", "server", "driver"][seed % 2 :][:2]
     arrived = run_scene(tmp_path, seed, victims, STREAMS)
     assert arrived == {name: [*range(count), *range(10_000, 10_000 + count)] for name, count in STREAMS.items()}
 

@@ -236,7 +236,7 @@ class RangeReader:
                     kept = self._without_bad(part, kept)
                 yield position + first, kept
             position += rows
-        if part.start.skip and position <= part.start.skip:
+        if position < part.start.skip:
             raise DataLossError(f"{part.path} has {position} messages from {part.start.offset} to {part.until}")
 
     def _payloads(self, part: Range) -> Iterator[pa.RecordBatch]:
@@ -295,11 +295,10 @@ class RangeReader:
         start, left = part.start, part.extra
         if start.offset != part.until:
             reader = stream.read(type=bytes, offset=start.offset, skip=start.skip, until=part.until)
-            any_run = False
-            for run in _runs_of(reader, None):
-                any_run = True
-                yield run
-            if reader.offset != part.until or (start.skip and not any_run):
+            yield from _runs_of(reader, None)
+            first, last = byte_position(start.offset), byte_position(part.until)
+            is_shorter = first is not None and last is not None and last - first < start.skip
+            if reader.offset != part.until or is_shorter:
                 raise DataLossError(f"{part.path} ended at {reader.offset} before {part.until}")
             start = Place(part.until)
         left -= start.skip

@@ -305,7 +305,10 @@ class Publisher:
         listed = _lists.decode(text[_LENGTH_BYTES:length])
         done = len(text) > length
         if listed.pieces and not done:
-            whole = _lists.decode(b"".join(map(self._fetch, listed.pieces)))
+            try:
+                whole = _lists.decode(b"".join(map(self._fetch, listed.pieces)))
+            except _StoredRowsGoneError as error:
+                raise DataLossError(str(error)) from error
             listed = msgspec.structs.replace(whole, pieces=listed.pieces)
         return msgspec.structs.replace(listed, done=done)
 
@@ -374,7 +377,7 @@ class Publisher:
             self._discard({path for path in found if path < current})
 
 
-class _StoredRowsGoneError(DataLossError):
+class _StoredRowsGoneError(Exception):
     """Unless another driver was done with them."""
 
 

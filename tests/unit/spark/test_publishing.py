@@ -131,7 +131,7 @@ def test_a_crash_anywhere_and_a_replay_that_looks_different(
     server: Server, request_bytes: int, answered: bool, targets: int
 ) -> None:
     chance = random.Random(request_bytes)
-    for lives in itertools.count(1, 1 if targets == 1 else 3):
+    for lives in itertools.count(1, 2 if targets == 1 else 5):
         query = Query(server, request_bytes)
         query.elsewhere = f"{query.target}-elsewhere" if targets == 2 else None
         query.attempt(0, [-1, -2], 1)
@@ -255,7 +255,7 @@ def test_a_run_that_was_overtaken_is_fenced(server: Server, request_bytes: int) 
 
 def test_two_drivers_at_once(server: Server) -> None:
     """The old one comes back to life between any two requests of the new one."""
-    for lives in range(1, 40, 3):
+    for lives in range(1, 40, 5):
         query = Query(server, 50)
         old = query.gather(0, list(range(60)), 3)
         new = query.gather(0, list(range(60)), 5)
