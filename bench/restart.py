@@ -21,9 +21,10 @@ from bench.servers import headwater
 from headwater.client.load import percentile
 from headwater.engine.opening import open_store
 from headwater.limits import Limits
-from headwater.protocol.stream import evolve
+from headwater.log.content import ContentKind
+from headwater.log.model import evolve
+from headwater.log.values import Created
 from headwater.store.contract import Commit
-from headwater.types import ContentKind, Created
 
 BATCH = 500
 

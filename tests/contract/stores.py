@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headwater.engine.folding import INDEX_NAME, JOURNAL_DIR, FoldWorker
 from headwater.limits import Limits
-from headwater.protocol.stream import evolve
+from headwater.log.model import evolve
 from headwater.store import index
 from headwater.store.contract import Store
 from headwater.store.disk import RealDisk

@@ -9,20 +9,11 @@ from typing import TypeVar
 
 import pytest
 
-from headwater.protocol.stream import evolve
+from headwater.log.content import ContentKind
+from headwater.log.model import evolve
+from headwater.log.producers import ProducerTuple
+from headwater.log.values import Appended, Created, Deleted, Event, ForkAdded, SoftDeleted, Span, StreamState
 from headwater.store.contract import Commit, Store, UnalignedReadError
-from headwater.types import (
-    Appended,
-    ContentKind,
-    Created,
-    Deleted,
-    Event,
-    ForkAdded,
-    Producer,
-    SoftDeleted,
-    Span,
-    StreamState,
-)
 from tests.contract.stores import STORES
 
 T = TypeVar("T")
@@ -104,15 +95,15 @@ def test_a_state_comes_back_as_it_was_committed(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit(
             (created(1, "a", b"one"),),
-            (Appended(1, 3, 2000, b"two", Producer("p", 3, 0), "s1", False),),
-            (Appended(1, 6, 3000, b"", Producer("p", 3, 1), None, True),),
+            (Appended(1, 3, 2000, b"two", ProducerTuple("p", 3, 0), "s1", False),),
+            (Appended(1, 6, 3000, b"", ProducerTuple("p", 3, 1), None, True),),
         )
         loaded = await bench.store.load("a")
         assert loaded is not None
         assert loaded == await bench.store.load_id(1)
         assert (loaded.tail, loaded.closed, loaded.seq, loaded.accessed_ms) == (6, True, "s1", 3000)
         assert loaded.producers == {"p": (3, 1)}
-        assert loaded.closed_by == Producer("p", 3, 1)
+        assert loaded.closed_by == ProducerTuple("p", 3, 1)
         assert loaded.version == 3
 
     run(body)

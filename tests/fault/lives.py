@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from headwater.engine import Engine
 from headwater.errors import ConflictError, HeadwaterError, InternalError, StreamGoneError, StreamNotFoundError
 from headwater.limits import Limits
-from headwater.protocol.stream import Append, Create, Delete, ForkRequest, evolve
+from headwater.log.model import Append, Create, Delete, ForkRequest, evolve
+from headwater.log.producers import ProducerTuple
 from headwater.store.embedded import EmbeddedStore
-from headwater.types import Producer
 from tests.fault.sim import CrashError, DeadlockError, SimDisk, SimFolder, SimIndex, SimLoop, SimRunner, SimSyncer
 
 PATHS = ("a", "b", "c", "fork")
@@ -207,7 +207,7 @@ class History:
             padding = "." * self.random.choice([0, 10, 700])
             writer.unacknowledged = f"<{name}:{self.messages}{padding}>".encode()
         message = writer.unacknowledged
-        producer = Producer(f"{name}@{known.generation}", 0, writer.seq)
+        producer = ProducerTuple(f"{name}@{known.generation}", 0, writer.seq)
         command = Append(path, engine.now_ms(), message, "text/plain", producer)
         try:
             await self._ask(engine, command)

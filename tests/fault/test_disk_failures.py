@@ -16,7 +16,7 @@ import pytest
 
 from headwater.engine.folding import INDEX_NAME, JOURNAL_DIR
 from headwater.limits import Limits
-from headwater.protocol.stream import evolve
+from headwater.log.model import evolve
 from headwater.server.serve import _serve
 from headwater.store import index
 from headwater.store.disk import RealDisk, RealFile

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from headwater.log.values import Appended
 from headwater.store import journal
 from headwater.store.contract import Commit, Done
 from headwater.store.disk import File
 from headwater.store.embedded import EmbeddedStore
 from headwater.store.syncing import Synced
-from headwater.types import Appended
 from tests.fault.lives import History
 from tests.fault.sim import SimSyncer
 

@@ -26,7 +26,7 @@ from headwater.errors import (
     StreamClosedError,
     StreamNotFoundError,
 )
-from headwater.types import Producer
+from headwater.log.producers import ProducerTuple
 from tests.shells import SHELLS, client_of
 
 OURS, NODE = "headwater", "node reference"
@@ -251,8 +251,8 @@ def test_expiry_is_passed_on(client: Client, stream: Stream) -> None:
 
 def test_an_append_with_producer_headers_is_stored_once(stream: Stream) -> None:
     stream.create()
-    assert not stream.append("x", producer=Producer("p", 0, 0)).duplicate
-    assert stream.append("x", producer=Producer("p", 0, 0)).duplicate
+    assert not stream.append("x", producer=ProducerTuple("p", 0, 0)).duplicate
+    assert stream.append("x", producer=ProducerTuple("p", 0, 0)).duplicate
     assert stream.read().all() == ["x"]
 
 

@@ -15,8 +15,8 @@ from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
 from headwater.cli.connecting import Path as StreamPath
 from headwater.cli.failing import leave
 from headwater.cli.output import meter, print_json
-from headwater.protocol.content import kind_of
-from headwater.types import ContentKind, Producer
+from headwater.log.content import ContentKind, kind_of
+from headwater.log.producers import ProducerTuple
 
 if TYPE_CHECKING:
     from headwater.client import Stream
@@ -60,7 +60,7 @@ def _append_given(stream: Stream, messages: list[str]) -> tuple[int, int, str]:
     """All in one request, which may be sent again because it is numbered."""
     encoded = [message.encode() for message in messages]
     try:
-        done = stream.append_many(encoded, producer=Producer(uuid.uuid4().hex, 0, 0))
+        done = stream.append_many(encoded, producer=ProducerTuple(uuid.uuid4().hex, 0, 0))
     except ValueError as error:
         raise typer.BadParameter(f"{error}. A text is JSON in double quotes: '\"text\"'.") from None
     return len(encoded), sum(map(len, encoded)), done.offset

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headwater.types import ContentKind
+from headwater.log.content import ContentKind
 
 if TYPE_CHECKING:
     from headwater.client import Batch

@@ -7,7 +7,7 @@ import typer
 from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
 from headwater.cli.output import meter
 from headwater.cli.printing import print_batch
-from headwater.protocol.content import kind_of
+from headwater.log.content import kind_of
 
 
 def command(

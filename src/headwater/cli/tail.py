@@ -9,7 +9,7 @@ import typer
 
 from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
 from headwater.cli.printing import print_batch
-from headwater.protocol.content import kind_of
+from headwater.log.content import kind_of
 
 if TYPE_CHECKING:
     from headwater.client import LiveMode

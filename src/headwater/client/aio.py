@@ -50,8 +50,8 @@ from headwater.client.reading import LiveMode, Reading
 from headwater.client.session import Retry, Session, Timeouts
 from headwater.client.transport import POOL, build, may_redirect, network_error
 from headwater.errors import ClientError, HeadwaterError
-from headwater.protocol.offsets import BEGINNING
-from headwater.types import Producer as ProducerHeaders
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.streams.offsets import BEGINNING
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -292,7 +292,7 @@ class AsyncStream:
         value: Any,
         *,
         seq: str | None = None,
-        producer: ProducerHeaders | None = None,
+        producer: ProducerTuple | None = None,
         close: bool = False,
     ) -> Appended:
         """Append one message: an object for a stream of JSON, bytes or text for any other.
@@ -307,7 +307,7 @@ class AsyncStream:
         values: Iterable[Any],
         *,
         seq: str | None = None,
-        producer: ProducerHeaders | None = None,
+        producer: ProducerTuple | None = None,
         close: bool = False,
     ) -> Appended:
         """Append messages in one request: all of them or none."""
@@ -317,7 +317,7 @@ class AsyncStream:
             )
         )
 
-    async def append_body(self, body: bytes, *, producer: ProducerHeaders | None = None) -> Appended:
+    async def append_body(self, body: bytes, *, producer: ProducerTuple | None = None) -> Appended:
         """Append a body as it is, all of it or nothing: for a stream of JSON one text, or an array of messages.
 
         The server alone checks it.

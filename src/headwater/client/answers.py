@@ -11,7 +11,7 @@ import msgspec
 from headwater import errors
 from headwater.client.effects import Reply, Request
 from headwater.errors import HeadwaterError
-from headwater.protocol import headers
+from headwater.protocol.streams import headers
 
 _PROBLEM = "urn:headwater:"
 _DETAIL_MAX = 500

@@ -12,8 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from headwater.errors import ProtocolError
-from headwater.protocol.content import kind_of
-from headwater.types import ContentKind
+from headwater.log.content import ContentKind, kind_of
 
 JSON = "application/json"
 

@@ -14,9 +14,9 @@ from headwater.client.codecs import body_of, encoder_of
 from headwater.client.effects import Flow, Reply, Request
 from headwater.client.session import Session, exchange, with_query
 from headwater.errors import ProtocolError, StreamGoneError, StreamNotFoundError
-from headwater.protocol import headers
-from headwater.protocol.content import DEFAULT_CONTENT_TYPE
-from headwater.types import Producer
+from headwater.log.content import DEFAULT_CONTENT_TYPE
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.streams import headers
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ def append_request(
     body: bytes,
     *,
     seq: str | None = None,
-    producer: Producer | None = None,
+    producer: ProducerTuple | None = None,
     close: bool = False,
 ) -> Request:
     given = {"content-type": content_type}
@@ -142,7 +142,7 @@ def append(
     messages: Iterable[Any],
     *,
     seq: str | None = None,
-    producer: Producer | None = None,
+    producer: ProducerTuple | None = None,
     close: bool = False,
 ) -> Flow[Appended]:
     """Append messages in one request. Without a producer it is not repeated when its fate is unknown."""
@@ -160,7 +160,7 @@ def append_body(
     body: bytes,
     *,
     seq: str | None = None,
-    producer: Producer | None = None,
+    producer: ProducerTuple | None = None,
     close: bool = False,
 ) -> Flow[Appended]:
     request = append_request(url, content_type, body, seq=seq, producer=producer, close=close)
@@ -168,7 +168,7 @@ def append_body(
     return appended(request, reply, producer)
 
 
-def appended(request: Request, reply: Reply, producer: Producer | None) -> Appended:
+def appended(request: Request, reply: Reply, producer: ProducerTuple | None) -> Appended:
     # A duplicate has no offset at the reference server, and a close may have none anywhere.
     required(request, reply, headers.NEXT_OFFSET, headers.PRODUCER_EPOCH, headers.CLOSED)
     duplicate = producer is not None and reply.status == 204 and bool(request.body)

@@ -24,8 +24,8 @@ from headwater.client.effects import Flow, Report
 from headwater.client.flows import Appended, append_request, appended
 from headwater.client.session import Retry, Session, attempt
 from headwater.errors import ClientError, HeadwaterError, SequenceGapError, StaleEpochError
-from headwater.protocol import headers
-from headwater.types import Producer
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.streams import headers
 
 log = logging.getLogger(__name__)
 
@@ -340,7 +340,7 @@ def claimed_epoch(now_s: float, chance: float) -> int:
 
 def deliver(session: Session, url: str, content_type: str, box: Outbox, parcel: Parcel) -> Flow[Appended]:
     """One attempt to have a batch stored."""
-    producer = Producer(box.id, parcel.epoch, parcel.seq)
+    producer = ProducerTuple(box.id, parcel.epoch, parcel.seq)
     request = append_request(url, content_type, body_of(content_type, parcel.messages), producer=producer)
     reply = yield from attempt(session, request)
     return appended(request, reply, producer)

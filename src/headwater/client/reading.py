@@ -22,11 +22,10 @@ from headwater.client.codecs import Decoder, Messages, Run
 from headwater.client.effects import Batch, Emit, Flow, Hangup, Open, Receive, Reply, Report, Request, Sleep
 from headwater.client.session import Session, lost, pause, with_query
 from headwater.errors import HeadwaterError, MessageError, NetworkError, ProtocolError, UnauthorizedError
-from headwater.protocol import headers
-from headwater.protocol.content import DEFAULT_CONTENT_TYPE, kind_of
-from headwater.protocol.offsets import BEGINNING, NOW
-from headwater.protocol.sse import EventReader
-from headwater.types import ContentKind
+from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of
+from headwater.protocol.streams import headers
+from headwater.protocol.streams.offsets import BEGINNING, NOW
+from headwater.protocol.streams.sse import EventReader
 
 LiveMode: TypeAlias = Literal["long-poll", "sse"] | bool
 

@@ -13,7 +13,7 @@ import msgspec
 from headwater.client.answers import error_of
 from headwater.client.effects import Flow, FreshToken, Reply, Report, Request, Send, Sleep
 from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
-from headwater.protocol.paths import quote_path
+from headwater.protocol.streams.paths import quote_path
 
 STREAM_ROOT = "/v1/stream"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

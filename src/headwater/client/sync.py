@@ -51,8 +51,8 @@ from headwater.client.reading import LiveMode, Reading
 from headwater.client.session import Retry, Session, Timeouts
 from headwater.client.transport import POOL, build, may_redirect, network_error
 from headwater.errors import ClientError, HeadwaterError
-from headwater.protocol.offsets import BEGINNING
-from headwater.types import Producer as ProducerHeaders
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.streams.offsets import BEGINNING
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -280,7 +280,7 @@ class Stream:
         value: Any,
         *,
         seq: str | None = None,
-        producer: ProducerHeaders | None = None,
+        producer: ProducerTuple | None = None,
         close: bool = False,
     ) -> Appended:
         """Append one message: an object for a stream of JSON, bytes or text for any other.
@@ -295,7 +295,7 @@ class Stream:
         values: Iterable[Any],
         *,
         seq: str | None = None,
-        producer: ProducerHeaders | None = None,
+        producer: ProducerTuple | None = None,
         close: bool = False,
     ) -> Appended:
         """Append messages in one request: all of them or none."""
@@ -303,7 +303,7 @@ class Stream:
             flows.append(self._session, self.url, self._made_of(), values, seq=seq, producer=producer, close=close)
         )
 
-    def append_body(self, body: bytes, *, producer: ProducerHeaders | None = None) -> Appended:
+    def append_body(self, body: bytes, *, producer: ProducerTuple | None = None) -> Appended:
         """Append a body as it is, all of it or nothing: for a stream of JSON one text, or an array of messages.
 
         The server alone checks it.

@@ -9,9 +9,9 @@ import msgspec
 
 from headwater.engine.streams import Stream
 from headwater.errors import HeadwaterError, OverloadedError
-from headwater.protocol.stream import Reply
+from headwater.log.model import Reply
+from headwater.log.values import Record
 from headwater.store.contract import Commit, Store
-from headwater.types import Record
 
 Answer: TypeAlias = Reply | HeadwaterError
 Answered: TypeAlias = Callable[[Answer], None]

@@ -30,9 +30,7 @@ from headwater.errors import (
     StreamNotFoundError,
 )
 from headwater.limits import Limits
-from headwater.protocol.cursors import interval_at
-from headwater.protocol.offsets import offset_at
-from headwater.protocol.stream import (
+from headwater.log.model import (
     Append,
     Command,
     Create,
@@ -44,8 +42,10 @@ from headwater.protocol.stream import (
     fork_source,
     is_expired,
 )
+from headwater.log.values import Appended, Created, Deleted, Event, SoftDeleted, StreamState, Touched
+from headwater.protocol.streams.cursors import interval_at
+from headwater.protocol.streams.offsets import offset_at
 from headwater.store.contract import RefusedError, Store, UnalignedReadError
-from headwater.types import Appended, Created, Deleted, Event, SoftDeleted, StreamState, Touched
 
 log = logging.getLogger("headwater.engine")
 

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headwater.protocol.stream import evolve
+from headwater.log.model import evolve
 from headwater.store import index
 from headwater.store.disk import Lock, RealDisk
 from headwater.store.embedded import FoldCutOffError, IndexFullError

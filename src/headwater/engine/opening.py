@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headwater.engine.folding import FOLD_LOCK, INDEX_NAME, JOURNAL_DIR, LOCK_WAIT_S, SubprocessFolder
 from headwater.limits import Limits
-from headwater.protocol.stream import evolve
+from headwater.log.model import evolve
 from headwater.store import backup, index
 from headwater.store.checking import Checker, Report, Salvage, salvage
 from headwater.store.disk import Lock, RealDisk

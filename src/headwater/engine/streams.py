@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headwater.engine.tails import Tail
 from headwater.errors import HeadwaterError
-from headwater.types import StreamState
+from headwater.log.values import StreamState
 
 
 class Stream:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from headwater.protocol import sse
-from headwater.types import ContentKind
+from headwater.log.content import ContentKind
+from headwater.protocol.streams import sse
 
 
 class Update:

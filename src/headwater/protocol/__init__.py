@@ -1,1 +1,1 @@
-"""The Durable Streams protocol as pure functions: no input, output, clock or randomness."""
+"""The vocabulary of each wire, pure and shared by server and client."""

@@ -13,9 +13,9 @@ from typing import Protocol
 from headwater.engine import Engine
 from headwater.engine.tails import Update
 from headwater.errors import HeadwaterError
-from headwater.protocol import sse
-from headwater.protocol.cursors import interval_at
-from headwater.protocol.offsets import offset_at
+from headwater.protocol.streams import sse
+from headwater.protocol.streams.cursors import interval_at
+from headwater.protocol.streams.offsets import offset_at
 from headwater.server.http import Feed
 
 log = logging.getLogger("headwater.server")

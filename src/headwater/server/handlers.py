@@ -22,18 +22,18 @@ from headwater.errors import (
     InvalidQueryError,
     StreamNotFoundError,
 )
-from headwater.protocol import headers, offsets
-from headwater.protocol.content import check_content_type
-from headwater.protocol.cursors import next_cursor
-from headwater.protocol.etags import encoded, etag, matched
-from headwater.protocol.paths import parse_path, quote_path
-from headwater.protocol.reads import Live, ReadQuery, cache_control, parse_query, parse_read, wrap
-from headwater.protocol.stream import Append, Create, Delete, ForkRequest, Reply
+from headwater.log.content import ContentKind
+from headwater.log.model import Append, Create, Delete, ForkRequest, Reply
+from headwater.protocol.streams import headers, offsets
+from headwater.protocol.streams.content import check_content_type
+from headwater.protocol.streams.cursors import next_cursor
+from headwater.protocol.streams.etags import encoded, etag, matched
+from headwater.protocol.streams.paths import parse_path, quote_path
+from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_query, parse_read, wrap
 from headwater.server import compression
 from headwater.server.http import PREFLIGHT_HEADERS, Feed, Request, Respond, Response
 from headwater.server.problems import method_not_allowed, problem
 from headwater.server.routes import ROUTES, STREAM_ROOT, resolve, stream_path
-from headwater.types import ContentKind
 
 log = logging.getLogger("headwater.server")
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from headwater.engine import Stream
-from headwater.protocol import headers
+from headwater.protocol.streams import headers
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 Buffer: TypeAlias = bytes | memoryview

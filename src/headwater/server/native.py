@@ -27,7 +27,7 @@ from headwater.errors import (
     UrlTooLongError,
 )
 from headwater.limits import Limits
-from headwater.protocol import headers
+from headwater.protocol.streams import headers
 from headwater.server.feeds import FeedSession
 from headwater.server.handlers import Handlers
 from headwater.server.http import COMMON_HEADERS, Request, Response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwater.errors import InvalidHeaderError, InvalidPathError, UnknownRouteError
-from headwater.protocol.paths import RESERVED, parse_path
+from headwater.protocol.streams.paths import RESERVED, parse_path
 from headwater.server.http import Request
 
 STREAM_ROOT = "/v1/stream/"

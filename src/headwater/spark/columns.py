@@ -16,13 +16,12 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 
 from headwater.client import Client, Reader, Stream
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
-from headwater.protocol.content import kind_of
+from headwater.log.content import ContentKind, kind_of
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import Connection
 from headwater.spark.positions import Place, Range, byte_position
 from headwater.spark.values import ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
-from headwater.types import ContentKind
 
 STREAM_COLUMNS = {
     "stream": "STRING",

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from headwater.client.session import with_query
-from headwater.protocol import headers
+from headwater.protocol.streams import headers
 from headwater.spark.options import Connection
 
 _HEAD_BYTES_MAX = 64 * 1024

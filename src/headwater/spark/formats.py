@@ -11,13 +11,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headwater.protocol.content import kind_of
+from headwater.log.content import ContentKind, kind_of
 from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl
 from headwater.spark.options import read_options, write_options
 from headwater.spark.planning import Planner
 from headwater.spark.sinks import BatchWriter, StreamWriter
 from headwater.spark.sources import BatchReader, StreamReader
-from headwater.types import ContentKind
 
 
 class DurableStreams(DataSource):

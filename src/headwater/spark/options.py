@@ -16,9 +16,8 @@ from headwater.client import Client, Report, Retry, Timeouts
 from headwater.client.session import STREAM_ROOT
 from headwater.client.transport import POOL
 from headwater.errors import InvalidPathError, OptionError
-from headwater.protocol.content import kind_of
-from headwater.protocol.paths import parse_path, quote_path
-from headwater.types import ContentKind
+from headwater.log.content import ContentKind, kind_of
+from headwater.protocol.streams.paths import parse_path, quote_path
 
 T = TypeVar("T", int, float)
 

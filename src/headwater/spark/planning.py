@@ -27,10 +27,9 @@ from headwater.errors import (
     StreamNotFoundError,
     UnauthorizedError,
 )
-from headwater.protocol.content import kind_of
+from headwater.log.content import ContentKind, kind_of
 from headwater.spark.options import EARLIEST, JOURNAL_ROOT, LATEST, ReadOptions
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
-from headwater.types import ContentKind
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from headwater.errors import OptionError
-from headwater.protocol.offsets import BEGINNING, NOW
+from headwater.protocol.streams.offsets import BEGINNING, NOW
 
 _NUMBERED = re.compile(r"([0-9]+)_([0-9]+)")
 

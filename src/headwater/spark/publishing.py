@@ -40,10 +40,10 @@ from headwater.errors import (
     StreamGoneError,
     StreamNotFoundError,
 )
-from headwater.protocol.content import kind_of
+from headwater.log.content import ContentKind, kind_of
+from headwater.log.producers import ProducerTuple
 from headwater.spark.options import JOURNAL_ROOT, WriteOptions
 from headwater.spark.rows import join
-from headwater.types import ContentKind, Producer
 
 _BYTES = "application/octet-stream"
 _JSON = "application/json"
@@ -163,7 +163,7 @@ class Storage:
 
     def store(self, target: str, body: bytes) -> Chunk:
         try:
-            appended = self._stream.append_body(body, producer=Producer("task", 0, self._stored))
+            appended = self._stream.append_body(body, producer=ProducerTuple("task", 0, self._stored))
         except BodyTooLargeError as error:
             raise _too_large(error) from error
         self._stored += 1
@@ -257,7 +257,7 @@ class Publisher:
             text = msgspec.msgpack.encode(msgspec.structs.replace(ours, chunks=[]))
         framed = len(text).to_bytes(_LENGTH_BYTES, "big") + text
         try:
-            first = not self._append_to(self._list(batch), framed, Producer("list", 0, 0)).duplicate
+            first = not self._append_to(self._list(batch), framed, ProducerTuple("list", 0, 0)).duplicate
         except BodyTooLargeError as error:
             raise _too_large(error) from error
         found = ours if first else self._found(batch)
@@ -270,7 +270,7 @@ class Publisher:
         storage, size = Storage(self._client, place_of(self._writer, batch, 0)), self._options.request_bytes
         return [storage.store("", text[start : start + size]) for start in range(0, len(text), size)]
 
-    def _append_to(self, stream: Stream, body: bytes, producer: Producer) -> Appended:
+    def _append_to(self, stream: Stream, body: bytes, producer: ProducerTuple) -> Appended:
         """Append to a stream of our own, which is made if it is missing."""
         try:
             return stream.append_body(body, producer=producer)
@@ -284,7 +284,7 @@ class Publisher:
         if self._keep is not Keep.NOT:
             fence = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/fence", content_type=_BYTES)
             try:
-                self._append_to(fence, b".", Producer("batch", batch, 0))
+                self._append_to(fence, b".", ProducerTuple("batch", batch, 0))
             except StaleEpochError as error:
                 raise _behind(", ".join(sorted({chunk.target for chunk in listed.chunks})), batch, error) from error
 
@@ -333,7 +333,7 @@ class Publisher:
             if found is None or not found.done:  # else another driver was faster
                 raise DataLossError(str(error)) from error
             return
-        self._list(batch).append_body(_DONE, producer=Producer("done", 0, 0))
+        self._list(batch).append_body(_DONE, producer=ProducerTuple("done", 0, 0))
 
     def _bodies(self, listed: Listed) -> Iterator[bytes]:
         """What a list names, the next one on its way while one is appended."""
@@ -395,7 +395,7 @@ class _Appender:
 
     def append(self, rows: bytes) -> None:
         body = b"[" + rows + b"]" if kind_of(self._content_type) is ContentKind.JSON else rows
-        producer = Producer(f"spark-{self._writer}", self._batch, self._seq)
+        producer = ProducerTuple(f"spark-{self._writer}", self._batch, self._seq)
         self._seq += 1
         try:
             self._append(body, producer)
@@ -406,7 +406,7 @@ class _Appender:
         except (StreamClosedError, ContentTypeError) as error:
             raise SchemaError(f"{self._target} does not take the rows: {error}") from error
 
-    def _append(self, body: bytes, producer: Producer) -> None:
+    def _append(self, body: bytes, producer: ProducerTuple) -> None:
         try:
             self._stream.append_body(body, producer=producer)
         except StreamNotFoundError:

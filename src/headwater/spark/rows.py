@@ -13,11 +13,11 @@ from msgspec import UNSET
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from headwater.errors import InvalidEventError, InvalidPathError, SchemaError
-from headwater.protocol.paths import RESERVED, parse_path, quote_path
+from headwater.log.content import ContentKind
+from headwater.protocol.streams.paths import RESERVED, parse_path, quote_path
 from headwater.spark.options import JOURNAL_ROOT
 from headwater.spark.values import to_json
 from headwater.state.events import parse_event
-from headwater.types import ContentKind
 
 _messages = msgspec.json.Decoder(list[msgspec.Raw])
 _encode = msgspec.json.Encoder().encode

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headwater.errors import HeadwaterError, OptionError
-from headwater.protocol.content import kind_of
+from headwater.log.content import kind_of
 from headwater.spark.options import WriteOptions
 from headwater.spark.publishing import Chunk, Gatherer, Keep, Publisher, place_of, prepare_target
 from headwater.spark.rows import Encoder

@@ -18,13 +18,13 @@ from headwater.client import AsyncStream
 from headwater.client.flows import path_of
 from headwater.client.reading import LiveMode
 from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
+from headwater.log.producers import ProducerTuple
 from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
 from headwater.state.checkpoints import save
 from headwater.state.database import RAISE, OnBadEvent, Transaction
 from headwater.state.definitions import StateDefinition
 from headwater.state.following import EVENTS, FollowedState, Following, database_of, settings_of
 from headwater.state.tables import Change, OnChange
-from headwater.types import Producer
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +318,7 @@ class AsyncStreamDB(FollowedState):
     async def _append(self, transaction: Transaction) -> None:
         """In one request, which may be sent again because it is numbered."""
         if transaction.events:
-            await self.stream.append_many(transaction.events, producer=Producer(transaction.txid, 0, 0))
+            await self.stream.append_many(transaction.events, producer=ProducerTuple(transaction.txid, 0, 0))
 
     def _path(self) -> str | None:
         return path_of(self.stream._session, self.stream.url)

@@ -13,7 +13,7 @@ import msgspec
 from headwater.client.effects import Batch
 from headwater.client.reading import LiveMode
 from headwater.errors import ClientError, HeadwaterError, InvalidEventError, InvalidOffsetError, OffsetGoneError
-from headwater.protocol.offsets import BEGINNING
+from headwater.protocol.streams.offsets import BEGINNING
 from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoint
 from headwater.state.checkpoints import load
 from headwater.state.database import Counts, Database, OnBadEvent

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headwater.log.values import Created, StreamState
 from headwater.store.disk import Disk
 from headwater.store.fold import Evolve
 from headwater.store.index import IndexReader, check_format
@@ -24,7 +25,6 @@ from headwater.store.journal import (
     segment_name,
     segment_numbers,
 )
-from headwater.types import Created, StreamState
 
 Progress = Callable[[str], None]
 

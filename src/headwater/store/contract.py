@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from headwater.types import Record, StreamState
+from headwater.log.values import Record, StreamState
 
 
 class UnalignedReadError(ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from headwater.types import StreamState
+from headwater.log.values import StreamState
 
 
 class Deadlines:

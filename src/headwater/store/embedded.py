@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from typing import Protocol, TypeVar
 
 from headwater.limits import Limits
+from headwater.log.values import Appended, Created, Deleted, Event, StreamState
 from headwater.store.contract import Commit, Done, RefusedError
 from headwater.store.deadlines import Deadlines
 from headwater.store.disk import Disk
@@ -37,7 +38,6 @@ from headwater.store.journal import (
 )
 from headwater.store.records import Run, gather
 from headwater.store.syncing import Syncer
-from headwater.types import Appended, Created, Deleted, Event, StreamState
 
 log = logging.getLogger("headwater.store")
 

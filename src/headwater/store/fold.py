@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Callable
 from typing import TypeAlias
 
+from headwater.log.values import Appended, Created, Event, StreamState
 from headwater.store.index import IndexReader, IndexWriter, Meta
 from headwater.store.journal import CorruptJournalError, Segment
-from headwater.types import Appended, Created, Event, StreamState
 
 _WITH_DATA = (Created, Appended)
 

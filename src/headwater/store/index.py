@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from headwater.log.values import StreamState
 from headwater.store.journal import UnknownFormatError
 from headwater.store.records import boundary_of, gather, stop_of
-from headwater.types import StreamState
 
 FORMAT = 1
 CHUNK_BYTES = 1024 * 1024

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from headwater.log.values import Event, Record
 from headwater.store.disk import Disk, File
-from headwater.types import Event, Record
 
 FORMAT = 1
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
+from headwater.log.values import Appended, Created, Deleted, Event, StreamState
 from headwater.store.contract import Commit, Done
 from headwater.store.deadlines import Deadlines
 from headwater.store.records import Run
-from headwater.types import Appended, Created, Deleted, Event, StreamState
 
 
 class MemoryStore:

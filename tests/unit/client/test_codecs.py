@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headwater.client.codecs import Decoder, Messages, encode_json, encoder_of
 from headwater.errors import ProtocolError
-from headwater.protocol.sse import EventReader, control_frame, data_frame
-from headwater.types import ContentKind
+from headwater.log.content import ContentKind
+from headwater.protocol.streams.sse import EventReader, control_frame, data_frame
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=12),

@@ -18,7 +18,7 @@ from headwater.errors import (
     StaleEpochError,
     StreamNotFoundError,
 )
-from headwater.protocol import headers
+from headwater.protocol.streams import headers
 
 
 class Model:

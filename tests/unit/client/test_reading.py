@@ -28,7 +28,7 @@ from headwater.errors import (
     ProtocolError,
     UnauthorizedError,
 )
-from headwater.protocol.sse import EventReader
+from headwater.protocol.streams.sse import EventReader
 
 QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
 Handler = Callable[[httpx.Request], httpx.Response]

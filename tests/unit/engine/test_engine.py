@@ -19,10 +19,10 @@ from headwater.errors import (
     StreamNotFoundError,
 )
 from headwater.limits import Limits
-from headwater.protocol.stream import Append, Create, Delete, Expire, ForkRequest, Reply
+from headwater.log.model import Append, Create, Delete, Expire, ForkRequest, Reply
+from headwater.log.producers import ProducerTuple
 from headwater.store.contract import Commit, Done
 from headwater.store.memory import MemoryStore
-from headwater.types import Producer
 
 
 class SlowStore(MemoryStore):
@@ -123,7 +123,7 @@ def test_answers_that_depend_on_a_record_under_way_wait_for_it() -> None:
         assert not creating.result().existed
         assert again.result().existed
 
-        producer = Producer("p", 0, 0)
+        producer = ProducerTuple("p", 0, 0)
         first = asyncio.ensure_future(engine.execute(append(engine, "a", b"x", producer=producer, close=True)))
         await turn()
         duplicate = asyncio.ensure_future(engine.execute(append(engine, "a", b"x", producer=producer)))

@@ -27,9 +27,9 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidEventError, MessageError, SchemaError
+from headwater.log.content import ContentKind
 from headwater.spark.columns import split_array
 from headwater.spark.rows import Encoder, checked_json, join
-from headwater.types import ContentKind
 
 JSON = st.recursive(
     st.none()

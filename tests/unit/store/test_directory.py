@@ -15,10 +15,12 @@ from headwater.cli import app
 from headwater.engine import Engine
 from headwater.engine.opening import back_up, check_directory, open_store, salvage_directory
 from headwater.limits import Limits
-from headwater.protocol.stream import Append, Create, Delete, ForkRequest
+from headwater.log.content import ContentKind
+from headwater.log.model import Append, Create, Delete, ForkRequest
+from headwater.log.producers import ProducerTuple
+from headwater.log.values import Created
 from headwater.store.disk import DirectoryInUseError, RealDisk
 from headwater.store.journal import CorruptJournalError, JournalWriter, UnknownFormatError, encode_records
-from headwater.types import ContentKind, Created, Producer
 
 UNFOLDED = Limits(fold_idle_s=3600)
 FOLDED = Limits(segment_bytes=40_000, fold_idle_s=0.05)
@@ -59,7 +61,7 @@ async def fill(engine: Engine) -> None:
     await create(engine, "gone")
     for number in range(200):
         await append(
-            engine, "a", f"{number}:{'x' * 300};".encode(), producer=Producer("p", 0, number), seq=f"{number:05d}"
+            engine, "a", f"{number}:{'x' * 300};".encode(), producer=ProducerTuple("p", 0, number), seq=f"{number:05d}"
         )
     await create(engine, "fork", fork=ForkRequest("a"), body=b"own;")
     await append(engine, "fork", b"", close=True)
@@ -96,7 +98,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, limits: Limits) -> 
         assert (stream.state.seq, stream.state.forks, stream.state.ttl_s) == ("00199", 1, 1000)
         assert (await engine.find("fork", renew=True)).closed
         reply = await engine.execute(
-            Append("a", engine.now_ms(), b"again", "text/plain", Producer("p", 0, 199), "00199")
+            Append("a", engine.now_ms(), b"again", "text/plain", ProducerTuple("p", 0, 199), "00199")
         )
         assert reply.duplicate
         page, _ = await engine.page("", "", 10)

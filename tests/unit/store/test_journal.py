@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.log.values import Appended, Deleted, Record, Touched
 from headwater.store.disk import RealDisk
 from headwater.store.journal import (
     CorruptJournalError,
@@ -20,7 +21,6 @@ from headwater.store.journal import (
     read_segments,
     segment_name,
 )
-from headwater.types import Appended, Deleted, Record, Touched
 
 
 def record(number: int) -> Record:

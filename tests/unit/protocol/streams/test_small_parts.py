@@ -16,11 +16,12 @@ from headwater.errors import (
     InvalidQueryError,
     OffsetGoneError,
 )
-from headwater.protocol import cursors, etags, offsets, sse
-from headwater.protocol.content import check_content_type, kind_of, same_type
-from headwater.protocol.paths import parse_path, quote_path
-from headwater.protocol.reads import Live, cache_control, parse_read, wrap
-from headwater.types import ContentKind, Span, StreamState
+from headwater.log.content import ContentKind, kind_of, same_type
+from headwater.log.values import Span, StreamState
+from headwater.protocol.streams import cursors, etags, offsets, sse
+from headwater.protocol.streams.content import check_content_type
+from headwater.protocol.streams.paths import parse_path, quote_path
+from headwater.protocol.streams.reads import Live, cache_control, parse_read, wrap
 
 
 def state(**changes: object) -> StreamState:

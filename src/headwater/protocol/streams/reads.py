@@ -9,8 +9,9 @@ import msgspec
 
 from headwater import limits
 from headwater.errors import InvalidOffsetError, InvalidQueryError
-from headwater.protocol.offsets import BEGINNING, NOW, check_offset
-from headwater.types import ContentKind, StreamState
+from headwater.log.content import ContentKind
+from headwater.log.values import StreamState
+from headwater.protocol.streams.offsets import BEGINNING, NOW, check_offset
 
 
 class Live(enum.Enum):

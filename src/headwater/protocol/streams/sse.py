@@ -8,7 +8,7 @@ from __future__ import annotations
 import binascii
 import re
 
-from headwater.types import ContentKind
+from headwater.log.content import ContentKind
 
 KEEP_ALIVE = b": keep-alive\n\n"
 

@@ -11,7 +11,7 @@ import re
 
 from headwater import limits
 from headwater.errors import InvalidOffsetError, OffsetGoneError
-from headwater.types import Span, StreamState
+from headwater.log.values import Span, StreamState
 
 BEGINNING = "-1"
 NOW = "now"

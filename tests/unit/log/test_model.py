@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import HeadwaterError
-from headwater.protocol.offsets import offset_at, resolve
-from headwater.protocol.stream import Append, Create, Delete, Expire, ForkRequest
-from headwater.types import Producer
-from tests.unit.protocol.world import World
+from headwater.log.model import Append, Create, Delete, Expire, ForkRequest
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.streams.offsets import offset_at, resolve
+from tests.unit.log.world import World
 
 PATHS = ("a", "b", "c")
 JSON, TEXT = "application/json", "text/plain"
@@ -260,7 +260,7 @@ def run(world: World, model: Model, now_ms: int, command: tuple) -> tuple[int, i
     if kind == "append":
         content_type, messages, producer, seq, close = rest
         expected = model.append(path, now_ms, content_type, messages, producer, seq, close)
-        given = None if producer is None else Producer(*producer)
+        given = None if producer is None else ProducerTuple(*producer)
         return expected, answer(
             world, Append(path, now_ms, body_of(content_type, messages), content_type, given, seq, close)
         )

@@ -6,26 +6,12 @@ all. Times are milliseconds since 1970, positions are bytes from the stream's be
 
 from __future__ import annotations
 
-import enum
 from typing import TypeAlias
 
 import msgspec
 
-
-class ContentKind(enum.IntEnum):
-    """How a stream's bytes are framed: what the content type decides once, at creation."""
-
-    BINARY = 0
-    TEXT = 1
-    JSON = 2
-
-
-class Producer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The tuple by which one request of an idempotent producer is known."""
-
-    id: str
-    epoch: int
-    seq: int
+from headwater.log.content import ContentKind
+from headwater.log.producers import ProducerTuple
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -65,7 +51,7 @@ class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
     position: int  # where the data begins: the tail it was decided on
     at_ms: int
     data: bytes
-    producer: Producer | None = None
+    producer: ProducerTuple | None = None
     seq: str | None = None
     close: bool = False
 
@@ -113,7 +99,7 @@ class StreamState(msgspec.Struct, kw_only=True):
     ttl_s: int | None = None
     expires_ms: int | None = None
     closed: bool = False
-    closed_by: Producer | None = None
+    closed_by: ProducerTuple | None = None
     seq: str | None = None
     producers: dict[str, tuple[int, int]] = {}  # id → epoch, last accepted sequence
     fork: Fork | None = None

@@ -13,12 +13,21 @@ yes              larger    > 0             a new epoch starts at 0
 
 from __future__ import annotations
 
+import msgspec
+
 from headwater.errors import NewEpochSequenceError, SequenceGapError, StaleEpochError
-from headwater.protocol import headers
-from headwater.types import Producer
+from headwater.protocol.streams import headers
 
 
-def is_duplicate(known: tuple[int, int] | None, producer: Producer) -> bool:
+class ProducerTuple(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The identity of one request of an idempotent producer."""
+
+    id: str
+    epoch: int
+    seq: int
+
+
+def is_duplicate(known: tuple[int, int] | None, producer: ProducerTuple) -> bool:
     """True for a duplicate, False for a request to carry out; every other row of the table is raised."""
     if known is None:
         _check_gap(0, producer.seq)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import EmptyBodyError, InvalidJsonError
-from headwater.protocol import json_mode
+from headwater.log import json_framing
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -29,7 +29,7 @@ values = st.recursive(
     ],
 )
 def test_one_level_is_flattened_and_the_bytes_are_kept(body: bytes, kept: bytes) -> None:
-    assert json_mode.stored(body) == kept
+    assert json_framing.stored(body) == kept
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ def test_one_level_is_flattened_and_the_bytes_are_kept(body: bytes, kept: bytes)
 )
 def test_what_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidJsonError) as error:
-        json_mode.stored(body)
+        json_framing.stored(body)
     assert error.value.detail
 
 
 def test_an_empty_array_is_an_empty_stream_but_not_an_append() -> None:
-    assert json_mode.stored(b" [ ] ", may_be_empty=True) == b""
+    assert json_framing.stored(b" [ ] ", may_be_empty=True) == b""
     with pytest.raises(EmptyBodyError):
-        json_mode.stored(b"[]")
+        json_framing.stored(b"[]")
 
 
 @given(st.lists(values, min_size=1))
 def test_what_is_kept_reads_as_what_was_sent(messages: list[object]) -> None:
-    kept = json_mode.stored(json.dumps(messages).encode())
+    kept = json_framing.stored(json.dumps(messages).encode())
     assert json.loads(b"[" + kept[:-1] + b"]") == messages
-    ends = json_mode.message_ends(kept)
+    ends = json_framing.message_ends(kept)
     assert len(ends) == len(messages)
     assert [json.loads(kept[a : b - 1]) for a, b in zip([0, *ends], ends, strict=False)] == messages

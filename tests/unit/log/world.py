@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
-from headwater.protocol.stream import Command, Reply, decide, evolve
-from headwater.types import Appended, Created, Event, StreamState
+from headwater.log.model import Command, Reply, decide, evolve
+from headwater.log.values import Appended, Created, Event, StreamState
 
 
 class World:

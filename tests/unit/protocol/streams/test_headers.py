@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from headwater.errors import InvalidHeaderError
-from headwater.protocol import headers
-from headwater.protocol.headers import (
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.streams import headers
+from headwater.protocol.streams.headers import (
     format_instant,
     parse_closed,
     parse_expiry,
@@ -12,7 +13,6 @@ from headwater.protocol.headers import (
     parse_seq,
     parse_sub_offset,
 )
-from headwater.types import Producer
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_only_true_closes(value: str, closes: bool) -> None:
 
 def test_producer_headers_come_together() -> None:
     whole = {"producer-id": "p", "producer-epoch": "3", "producer-seq": "9007199254740991"}
-    assert parse_producer(whole) == Producer("p", 3, 2**53 - 1)
+    assert parse_producer(whole) == ProducerTuple("p", 3, 2**53 - 1)
     assert parse_producer({}) is None
     for name in whole:
         with pytest.raises(InvalidHeaderError, match="together"):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from headwater import limits
 from headwater.errors import InvalidHeaderError
-from headwater.types import Producer
+from headwater.log.producers import ProducerTuple
 
 NEXT_OFFSET = "stream-next-offset"
 CURSOR = "stream-cursor"
@@ -66,7 +66,7 @@ def parse_closed(headers: Mapping[str, str]) -> bool:
     return value is not None and value.strip().lower() == "true"
 
 
-def parse_producer(headers: Mapping[str, str]) -> Producer | None:
+def parse_producer(headers: Mapping[str, str]) -> ProducerTuple | None:
     producer_id = headers.get(PRODUCER_ID)
     epoch = headers.get(PRODUCER_EPOCH)
     seq = headers.get(PRODUCER_SEQ)
@@ -77,7 +77,7 @@ def parse_producer(headers: Mapping[str, str]) -> Producer | None:
     if not producer_id:
         raise InvalidHeaderError("Producer-Id must not be empty")
     _check_length("Producer-Id", producer_id)
-    return Producer(producer_id, _integer("Producer-Epoch", epoch), _integer("Producer-Seq", seq))
+    return ProducerTuple(producer_id, _integer("Producer-Epoch", epoch), _integer("Producer-Seq", seq))
 
 
 def _integer(name: str, value: str) -> int:

@@ -32,24 +32,24 @@ from headwater.errors import (
     StreamGoneError,
     StreamNotFoundError,
 )
-from headwater.protocol import headers, json_mode, producers
-from headwater.protocol.content import DEFAULT_CONTENT_TYPE, kind_of, same_type
-from headwater.protocol.offsets import NOW, inherited, offset_at, resolve
-from headwater.types import (
+from headwater.log import json_framing, producers
+from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of, same_type
+from headwater.log.producers import ProducerTuple
+from headwater.log.values import (
     Appended,
-    ContentKind,
     Created,
     Deleted,
     Event,
     Fork,
     ForkAdded,
     ForkReleased,
-    Producer,
     Record,
     SoftDeleted,
     StreamState,
     Touched,
 )
+from headwater.protocol.streams import headers
+from headwater.protocol.streams.offsets import NOW, inherited, offset_at, resolve
 
 
 class View(Protocol):
@@ -84,7 +84,7 @@ class Append(msgspec.Struct, frozen=True):
     now_ms: int
     body: bytes
     content_type: str | None = None
-    producer: Producer | None = None
+    producer: ProducerTuple | None = None
     seq: str | None = None
     close: bool = False
 
@@ -112,7 +112,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     closed: bool = False
     existed: bool = False  # of a create: the stream was there already, as asked for
     duplicate: bool = False  # of an append: a retry of one that was accepted before
-    producer: Producer | None = None  # the highest accepted tuple of the requester
+    producer: ProducerTuple | None = None  # the highest accepted tuple of the requester
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -253,7 +253,7 @@ def _fresh(command: Create) -> Created:
 
 def _initial(kind: ContentKind, body: bytes) -> bytes:
     if body and kind is ContentKind.JSON:
-        return json_mode.stored(body, may_be_empty=True)
+        return json_framing.stored(body, may_be_empty=True)
     return body
 
 
@@ -307,7 +307,7 @@ def _sub_offset_bytes(kind: ContentKind, request: ForkRequest) -> int:
     if request.sub_offset == 0:
         return 0
     if kind is ContentKind.JSON:
-        ends = json_mode.message_ends(request.record) if request.record else []
+        ends = json_framing.message_ends(request.record) if request.record else []
     else:
         ends = range(1, len(request.record) + 1)  # type: ignore[assignment]
     if request.sub_offset > len(ends):
@@ -330,13 +330,13 @@ def _append(state: StreamState, command: Append) -> Decision:
     if producer is not None:
         known = state.producers.get(producer.id)
         if producers.is_duplicate(known, producer) and known is not None:
-            highest = Producer(producer.id, *known)
+            highest = ProducerTuple(producer.id, *known)
             return Decision(_NOTHING, Reply(offset_at(state, state.tail), duplicate=True, producer=highest))
     if command.seq is not None and state.seq is not None and command.seq <= state.seq:
         raise SequenceRegressionError(f"Stream-Seq {command.seq!r} does not come after {state.seq!r}")
     data = command.body
     if data and state.kind is ContentKind.JSON:
-        data = json_mode.stored(data)
+        data = json_framing.stored(data)
     tail = state.tail + len(data)
     return Decision(
         (Appended(state.id, state.tail, command.now_ms, data, producer, command.seq, command.close),),

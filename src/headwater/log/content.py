@@ -1,0 +1,43 @@
+"""Content types: when two are the same, and how the records of a stream of one are framed."""
+
+from __future__ import annotations
+
+import enum
+from functools import lru_cache
+
+from headwater import limits
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+
+
+class ContentKind(enum.IntEnum):
+    """How a stream's bytes are framed. The content type decides it once, when the stream is created."""
+
+    BINARY = 0
+    TEXT = 1
+    JSON = 2
+
+
+def kind_of(content_type: str) -> ContentKind:
+    media = media_type(content_type)
+    if media == "application/json":
+        return ContentKind.JSON
+    return ContentKind.TEXT if media.startswith("text/") else ContentKind.BINARY
+
+
+def same_type(one: str, other: str) -> bool:
+    return one == other or media_type(one) == media_type(other)
+
+
+def media_type(content_type: str) -> str:
+    """The type without parameters, in lower case. Only this part counts when types are compared."""
+    if len(content_type) > limits.HEADER_VALUE_BYTES_MAX:  # too long to be kept, so too long to be remembered
+        return _media_type(content_type)
+    return _known_media_type(content_type)
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+_known_media_type = lru_cache(maxsize=1024)(_media_type)
