@@ -12,6 +12,7 @@ HeadwaterError
 │   │   ├── InvalidOffsetError     400
 │   │   ├── InvalidJsonError       400
 │   │   ├── EmptyBodyError         400
+│   │   ├── MissingContentTypeError 400
 │   │   ├── InvalidForkError       400
 │   │   └── NewEpochSequenceError  400
 │   ├── UnauthorizedError          401
@@ -27,6 +28,7 @@ HeadwaterError
 │   │   ├── SourceGoneError        409
 │   │   ├── ContentTypeError       409
 │   │   ├── StreamClosedError      409
+│   │   ├── DocumentConflictError  409
 │   │   ├── SequenceRegressionError 409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
@@ -66,14 +68,13 @@ class HeadwaterError(Exception):
     retryable: bool = False
     advice: ClassVar[str] = "Look at the server's log."
 
-    def __init__(self, detail: str = "", *, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(self, detail: str = "", *, retry_after_s: float | None = None) -> None:
         super().__init__(detail or self.title)
         self.detail = detail
-        self.headers = headers
         self.url = ""
         self.attempts = 1
         self.nothing_done = False
-        self.retry_after_s: float | None = None
+        self.retry_after_s = retry_after_s
 
     def __str__(self) -> str:
         if not self.url:
@@ -122,6 +123,11 @@ class EmptyBodyError(BadRequestError):
     title = "Empty body"
 
 
+class MissingContentTypeError(BadRequestError):
+    title = "Content type missing"
+    advice = "Send the stream's content type with every body."
+
+
 class InvalidForkError(BadRequestError):
     title = "Invalid fork"
 
@@ -148,6 +154,10 @@ class StaleEpochError(RequestError):
     title = "Stale producer epoch"
     advice = "Another producer with this id has taken over. Stop, or claim a higher epoch."
 
+    def __init__(self, detail: str = "", *, epoch: int | None = None) -> None:
+        super().__init__(detail)
+        self.epoch = epoch  # the one that is in force
+
 
 class StreamNotFoundError(RequestError):
     status = 404
@@ -163,6 +173,10 @@ class UnknownRouteError(RequestError):
 class MethodNotAllowedError(RequestError):
     status = 405
     title = "Method not allowed"
+
+    def __init__(self, detail: str = "", *, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(detail)
+        self.allowed = allowed
 
 
 class RequestTimeoutError(RequestError):
@@ -199,6 +213,15 @@ class StreamClosedError(ConflictError):
     title = "Stream is closed"
     advice = "Nothing can be appended any more. Continue in a fork or in a new stream."
 
+    def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None) -> None:
+        super().__init__(detail)
+        self.tail = tail  # where the stream ends: the id that numbers the position, and the position
+
+
+class DocumentConflictError(ConflictError):
+    title = "Document was changed by someone else"
+    advice = "Read the document again and decide anew."
+
 
 class SequenceRegressionError(ConflictError):
     title = "Stream-Seq does not advance"
@@ -208,6 +231,11 @@ class SequenceRegressionError(ConflictError):
 class SequenceGapError(ConflictError):
     title = "Producer sequence gap"
     advice = "Earlier batches of this producer are missing: start a new one."
+
+    def __init__(self, detail: str = "", *, expected: int | None = None, received: int | None = None) -> None:
+        super().__init__(detail)
+        self.expected = expected
+        self.received = received
 
 
 class StreamGoneError(RequestError):

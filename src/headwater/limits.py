@@ -27,6 +27,31 @@ LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100
 SPLITS_MAX = 10_000
 
+# The store's own numbers.
+CHUNK_BYTES = 1024 * 1024  # of a stream's bytes in one row of the index
+SMALL_CHUNK_BYTES = 64 * 1024  # smaller ones are merged
+JOURNAL_DAMAGE_BATCHES_MAX = 4_096  # how far ahead a whole batch is looked for behind a broken one
+MAINTAIN_S = 0.25  # between two looks at what there is to do in the background
+YIELD_EVERY_STREAMS = 500  # in a loop over many streams, how many between two pauses for others
+LOCK_WAIT_S = 10.0  # for the fold worker of a server that was killed
+INDEX_LOCK_WAIT_S = 30.0
+INDEX_MMAP_BYTES = 1024 * 1024 * 1024
+RECLAIM_PAGES = 1_024  # of the index, returned to the file system in one step
+FOLD_NICE = 10
+SYNC_SLOW_S = 0.001  # a sync that takes longer sends the next ones off the loop
+SYNC_ELSEWHERE_MIN = 8
+SYNC_ELSEWHERE_MAX = 1_024
+
+# The engine's own numbers.
+LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while appends come in
+WRITING_MS = 50  # appends count as coming in for this long after the last one
+TTL_RENEWAL_PARTS = 20  # a renewal is recorded when this part of the time-to-live has passed
+EXPIRE_STREAMS_MAX = 1_000  # in one sweep
+RETRY_AFTER_S = 1.0  # what clients are told to wait when a write is refused for now
+STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
+RECORDS_PAGE_DEFAULT = 1_000
+RECORDS_PAGE_MAX = 10_000
+
 # The client's bounds; a caller may choose otherwise for a producer.
 PRODUCER_BATCH_BYTES = 1024 * 1024
 PRODUCER_LINGER_S = 0.005
@@ -93,6 +118,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     fold_idle_s: float = 2.0  # a journal left alone this long is folded whatever its size
     reclaim_chunks: int = 64  # of deleted streams, dropped in one step
     streams_loaded_max: int = 100_000  # in memory; the longest unused make room
+    documents_loaded_max: int = 10_000  # in memory; the longest unused make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
 
 

@@ -1,29 +1,28 @@
-"""Every store, made for a test, with a way to bring it to rest and to open it again."""
+"""Every store, made for a test, with a way to bring it to rest."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headwater.engine.folding import INDEX_NAME, JOURNAL_DIR, FoldWorker
 from headwater.limits import Limits
-from headwater.log.model import evolve
-from headwater.store import index
 from headwater.store.contract import Store
-from headwater.store.disk import RealDisk
-from headwater.store.embedded import EmbeddedStore
+from headwater.store.embedded import index, layout
+from headwater.store.embedded.disk import Disk, RealDisk
+from headwater.store.embedded.fold_worker import open_worker
+from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.store import EmbeddedStore, Parts
+from headwater.store.embedded.syncing import ThreadSyncer, best_syncer
+from headwater.store.embedded.threads import ThreadRunner
 from headwater.store.memory import MemoryStore
-from headwater.store.syncing import ThreadSyncer, best_syncer
-from headwater.store.threads import ThreadRunner
 
 
 class InlineFolder:
     """The fold worker without its process."""
 
     def __init__(self, directory: Path) -> None:
-        self._worker = FoldWorker(directory)
+        self._worker = open_worker(directory)
 
     async def fold(self, number: int) -> None:
         answer = self._worker.handle(f'{{"fold": {number}}}')
@@ -36,37 +35,51 @@ class InlineFolder:
         self._worker.close()
 
 
-def embedded(directory: Path, *, threads: bool = False) -> EmbeddedStore:
-    directory.mkdir(exist_ok=True)
-    index.create(directory / INDEX_NAME)
-    return EmbeddedStore(
-        RealDisk(directory / JOURNAL_DIR),
-        lambda: index.connect(directory / INDEX_NAME, write=False),
-        evolve,
-        limits=Limits(segment_bytes=65_536, fold_idle_s=3600),
+SMALL = Limits(segment_bytes=65_536, fold_idle_s=3600)
+
+
+def embedded(
+    directory: Path,
+    *,
+    threads: bool = False,
+    limits: Limits = SMALL,
+    make_disk: Callable[[Path], Disk] = RealDisk,
+) -> EmbeddedStore:
+    (directory / layout.JOURNAL_DIR).mkdir(parents=True, exist_ok=True)
+    if not (directory / layout.INDEX_NAME).exists():
+        index.create(directory / layout.INDEX_NAME)
+    disk = make_disk(directory / layout.JOURNAL_DIR)
+
+    def connect() -> index.IndexReader:
+        return index.IndexReader(index.connect(directory / layout.INDEX_NAME, write=False))
+
+    reader = connect()
+    recovered = recover(disk, reader, lambda: 12345)
+    reader.close()
+    parts = Parts(
+        disk=disk,
+        connect=connect,
         syncer=ThreadSyncer() if threads else best_syncer(),
         helper=ThreadRunner("spare"),
         folder=InlineFolder(directory),
-        salt=lambda: 12345,
         readers=ThreadPoolExecutor(1),
+        salt=lambda: 12345,
     )
+    return EmbeddedStore(parts, recovered, limits)
 
 
-async def nothing(_: Store) -> Store:
-    return _
+async def nothing(_: Store) -> None:
+    """A store that is at rest already."""
 
 
-async def folded(store: Store) -> Store:
+async def folded(store: Store) -> None:
     """Everything in the index, nothing in memory."""
     assert isinstance(store, EmbeddedStore)
-    store._roll()
-    while store._sealed:
-        await asyncio.sleep(0.001)
-    assert store._unfolded.empty
-    return store
+    await store.fold()
+    assert not store.has_unfolded
 
 
-STORES: dict[str, tuple[Callable[[Path], Store], Callable[[Store], Awaitable[Store]]]] = {
+STORES: dict[str, tuple[Callable[[Path], Store], Callable[[Store], Awaitable[None]]]] = {
     "memory": (lambda _: MemoryStore(), nothing),
     "embedded, from the journal": (embedded, nothing),
     "embedded, synced by a thread": (lambda path: embedded(path, threads=True), nothing),

@@ -10,10 +10,21 @@ from typing import TypeVar
 import pytest
 
 from headwater.log.content import ContentKind
-from headwater.log.model import evolve
-from headwater.log.producers import ProducerTuple
-from headwater.log.values import Appended, Created, Deleted, Event, ForkAdded, SoftDeleted, Span, StreamState
-from headwater.store.contract import Commit, Store, UnalignedReadError
+from headwater.log.events import (
+    Appended,
+    Created,
+    Deleted,
+    DocumentDeleted,
+    DocumentWritten,
+    Event,
+    ForkAdded,
+    SoftDeleted,
+)
+from headwater.log.offsets import Span
+from headwater.log.producers import ProducerState, ProducerTuple
+from headwater.log.state import Document, StreamState, evolve, evolve_document
+from headwater.store.contract import Commit, Store
+from headwater.store.pieces import RecordEnd, UnalignedReadError
 from tests.contract.stores import STORES
 
 T = TypeVar("T")
@@ -22,21 +33,15 @@ T = TypeVar("T")
 class Bench:
     """A store with the engine's side of the contract: it evolves states and hands them over with the records."""
 
-    def __init__(self, store: Store, rest: Callable[[Store], Awaitable[Store]]) -> None:
+    def __init__(self, store: Store, rest: Callable[[Store], Awaitable[None]]) -> None:
         self.store = store
         self._rest = rest
         self.states: dict[int, StreamState] = {}
+        self.documents: dict[str, Document | None] = {}
         self._tails: dict[int, int] = {}
 
     async def commit(self, *records: tuple[Event, ...]) -> None:
-        batch = []
-        for record in records:
-            touched = []
-            for event in record:
-                state = evolve(self.states.get(event.id), event) or self.states[event.id]
-                self.states[event.id] = state
-                touched.append(state)
-            batch.append(Commit(record, tuple(touched)))
+        batch = [Commit(record, tuple([self._evolve(event) for event in record])) for record in records]
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -45,6 +50,19 @@ class Bench:
         self.store.commit(batch, done)
         await durable
         await self._rest(self.store)
+
+    def _evolve(self, event: Event) -> StreamState | Document | None:
+        if isinstance(event, DocumentWritten | DocumentDeleted):
+            document = self.documents[event.key] = evolve_document(self.documents.get(event.key), event)
+            return document
+        state = self.states[event.id] = evolve(self.states.get(event.id), event) or self.states[event.id]
+        return state
+
+    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
+        piece = await self.store.read(stream_id, start, end, bytes_max)
+        assert (piece.start, piece.next) == (start, start + len(piece.data))
+        assert [record.position for record in piece.records()][-1:] == ([piece.next] if piece.data else [])
+        return piece.data
 
     def append(self, stream_id: int, at_ms: int, data: bytes, *more: object) -> tuple[Event, ...]:
         """An append at the tail, wherever that will be by then."""
@@ -66,7 +84,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[B
     def runner(body: Callable[[Bench], Awaitable[T]]) -> T:
         async def main() -> T:
             store = make(tmp_path / "data")
-            await store.start()
+            await store.start(lambda error: None)
             try:
                 return await body(Bench(store, rest))
             finally:
@@ -102,7 +120,7 @@ def test_a_state_comes_back_as_it_was_committed(run: Run) -> None:
         assert loaded is not None
         assert loaded == await bench.store.load_id(1)
         assert (loaded.tail, loaded.closed, loaded.seq, loaded.accessed_ms) == (6, True, "s1", 3000)
-        assert loaded.producers == {"p": (3, 1)}
+        assert loaded.producers == {"p": ProducerState(3, 1, 3000)}
         assert loaded.closed_by == ProducerTuple("p", 3, 1)
         assert loaded.version == 3
 
@@ -112,7 +130,7 @@ def test_a_state_comes_back_as_it_was_committed(run: Run) -> None:
 def test_reads_are_whole_records(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "a", b"aaaa"),), (Appended(1, 4, 2, b"bbbb"),), (Appended(1, 8, 2, b"cccc"),))
-        read = bench.store.read
+        read = bench.read
         assert await read(1, 0, 12, 100) == b"aaaabbbbcccc"
         assert await read(1, 0, 12, 11) == b"aaaabbbb"
         assert await read(1, 0, 12, 8) == b"aaaabbbb"
@@ -137,12 +155,12 @@ def test_large_and_many_records(run: Run) -> None:
             await bench.commit(bench.append(1, 2000, data), bench.append(2, 2000, b"x"))
         position, got = 0, b""
         while position < len(whole):
-            piece = await bench.store.read(1, position, len(whole), 10_000)
+            piece = await bench.read(1, position, len(whole), 10_000)
             assert 0 < len(piece) <= 10_000
             got += piece
             position += len(piece)
         assert got == whole
-        assert await bench.store.read(2, 0, 300, 1000) == b"x" * 300
+        assert await bench.read(2, 0, 300, 1000) == b"x" * 300
 
     run(body)
 
@@ -151,7 +169,7 @@ def test_a_fork_holds_its_own_bytes_only(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "a", b"source"),))
         await bench.commit((ForkAdded(1), created(2, "f", b"own", lineage=(Span(1, 0, 4),))))
-        assert await bench.store.read(2, 4, 7, 100) == b"own"
+        assert await bench.read(2, 4, 7, 100) == b"own"
         fork, source = await bench.store.load("f"), await bench.store.load("a")
         assert fork is not None
         assert source is not None
@@ -167,11 +185,11 @@ def test_deleted_streams_are_gone_and_soft_deleted_ones_stay(run: Run) -> None:
         soft = await bench.store.load("a")
         assert soft is not None
         assert soft.soft_deleted
-        assert await bench.store.read(1, 0, 1, 10) == b"x"
+        assert await bench.read(1, 0, 1, 10) == b"x"
         assert await bench.store.load("b") is None
         assert await bench.store.load_id(2) is None
         with pytest.raises(LookupError):
-            await bench.store.read(2, 0, 1, 10)
+            await bench.read(2, 0, 1, 10)
 
     run(body)
 
@@ -183,7 +201,7 @@ def test_a_path_can_be_used_again(run: Run) -> None:
         again = await bench.store.load("a")
         assert again is not None
         assert (again.id, again.tail) == (2, 4)
-        assert await bench.store.read(2, 0, 4, 10) == b"new!"
+        assert await bench.read(2, 0, 4, 10) == b"new!"
 
     run(body)
 
@@ -242,5 +260,82 @@ def test_the_boundary_before_a_position(run: Callable[[Callable[[Bench], Awaitab
         assert found == [0] * 5 + [5] * 3 + [8] + [9] * 10 + [19]
         with pytest.raises(LookupError):
             await bench.store.boundary(2, 0)
+
+    run(body)
+
+
+def test_the_times_of_records_survive_the_fold(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a", b"12345"),))
+        for number in range(40):
+            await bench.commit(bench.append(1, 2000 + number // 3, b"x" * (number + 1)))
+        await bench.commit(bench.append(1, 2000 + (1 << 33), b"years later"))
+        ends, position = [RecordEnd(5, 1000)], 5
+        for number in range(40):
+            position += number + 1
+            ends.append(RecordEnd(position, 2000 + number // 3))
+        ends.append(RecordEnd(position + 11, 2000 + (1 << 33)))
+        tail = ends[-1].position
+        piece = await bench.store.read(1, 0, tail, 10**6)
+        assert list(piece.records()) == ends
+        assert await bench.store.records(1, 0, tail, 1000) == ends
+        assert await bench.store.records(1, 5, tail, 3) == ends[1:4]
+        assert await bench.store.records(1, 5, 7, 3) == [ends[1], RecordEnd(7, 2000)]
+        assert await bench.store.records(1, tail, tail, 3) == []
+        with pytest.raises(UnalignedReadError):
+            await bench.store.records(1, 7, tail, 3)
+        for at_ms in (0, 1000, 1001, 2000, 2005, 2013, 2014, 2000 + (1 << 33)):
+            expected = next(index for index, end in enumerate(ends) if end.at_ms >= at_ms)
+            begins = ends[expected - 1].position if expected else 0
+            assert await bench.store.position_at(1, at_ms) == begins, at_ms
+        assert await bench.store.position_at(1, 2001 + (1 << 33)) is None
+
+    run(body)
+
+
+def test_a_loaded_state_is_a_copy(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a"),), (Appended(1, 0, 2, b"x", ProducerTuple("p", 0, 0)),))
+        loaded = await bench.store.load("a")
+        assert loaded is not None
+        loaded.tail, loaded.producers["q"] = 99, ProducerState(0, 0, 0)
+        again = await bench.store.load_id(1)
+        assert again is not None
+        assert (again.tail, list(again.producers)) == (1, ["p"])
+
+    run(body)
+
+
+def test_producers_of_all_times_come_back(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a"),))
+        for number in range(6):
+            await bench.commit((Appended(1, number, 2000 + number, b"x", ProducerTuple(f"p{number % 4}", 0, number)),))
+        loaded = await bench.store.load("a")
+        assert loaded is not None
+        assert loaded.producers == {
+            "p0": ProducerState(0, 4, 2004),
+            "p1": ProducerState(0, 5, 2005),
+            "p2": ProducerState(0, 2, 2002),
+            "p3": ProducerState(0, 3, 2003),
+        }
+
+    run(body)
+
+
+def test_documents(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((DocumentWritten("a/1", b"one"), created(1, "s")), (DocumentWritten("a/2", b"two"),))
+        await bench.commit((DocumentWritten("b", b"other"),), (DocumentWritten("a/1", b"one again"),))
+        store = bench.store
+        assert await store.document("a/1") == Document("a/1", b"one again", 2)
+        assert await store.document("nothing") is None
+        assert [found.key for found in await store.documents("", "", 10)] == ["a/1", "a/2", "b"]
+        assert [found.key for found in await store.documents("a/", "", 1)] == ["a/1"]
+        assert [found.key for found in await store.documents("a/", "a/1", 10)] == ["a/2"]
+        await bench.commit((DocumentDeleted("a/1"), DocumentWritten("c", b"")))
+        assert await store.document("a/1") is None
+        assert [found.key for found in await store.documents("", "", 2)] == ["a/2", "b"]
+        assert await store.load("s") is not None
 
     run(body)

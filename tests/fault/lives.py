@@ -7,16 +7,28 @@ producer's retry is recognised across a crash; closed stays closed and deleted s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headwater.engine import Engine
-from headwater.errors import ConflictError, HeadwaterError, InternalError, StreamGoneError, StreamNotFoundError
+from headwater.engine.messages import Read
+from headwater.errors import (
+    ConflictError,
+    HeadwaterError,
+    InternalError,
+    OffsetGoneError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
 from headwater.limits import Limits
-from headwater.log.model import Append, Create, Delete, ForkRequest, evolve
+from headwater.log.commands import Append, Create, Delete, ForkRequest
+from headwater.log.offsets import Offset
 from headwater.log.producers import ProducerTuple
-from headwater.store.embedded import EmbeddedStore
+from headwater.store.embedded.index import IndexReader
+from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault.sim import CrashError, DeadlockError, SimDisk, SimFolder, SimIndex, SimLoop, SimRunner, SimSyncer
 
 PATHS = ("a", "b", "c", "fork")
@@ -37,7 +49,7 @@ class Known:
     """What the outside world may rely on about the stream at a path."""
 
     generation: int
-    offset: str = ""  # an offset of this incarnation
+    offset: Offset | None = None  # an offset of this incarnation
     acknowledged: list[bytes] = field(default_factory=list)
     seen: bytes = b""  # the most that any reader saw
     closed: bool = False
@@ -91,8 +103,11 @@ class History:
                 if not self.disk.crashed:  # then everybody waits for a machine that is off
                     raise
             finally:
-                for task in asyncio.all_tasks(loop):
+                tasks = asyncio.all_tasks(loop)
+                for task in tasks:
                     task.cancel()
+                with contextlib.suppress(BaseException):  # a machine that is off, or waits for ever
+                    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
                 loop.close()
             unexpected = [error for error in loop.failures if not isinstance(error, CrashError)]
             if unexpected:
@@ -100,17 +115,22 @@ class History:
         return self.disk.trace.hexdigest()
 
     def _open(self) -> EmbeddedStore:
-        return self.make_store(
-            self.disk,
-            self.index.connect,
-            evolve,
-            limits=LIMITS,
+        def salt() -> int:
+            return self.random.getrandbits(32)
+
+        def connect() -> IndexReader:
+            return IndexReader(self.index.connect())
+
+        parts = Parts(
+            disk=self.disk,
+            connect=connect,
             syncer=self.make_syncer(self.disk),
             helper=SimRunner(self.disk),
-            folder=SimFolder(self.disk, self.index, evolve),
-            salt=lambda: self.random.getrandbits(32),
+            folder=SimFolder(self.disk, self.index),
             readers=None,
+            salt=salt,
         )
+        return self.make_store(parts, recover(self.disk, connect(), salt), LIMITS)
 
     async def _live(self, loop: SimLoop, *, last: bool) -> None:
         fatal: list[BaseException] = []
@@ -118,7 +138,6 @@ class History:
             self._open(),
             LIMITS,
             clock=LoopClock(),
-            entropy=self.random.random,
             fatal=fatal.append,
         )
         await engine.start()
@@ -164,12 +183,12 @@ class History:
             else:
                 await self._delete(engine, path)
 
-    async def _ask(self, engine: Engine, command: Create | Append | Delete) -> str | None:
+    async def _ask(self, engine: Engine, command: Create | Append | Delete) -> Offset | None:
         """The next offset, or None for an answer that settles nothing. A crash answers nobody."""
         reply = await engine.execute(command)
         if self.disk.crashed:
             await asyncio.sleep(3600)
-        return reply.next_offset
+        return reply.tail
 
     async def _create(self, engine: Engine, path: str) -> None:
         if path in self.uncertain:
@@ -181,14 +200,13 @@ class History:
         fork = ForkRequest(self.random.choice(sources)) if path == "fork" and sources else None
         command = Create(
             path=path,
-            stream_id=engine.new_id(),
             now_ms=engine.now_ms(),
             content_type="text/plain",
             body=f"<created:{self.generation}>".encode(),
             fork=fork,
         )
         try:
-            known.offset = await self._ask(engine, command) or ""
+            known.offset = await self._ask(engine, command)
         except HeadwaterError as error:
             if not isinstance(error, InternalError):  # that one leaves open what happened
                 self.uncertain.discard(path)
@@ -256,11 +274,14 @@ class History:
 
     async def _content(self, engine: Engine, path: str) -> tuple[bytes | None, bool]:
         try:
-            stream = await engine.find(path, renew=True)
+            stream = await engine.info(path)
             whole = b""
             while len(whole) < stream.tail:
-                whole += await engine.read(stream, len(whole), stream.tail, 1500)
-        except (StreamNotFoundError, StreamGoneError):
+                reply = await engine.read(Read(path, stream.offset(len(whole)), stream.offset(stream.tail), 1500))
+                if reply.stream.id != stream.id:
+                    return None, False
+                whole += reply.data
+        except (StreamNotFoundError, StreamGoneError, OffsetGoneError):
             return None, False
         return whole, stream.closed
 

@@ -13,12 +13,13 @@ import selectors
 import sqlite3
 from collections.abc import Callable
 
-from headwater.store import index
-from headwater.store.disk import File
-from headwater.store.embedded import IndexFullError
-from headwater.store.fold import Evolve, fold
-from headwater.store.journal import read_segment, segment_name
-from headwater.store.syncing import Synced
+from headwater.store.embedded import index
+from headwater.store.embedded.disk import File
+from headwater.store.embedded.fold import fold
+from headwater.store.embedded.folder import IndexFullError
+from headwater.store.embedded.index_writer import IndexWriter
+from headwater.store.embedded.journal import read_segment, segment_name
+from headwater.store.embedded.syncing import Synced
 
 SECTOR = 512
 
@@ -197,9 +198,10 @@ class SimIndex:
     def connect(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = sqlite3.connect(":memory:", isolation_level=None)
-            if self._image is not None:
+            if self._image is None:
+                index.install(self._connection)
+            else:
                 self._connection.deserialize(self._image)
-            index.install(self._connection)
         return self._connection
 
     def commit(self) -> None:
@@ -212,10 +214,9 @@ class SimIndex:
 
 
 class SimFolder:
-    def __init__(self, disk: SimDisk, sim_index: SimIndex, evolve: Evolve) -> None:
+    def __init__(self, disk: SimDisk, sim_index: SimIndex) -> None:
         self._disk = disk
         self._index = sim_index
-        self._evolve = evolve
 
     async def fold(self, number: int) -> None:
         await asyncio.sleep(self._disk.random.choice([0.0, 0.01, 0.2]))
@@ -226,7 +227,7 @@ class SimFolder:
         file = self._disk.open(segment_name(number))
         segment = read_segment(file.name, file.read(), number, last=False)
         if segment is not None:
-            fold(index.IndexReader(connection), index.IndexWriter(connection), segment, self._evolve)
+            fold(index.IndexReader(connection), IndexWriter(connection), segment)
         self._disk.step("commit fold", number)
         self._index.commit()
         self._disk.step("folded", number)
@@ -234,7 +235,7 @@ class SimFolder:
     async def reclaim(self, chunks_max: int) -> bool:
         await asyncio.sleep(0.01)
         self._disk.step("reclaim", chunks_max)
-        more = index.IndexWriter(self._index.connect()).reclaim(chunks_max)
+        more = IndexWriter(self._index.connect()).reclaim(chunks_max)
         self._index.commit()
         return more
 

@@ -8,22 +8,15 @@ import errno
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from headwater.engine.folding import INDEX_NAME, JOURNAL_DIR
 from headwater.limits import Limits
-from headwater.log.model import evolve
-from headwater.server.serve import _serve
-from headwater.store import index
-from headwater.store.disk import RealDisk, RealFile
-from headwater.store.embedded import EmbeddedStore
-from headwater.store.syncing import ThreadSyncer
-from headwater.store.threads import ThreadRunner
-from tests.contract.stores import InlineFolder
+from headwater.server.serve import serve_store
+from headwater.store.embedded.disk import RealDisk, RealFile
+from tests.contract.stores import embedded
 
 LIMITS = Limits(segment_bytes=20_000, fold_idle_s=3600)
 TEXT = {"content-type": "text/plain"}
@@ -49,36 +42,29 @@ class FaultyDisk(RealDisk):
     failing = False
 
     def open(self, name: str) -> RealFile:
-        file = FaultyFile(self._directory / name)
+        opened = super().open(name)
+        file = FaultyFile(Path(opened.name), opened.descriptor)
         file.disk = self
         return file
 
 
 def serve_and(client: Callable[[httpx.Client, FaultyDisk], None], directory: Path) -> int:
     """Run a server over a faulty disk until it stops by itself or the client is done; its exit code."""
-    directory.mkdir()
-    index.create(directory / INDEX_NAME)
-    disk = FaultyDisk(directory / JOURNAL_DIR)
+    disks: list[FaultyDisk] = []
+
+    def faulty(path: Path) -> FaultyDisk:
+        disks.append(FaultyDisk(path))
+        return disks[-1]
 
     async def main() -> int:
-        store = EmbeddedStore(
-            disk,
-            lambda: index.connect(directory / INDEX_NAME, write=False),
-            evolve,
-            limits=LIMITS,
-            syncer=ThreadSyncer(),
-            helper=ThreadRunner("spare"),
-            folder=InlineFolder(directory),
-            salt=lambda: 1,
-            readers=ThreadPoolExecutor(1),
-        )
+        store = embedded(directory, threads=True, limits=LIMITS, make_disk=faulty)
         url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        serving = asyncio.create_task(_serve(store, "127.0.0.1", 0, LIMITS, url.set_result))
+        serving = asyncio.create_task(serve_store(store, "127.0.0.1", 0, LIMITS, url.set_result))
         root = f"{await url}/v1/stream"
 
         def run() -> None:
             with httpx.Client(base_url=root, timeout=10) as http:
-                client(http, disk)
+                client(http, disks[0])
 
         await asyncio.get_running_loop().run_in_executor(None, run)
         done, _ = await asyncio.wait((serving,), timeout=5)

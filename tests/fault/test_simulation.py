@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from headwater.log.values import Appended
-from headwater.store import journal
+from headwater.log.events import Appended
 from headwater.store.contract import Commit, Done
-from headwater.store.disk import File
-from headwater.store.embedded import EmbeddedStore
-from headwater.store.syncing import Synced
+from headwater.store.embedded import journal
+from headwater.store.embedded.disk import File
+from headwater.store.embedded.index import IndexReader
+from headwater.store.embedded.maintenance import Maintenance
+from headwater.store.embedded.store import EmbeddedStore
+from headwater.store.embedded.syncing import Synced
 from tests.fault.lives import History
 from tests.fault.sim import SimSyncer
 
@@ -38,21 +40,32 @@ def test_a_seed_is_a_run(seed: int) -> None:
     assert History(seed).run() != History(seed + 100).run()
 
 
+REACHED = [
+    (Maintenance, "note_full"),
+    (Maintenance, "_fold"),
+    (Maintenance, "_roll"),
+    (Maintenance, "_reclaim"),
+    (IndexReader, "read"),
+    (EmbeddedStore, "_write"),
+    (EmbeddedStore, "resume"),
+]
+
+
 def test_the_seeds_reach_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str] = set()
-    for name in ("_refuse", "_read_index", "_fold", "_roll", "_reclaim", "_release_held"):
-        original = getattr(EmbeddedStore, name)
+    for owner, name in REACHED:
+        original = getattr(owner, name)
 
-        def spy(self: EmbeddedStore, *arguments: object, _name: str = name, _original: object = original) -> object:
+        def spy(self: object, *arguments: object, _name: str = name, _original: object = original) -> object:
             seen.add(_name)
             return _original(self, *arguments)  # type: ignore[operator]
 
-        monkeypatch.setattr(EmbeddedStore, name, spy)
+        monkeypatch.setattr(owner, name, spy)
     torn = []
     monkeypatch.setattr(journal, "_find_batch", lambda data, *more: torn.append(any(data[more[0] : more[0] + 600])))
     for seed in range(45):
         History(seed).run()
-    assert seen == {"_refuse", "_read_index", "_fold", "_roll", "_reclaim", "_release_held"}
+    assert seen == {name for _, name in REACHED}
     assert any(torn)  # a batch that was broken off, and not just the end of the journal
 
 
@@ -95,9 +108,9 @@ class NoAtomicity(EmbeddedStore):
         for entry in batch:
             event = entry.record[-1]
             if isinstance(event, Appended) and event.producer and event.data:
-                data.append(Commit((msgspec.structs.replace(event, producer=None),), entry.states))
+                data.append(Commit((msgspec.structs.replace(event, producer=None),), entry.after))
                 late = msgspec.structs.replace(event, data=b"", position=event.position + len(event.data))
-                producers.append(Commit((late,), entry.states))
+                producers.append(Commit((late,), entry.after))
             else:
                 data.append(entry)
         if len(data) != 1 or not producers:

@@ -8,7 +8,7 @@ import typer
 
 from headwater.cli.failing import failures
 from headwater.cli.output import meter
-from headwater.engine.opening import back_up
+from headwater.store.embedded.backup import back_up
 
 
 def command(

@@ -7,7 +7,8 @@ from pathlib import Path
 import typer
 
 from headwater.cli.failing import failures
-from headwater.engine.opening import check_directory, salvage_directory
+from headwater.store.embedded.checking import check_directory
+from headwater.store.embedded.salvage import salvage_directory
 
 
 def command(

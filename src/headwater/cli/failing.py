@@ -13,7 +13,7 @@ from typing import NoReturn
 import typer
 
 from headwater import errors
-from headwater.store.journal import CorruptJournalError, UnknownFormatError
+from headwater.store.embedded.journal import CorruptJournalError, UnknownFormatError
 
 FAILED = 1
 WRONG_CALL = 2

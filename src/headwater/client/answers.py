@@ -51,14 +51,24 @@ _STATUSES: dict[int, type[HeadwaterError]] = {
 
 def error_of(request: Request, reply: Reply) -> HeadwaterError:
     kind, detail, is_ours = _named(reply)
-    error = kind(detail, headers=tuple(reply.headers.items()))
+    error = kind(detail)
     # Our server says 503 and 507 of what it refused; a gateway may say so of what it passed on.
     error.nothing_done = reply.status == 429 or (is_ours and reply.status in (503, 507))
     error.status = reply.status
     error.url = request.url
     error.retryable = may_pass(reply.status)
     error.retry_after_s = retry_after_s(reply.headers)
+    if isinstance(error, errors.StaleEpochError):
+        error.epoch = _integer(reply, headers.PRODUCER_EPOCH)
+    elif isinstance(error, errors.SequenceGapError):
+        error.expected = _integer(reply, headers.PRODUCER_EXPECTED_SEQ)
+        error.received = _integer(reply, headers.PRODUCER_RECEIVED_SEQ)
     return error
+
+
+def _integer(reply: Reply, name: str) -> int | None:
+    value = reply.headers.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else None
 
 
 def may_pass(status: int) -> bool:

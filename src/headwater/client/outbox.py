@@ -25,7 +25,6 @@ from headwater.client.flows import Appended, append_request, appended
 from headwater.client.session import Retry, Session, attempt
 from headwater.errors import ClientError, HeadwaterError, SequenceGapError, StaleEpochError
 from headwater.log.producers import ProducerTuple
-from headwater.protocol.streams import headers
 
 log = logging.getLogger(__name__)
 
@@ -293,13 +292,13 @@ class Outbox:
 
     def _claim(self, parcel: Parcel, error: StaleEpochError) -> bool:
         """Take the next epoch, as long as nothing of this one can have been stored."""
-        current = dict(error.headers).get(headers.PRODUCER_EPOCH, "")
-        if self._settled or parcel.uncertain or not self._claims_left or not current.isdigit():
+        current = error.epoch
+        if self._settled or parcel.uncertain or not self._claims_left or current is None:
             return False
-        if int(current) >= limits.PRODUCER_INTEGER_MAX:
+        if current >= limits.PRODUCER_INTEGER_MAX:
             return False
         self._claims_left -= 1
-        self.epoch = int(current) + 1
+        self.epoch = current + 1
         parcel.epoch = self.epoch
         return True
 

@@ -1,4 +1,4 @@
-"""The producer table: what an idempotent producer's tuple means to a stream.
+"""The producer table: what the tuple of an idempotent producer means to a stream.
 
 known producer   epoch     sequence        outcome
 no               any       0               accepted, epoch established
@@ -13,10 +13,11 @@ yes              larger    > 0             a new epoch starts at 0
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from headwater.errors import NewEpochSequenceError, SequenceGapError, StaleEpochError
-from headwater.protocol.streams import headers
 
 
 class ProducerTuple(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -27,33 +28,33 @@ class ProducerTuple(msgspec.Struct, frozen=True, array_like=True, gc=False):
     seq: int
 
 
-def is_duplicate(known: tuple[int, int] | None, producer: ProducerTuple) -> bool:
+class ProducerState(NamedTuple):
+    """What a stream knows of one producer."""
+
+    epoch: int
+    seq: int  # the last one accepted
+    at_ms: int  # when that was
+
+
+def is_duplicate(known: ProducerState | None, producer: ProducerTuple) -> bool:
     """True for a duplicate, False for a request to carry out; every other row of the table is raised."""
     if known is None:
         _check_gap(0, producer.seq)
         return False
-    epoch, last = known
-    if producer.epoch < epoch:
-        raise StaleEpochError(
-            f"epoch {producer.epoch} was fenced by epoch {epoch}",
-            headers=((headers.PRODUCER_EPOCH, str(epoch)),),
-        )
-    if producer.epoch > epoch:
+    if producer.epoch < known.epoch:
+        raise StaleEpochError(f"epoch {producer.epoch} was fenced by epoch {known.epoch}", epoch=known.epoch)
+    if producer.epoch > known.epoch:
         if producer.seq != 0:
             raise NewEpochSequenceError(f"epoch {producer.epoch} is new, expected sequence 0, got {producer.seq}")
         return False
-    if producer.seq <= last:
+    if producer.seq <= known.seq:
         return True
-    _check_gap(last + 1, producer.seq)
+    _check_gap(known.seq + 1, producer.seq)
     return False
 
 
 def _check_gap(expected: int, received: int) -> None:
     if received != expected:
         raise SequenceGapError(
-            f"expected sequence {expected}, received {received}",
-            headers=(
-                (headers.PRODUCER_EXPECTED_SEQ, str(expected)),
-                (headers.PRODUCER_RECEIVED_SEQ, str(received)),
-            ),
+            f"expected sequence {expected}, received {received}", expected=expected, received=received
         )

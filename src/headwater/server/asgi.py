@@ -15,13 +15,12 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 from headwater.engine import Engine
-from headwater.engine.tails import Update
 from headwater.errors import BodyTooLargeError, HeadersTooLargeError, HeadwaterError, UrlTooLongError
 from headwater.limits import Limits
-from headwater.server.feeds import FeedSession
-from headwater.server.handlers import Handlers
-from headwater.server.http import COMMON_HEADERS, Feed, Headers, Request, Response
+from headwater.server.dispatch import Dispatcher
+from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
 from headwater.server.problems import problem
+from headwater.server.service import Service
 from headwater.store.contract import Store
 from headwater.store.memory import MemoryStore
 
@@ -41,8 +40,8 @@ class App:
     def __init__(self, store: Callable[[], Store] = MemoryStore, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._open_store = store
-        self._handlers: Handlers | None = None
-        self._starting: asyncio.Task[Handlers] | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._starting: asyncio.Task[Dispatcher] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,31 +54,32 @@ class App:
 
     # Life
 
-    async def start(self) -> Handlers:
+    async def start(self) -> Dispatcher:
         """Start once, whoever asks first."""
         loop = asyncio.get_running_loop()
         if self._starting is None:
             self._loop, self._starting = loop, asyncio.create_task(self._start())
         elif self._loop is not loop:
             raise RuntimeError("this app was started on another event loop; give each loop an app of its own")
-        if self._handlers is not None:
-            return self._handlers
+        if self._dispatcher is not None:
+            return self._dispatcher
         return await asyncio.shield(self._starting)
 
-    async def _start(self) -> Handlers:
+    async def _start(self) -> Dispatcher:
         try:
-            engine = Engine(self._open_store(), self._limits)
+            store = await asyncio.to_thread(self._open_store)
+            engine = Engine(store, self._limits)
             await engine.start()
         except BaseException:
             self._starting = None  # the next request may find the cause gone
             raise
-        self._handlers = Handlers(engine)
-        return self._handlers
+        self._dispatcher = Dispatcher(Service(engine, self._limits))
+        return self._dispatcher
 
     async def stop(self) -> None:
-        handlers, self._handlers, self._starting = self._handlers, None, None
-        if handlers is not None:
-            await handlers.engine.stop()
+        dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
+        if dispatcher is not None:
+            await dispatcher.service.engine.stop()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -99,7 +99,7 @@ class App:
     # Requests
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handlers = await self.start()
+        dispatcher = await self.start()
         try:
             request = await self._request(scope, receive)
         except HeadwaterError as error:
@@ -113,7 +113,7 @@ class App:
             if not answer.done():
                 answer.set_result(response)
 
-        task = handlers.dispatch(request, respond)
+        task = dispatcher.dispatch(request, respond)
         leaving = asyncio.ensure_future(_until_disconnected(receive)) if task is not None else None
         try:
             if leaving is not None:
@@ -124,7 +124,7 @@ class App:
             if response.feed is None:
                 await _send(send, response, request.method)
             elif leaving is not None:
-                await self._feed(handlers.engine, response, response.feed, leaving, send)
+                await self._feed(response, response.feed, leaving, send)
         finally:
             if task is not None:
                 task.cancel()
@@ -170,29 +170,26 @@ class App:
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _feed(
-        self, engine: Engine, response: Response, feed: Feed, leaving: asyncio.Future[None], send: Send
-    ) -> None:
+    async def _feed(self, response: Response, feed: Feed, leaving: asyncio.Future[None], send: Send) -> None:
         loop = asyncio.get_running_loop()
         await send(_head(response))
         sink = _Sink(self._limits.live_buffer_bytes)
-        session = FeedSession(engine, feed, sink, loop.time())
-        session.start(feed.first)
+        feed.open(sink, loop.time())
         try:
             while not leaving.done():
                 frames, blocked = sink.take()
                 if frames:
                     await send({"type": "http.response.body", "body": frames, "more_body": True})
                     if blocked:
-                        session.drained()
+                        feed.drained()
                 elif sink.ended:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return
                 else:
                     await sink.wait(leaving, _TICK_S)
-                    session.tick(loop.time())
+                    feed.tick(loop.time())
         finally:
-            session.cancel()
+            feed.cancel()
 
 
 class _Sink:
@@ -209,13 +206,10 @@ class _Sink:
     def blocked(self) -> bool:
         return self._size >= self._bytes_max
 
-    def write(self, frame: bytes) -> None:
-        self._frames.append(frame)
-        self._size += len(frame)
+    def write(self, frame: Frame) -> None:
+        self._frames.append(frame.body)
+        self._size += len(frame.body)
         self._news.set()
-
-    def write_update(self, update: Update, cursor: int) -> None:
-        self.write(update.frame(cursor))
 
     def end(self) -> None:
         self.ended = True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from headwater.engine import Stream
 from headwater.protocol.streams import headers
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
@@ -25,14 +24,52 @@ class Request(msgspec.Struct, gc=False):
     mount: str = ""  # the path below which the app is mounted
 
 
-class Feed(msgspec.Struct, frozen=True):
-    """A response that stays open: server-sent events of a stream from a position."""
+class Frame:
+    """Bytes of a response that stays open, made once for all who get them."""
 
-    stream: Stream
-    position: int
-    until: int | None
-    cursor: int
-    first: bytes  # what is there already, from the position on
+    __slots__ = ("_chunk", "body")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self._chunk: bytes | None = None
+
+    @property
+    def chunk(self) -> bytes:
+        """The same as one chunk of an HTTP/1.1 body."""
+        if self._chunk is None:
+            self._chunk = b"%x\r\n%b\r\n" % (len(self.body), self.body)
+        return self._chunk
+
+
+class Sink(Protocol):
+    """Where the frames of a response that stays open go: a connection."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether what was written waits for the client."""
+
+    def write(self, frame: Frame) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Feed(Protocol):
+    """A response that stays open, as an edge sees it."""
+
+    def open(self, sink: Sink, now_s: float) -> None:
+        """Begin to write."""
+
+    def drained(self) -> None:
+        """The sink is no longer blocked."""
+
+    def tick(self, now_s: float) -> None:
+        """Called about once a second."""
+
+    def finish(self) -> None:
+        """End the response in good order."""
+
+    def cancel(self) -> None:
+        """The client is gone."""
 
 
 class Response(msgspec.Struct, gc=False):

@@ -17,7 +17,6 @@ from typing import cast
 
 import httptools
 
-from headwater.engine.tails import Update
 from headwater.errors import (
     BadRequestError,
     BodyTooLargeError,
@@ -28,9 +27,8 @@ from headwater.errors import (
 )
 from headwater.limits import Limits
 from headwater.protocol.streams import headers
-from headwater.server.feeds import FeedSession
-from headwater.server.handlers import Handlers
-from headwater.server.http import COMMON_HEADERS, Request, Response
+from headwater.server.dispatch import Dispatcher
+from headwater.server.http import COMMON_HEADERS, Feed, Frame, Request, Response
 from headwater.server.problems import problem
 
 log = logging.getLogger("headwater.server")
@@ -86,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = True
         self._chunked = True
         self._task: asyncio.Task[None] | None = None
-        self._feed: FeedSession | None = None
+        self._feed: Feed | None = None
         self._busy = False
         self._blocked = False
         self._reading = True
@@ -276,7 +274,7 @@ class Connection(asyncio.Protocol):
         self._current = request
         self._keep_alive = keep_alive
         self.deadline_s = _NEVER_S
-        task = self._edge.handlers.dispatch(request, self._respond)
+        task = self._edge.dispatcher.dispatch(request, self._respond)
         if task is not None:  # else it was answered, and perhaps the next one has a task already
             self._task = task
 
@@ -388,20 +386,16 @@ class Connection(asyncio.Protocol):
         if self._chunked:
             last = f"transfer-encoding: chunked\r\n{last}"
         transport.write(self._edge.head(response, last))
-        self._feed = FeedSession(self._edge.handlers.engine, feed, self, self._edge.now_s)
-        self._feed.start(feed.first)
+        self._feed = feed
+        feed.open(self, self._edge.now_s)
 
     @property
     def blocked(self) -> bool:
         return self._blocked
 
-    def write(self, frame: bytes) -> None:
+    def write(self, frame: Frame) -> None:
         if self._transport is not None:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(frame), frame) if self._chunked else frame)
-
-    def write_update(self, update: Update, cursor: int) -> None:
-        if self._transport is not None:
-            self._transport.write(update.chunk(cursor) if self._chunked else update.frame(cursor))
+            self._transport.write(frame.chunk if self._chunked else frame.body)
 
     def end(self) -> None:
         self._feed = None
@@ -453,8 +447,8 @@ class Connection(asyncio.Protocol):
 class NativeEdge:
     """The listening side: every connection, the shared timer and the shared parts of responses."""
 
-    def __init__(self, handlers: Handlers, limits: Limits) -> None:
-        self.handlers = handlers
+    def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
+        self.dispatcher = dispatcher
         self.limits = limits
         self.connections: set[Connection] = set()
         self.stopping = False

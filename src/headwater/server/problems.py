@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from headwater.errors import HeadwaterError, MethodNotAllowedError
+from headwater.errors import (
+    HeadwaterError,
+    MethodNotAllowedError,
+    SequenceGapError,
+    StaleEpochError,
+    StreamClosedError,
+)
+from headwater.log.offsets import Offset
+from headwater.protocol.streams import headers
+from headwater.protocol.streams.offsets import format_offset
 from headwater.server.http import Response
 
 _encoder = msgspec.json.Encoder()
@@ -20,15 +31,23 @@ def problem(error: HeadwaterError, *, close: bool = False) -> Response:
             "retryable": error.retryable,
         }
     )
-    headers = (
-        ("content-type", "application/problem+json"),
-        ("cache-control", "no-store"),
-        *error.headers,
-    )
-    return Response(error.status, headers, (body,), close=close)
+    found = (("content-type", "application/problem+json"), ("cache-control", "no-store"), *_facts(error))
+    return Response(error.status, found, (body,), close=close)
 
 
-def method_not_allowed(method: str, allowed: tuple[str, ...]) -> MethodNotAllowedError:
-    return MethodNotAllowedError(
-        f"{method[:16]} is not one of {', '.join(allowed)}", headers=(("allow", ", ".join(allowed)),)
-    )
+def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
+    """What an error knows beyond its text, as headers."""
+    found: list[tuple[str, str]] = []
+    if error.retry_after_s is not None:
+        found.append(("retry-after", str(math.ceil(error.retry_after_s))))
+    if isinstance(error, StaleEpochError) and error.epoch is not None:
+        found.append((headers.PRODUCER_EPOCH, str(error.epoch)))
+    elif isinstance(error, SequenceGapError) and error.expected is not None:
+        found.append((headers.PRODUCER_EXPECTED_SEQ, str(error.expected)))
+        found.append((headers.PRODUCER_RECEIVED_SEQ, str(error.received)))
+    elif isinstance(error, StreamClosedError) and error.tail is not None:
+        found.append((headers.CLOSED, "true"))
+        found.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
+    elif isinstance(error, MethodNotAllowedError):
+        found.append(("allow", ", ".join(error.allowed)))
+    return found

@@ -1,43 +1,67 @@
-"""The route table: which handler answers which method at which path."""
+"""The route table: which handler answers which method at which path.
+
+A template is a path, or a prefix and `{path}`: the rest of the path, which names a stream. The first template that
+fits decides. `OPTIONS` is answered for every route alike.
+"""
 
 from __future__ import annotations
 
-from headwater.errors import InvalidHeaderError, InvalidPathError, UnknownRouteError
-from headwater.protocol.streams.paths import RESERVED, parse_path
-from headwater.server.http import Request
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
 
-STREAM_ROOT = "/v1/stream/"
+from headwater.errors import InvalidPathError, UnknownRouteError
+from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT, parse_path
+from headwater.server.http import Request, Respond, Response
+from headwater.server.service import Service
+from headwater.server.streams import control, reads, writes
 
-# Resource → method → the name of the handler; `OPTIONS` is answered for every resource alike.
-ROUTES: dict[str, dict[str, str]] = {
-    "stream": {"PUT": "create", "POST": "append", "GET": "read", "HEAD": "head", "DELETE": "delete"},
-    "streams": {"GET": "list_streams"},
-    "splits": {"GET": "splits"},
-}
+Write: TypeAlias = Callable[[Service, Request, str, Respond], None]
+Read: TypeAlias = Callable[[Service, Request, str], Awaitable[Response]]
 
-CONTROL: dict[str, str] = {"streams": "streams", "splits": "splits"}
+CONTROL_ROOT = f"{STREAM_ROOT}{RESERVED}/"
 
 
-def resolve(request: Request) -> tuple[str, str]:
-    """The resource of a request and, for a stream, its path."""
-    path = request.path
+class Route(NamedTuple):
+    """A handler that writes answers through a callback, without a task: it is the path that must be short. One that
+    reads is a coroutine, since it may wait."""
+
+    method: str
+    template: str
+    write: Write | None = None
+    read: Read | None = None
+
+
+ROUTES = (
+    Route("GET", f"{CONTROL_ROOT}streams", read=control.list_streams),
+    Route("GET", f"{CONTROL_ROOT}splits", read=control.splits),
+    Route("GET", f"{CONTROL_ROOT}records", read=control.records),
+    Route("PUT", f"{STREAM_ROOT}{{path}}", write=writes.create),
+    Route("POST", f"{STREAM_ROOT}{{path}}", write=writes.append),
+    Route("GET", f"{STREAM_ROOT}{{path}}", read=reads.read),
+    Route("HEAD", f"{STREAM_ROOT}{{path}}", read=reads.head),
+    Route("DELETE", f"{STREAM_ROOT}{{path}}", write=writes.delete),
+)
+
+_FIXED: dict[str, dict[str, Route]] = {}
+_STREAM: dict[str, Route] = {}
+for _route in ROUTES:
+    if _route.template.endswith("{path}"):
+        _STREAM[_route.method] = _route
+    else:
+        _FIXED.setdefault(_route.template, {})[_route.method] = _route
+
+
+def resolve(path: str) -> tuple[dict[str, Route], str]:
+    """The routes of a path by method, and the stream path that it names."""
     if not path.startswith(STREAM_ROOT):
         raise UnknownRouteError(f"streams are below {STREAM_ROOT}")
+    fixed = _FIXED.get(path)
+    if fixed is not None:
+        return fixed, ""
     name = path[len(STREAM_ROOT) :]
     if name == RESERVED or name.startswith(f"{RESERVED}/"):
-        resource = CONTROL.get(name[len(RESERVED) + 1 :])
-        if resource is None:
-            raise UnknownRouteError(f"no such control API; there is {', '.join(CONTROL)}")
-        return resource, ""
+        raise UnknownRouteError(f"no such control API; there is {', '.join(_FIXED)}")
     parsed = parse_path(name)
     if parsed == RESERVED or parsed.startswith(f"{RESERVED}/"):
         raise InvalidPathError(f"paths below {RESERVED} are reserved")
-    return "stream", parsed
-
-
-def stream_path(reference: str, mount: str) -> str:
-    """The stream path that a URL path in a header names."""
-    name = reference.removeprefix(mount)
-    if not name.startswith(STREAM_ROOT):
-        raise InvalidHeaderError(f"expected the URL path of a stream, {mount}{STREAM_ROOT}…, got {reference[:80]!r}")
-    return parse_path(name[len(STREAM_ROOT) :])
+    return _STREAM, parsed

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import uvloop
 
+from headwater import limits as bounds
 from headwater.engine import Engine
-from headwater.engine.opening import open_store
 from headwater.limits import Limits
-from headwater.server.handlers import Handlers
+from headwater.server.dispatch import Dispatcher
 from headwater.server.native import NativeEdge
+from headwater.server.service import Service
 from headwater.store.contract import Store
+from headwater.store.embedded.opening import open_store
 from headwater.store.memory import MemoryStore
-
-STOP_GRACE_S = 5.0
 
 
 def serve(data_dir: Path | None, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
@@ -29,7 +29,7 @@ def serve(data_dir: Path | None, host: str, port: int, limits: Limits, ready: Ca
     _keep_freed_memory()
     gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
-    return uvloop.run(_serve(store, host, port, limits, ready))
+    return uvloop.run(serve_store(store, host, port, limits, ready))
 
 
 def _keep_freed_memory() -> None:
@@ -41,7 +41,7 @@ def _keep_freed_memory() -> None:
             mallopt(parameter, value)
 
 
-async def _serve(store: Store, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
+async def serve_store(store: Store, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
     stop = asyncio.Event()
     failures: list[BaseException] = []
 
@@ -53,15 +53,15 @@ async def _serve(store: Store, host: str, port: int, limits: Limits, ready: Call
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = Engine(store, limits, fatal=fatal)
-    edge = NativeEdge(Handlers(engine), limits)
+    edge = NativeEdge(Dispatcher(Service(engine, limits)), limits)
     await engine.start()
     try:
         bound = await edge.start(host, port)
         ready(f"http://{f'[{host}]' if ':' in host else host}:{bound}")
         await stop.wait()
     finally:
-        engine.send_home()
-        await edge.stop(STOP_GRACE_S)
+        engine.drain()
+        await edge.stop(bounds.STOP_GRACE_S)
         with contextlib.suppress(Exception):
             await engine.stop()
     return 1 if failures else 0

@@ -1,1 +1,1 @@
-"""Bytes and durability: where records are kept. No HTTP words here."""
+"""Stores: bytes and durability. `contract.py` says what the engine asks of one."""

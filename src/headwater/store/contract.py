@@ -1,58 +1,57 @@
 """What the engine asks of a store.
 
-A store keeps records in the order given, finds streams by path and by id, and reads ranges of their bytes. It
-knows nothing of what a request means: which record to keep is decided before it is asked.
+A store keeps records in the order given, finds streams by path and by id, and reads ranges of their bytes. It knows
+nothing of what a request means: which record to keep is decided before it is asked. The states it returns are
+copies that the caller may change.
 
-The contract leaves room for a store that several servers share: a state's `version` tells how many events made
-it, so such a store can refuse a batch that was decided on a state someone else has moved on.
+The contract leaves room for a store that several servers share: a state's `version` counts the events that made it,
+so such a store can refuse a batch that was decided on a state that someone else has moved on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from headwater.log.values import Record, StreamState
-
-
-class UnalignedReadError(ValueError):
-    """A read that starts inside a record."""
+from headwater.log.events import Record
+from headwater.log.state import Document, StreamState
+from headwater.store.pieces import Piece, RecordEnd
 
 
 class RefusedError(Exception):
-    """There was no room for a batch: nothing of it was kept, and another may be tried later.
+    """There was no room for a batch: nothing of it was kept, and another may be tried later."""
 
-    `durable` gives a stream as it is without the batch, None if it does not exist then.
-    """
 
-    def __init__(self, reason: str, durable: Callable[[int], StreamState | None]) -> None:
-        super().__init__(reason)
-        self.durable = durable
+class DamagedDataError(Exception):
+    """Stored bytes do not match their checksum."""
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):
-    """One record and the streams it touched, as they are after it.
+    """A record, and for each event the stream or document as it is after the batch; None for a deleted document.
 
-    The states are the engine's own objects. They may be ahead of what is durable by the records still under way;
-    only the engine reads them, and the engine decides on the newest.
+    The engine goes on changing the states as soon as `commit` returns. A store copies what it keeps.
     """
 
     record: Record
-    states: tuple[StreamState, ...]
+    after: tuple[StreamState | Document | None, ...]
 
 
-Done = Callable[[BaseException | None], None]
+Done: TypeAlias = Callable[[BaseException | None], None]
 
 
 class Store(Protocol):
-    next_id: int  # ids from here on were never used; the engine counts it up
-    full: str | None  # why there is no room at present
-    failed: Callable[[BaseException], None] | None  # whom to tell when the store cannot go on
+    @property
+    def next_id(self) -> int:
+        """Stream ids from here on were never used in this store."""
 
-    async def start(self) -> None:
-        """Begin what goes on in the background."""
+    @property
+    def full(self) -> str | None:
+        """Why there is no room for more at present."""
+
+    async def start(self, failed: Callable[[BaseException], None]) -> None:
+        """Begin background work. `failed` is called when the store cannot go on."""
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         """Make a batch durable, then call `done` on the event loop. One batch at a time; order is kept.
@@ -61,25 +60,37 @@ class Store(Protocol):
         """
 
     async def load(self, path: str) -> StreamState | None:
-        """The stream at a path, deleted ones that forks still read included."""
+        """The durable state of the stream at a path, deleted ones that forks still read included."""
 
     async def load_id(self, stream_id: int) -> StreamState | None:
-        """A stream by its id, whatever its path is now used for."""
+        """The durable state of a stream, whatever its path is now used for."""
 
-    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
+    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
         """Whole records of one stream's own bytes in [start, end): as many as fit in `bytes_max`, at least one.
 
-        `end` may lie inside a record (a fork can leave there); `start` may not.
+        `end` may lie inside a record (a fork can leave there); `start` may not (UnalignedReadError). LookupError
+        where the stream does not exist.
         """
 
+    async def records(self, stream_id: int, start: int, end: int, limit: int) -> list[RecordEnd]:
+        """The records of one stream's own bytes in [start, end), without the bytes; otherwise as `read`."""
+
     async def boundary(self, stream_id: int, position: int) -> int:
-        """The last place at or before a position of one stream's own bytes where a record begins or ends."""
+        """The last position up to the one given where a record of the stream's own bytes begins or ends."""
+
+    async def position_at(self, stream_id: int, at_ms: int) -> int | None:
+        """Where the first of the stream's own records begins that was appended at or after a moment."""
 
     async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
-        """Streams in path order whose path has the prefix and sorts after `after`."""
+        """Streams in path order whose path has the prefix and sorts after `after`; without their producers."""
 
     async def due(self, now_ms: int, limit: int) -> list[str]:
         """Paths of streams that may have expired by now. A hint: renewals may not have reached the store."""
 
+    async def document(self, key: str) -> Document | None: ...
+
+    async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
+        """Documents in key order whose key has the prefix and sorts after `after`."""
+
     async def close(self) -> None:
-        """Finish what is under way and let go of every resource."""
+        """Finish what is in progress and release every resource."""

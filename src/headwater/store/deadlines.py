@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from headwater.log.values import StreamState
+from headwater.log.state import StreamState
 
 
 class Deadlines:

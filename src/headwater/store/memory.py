@@ -1,92 +1,146 @@
-"""The memory store: everything in this process, durable for as long as it lives."""
+"""The memory store: everything in this process, for as long as it runs."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
-from headwater.log.values import Appended, Created, Deleted, Event, StreamState
+import msgspec
+
+from headwater.log.events import Appended, Created, DocumentDeleted, DocumentWritten, StreamEvent
+from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import Commit, Done
 from headwater.store.deadlines import Deadlines
-from headwater.store.records import Run
+from headwater.store.pieces import (
+    GrowingRun,
+    Piece,
+    RecordEnd,
+    boundary_in,
+    list_runs,
+    position_at,
+    read_runs,
+)
+
+
+class _SortedKeys:
+    """Keys in order, sorted again when they are asked for after a change."""
+
+    def __init__(self) -> None:
+        self._keys: set[str] = set()
+        self._sorted: list[str] | None = None
+
+    def add(self, key: str) -> None:
+        if key not in self._keys:
+            self._keys.add(key)
+            self._sorted = None
+
+    def discard(self, key: str) -> None:
+        if key in self._keys:
+            self._keys.discard(key)
+            self._sorted = None
+
+    def page(self, prefix: str, after: str, limit: int) -> list[str]:
+        if self._sorted is None:
+            self._sorted = sorted(self._keys)
+        first = max(bisect_left(self._sorted, prefix), bisect_right(self._sorted, after))
+        return [key for key in self._sorted[first : first + limit] if key.startswith(prefix)]
 
 
 class MemoryStore:
     def __init__(self) -> None:
         self.next_id = 1
         self.full: str | None = None
-        self.failed: Callable[[BaseException], None] | None = None
         self._states: dict[int, StreamState] = {}
         self._ids: dict[str, int] = {}
-        self._bytes: dict[int, Run] = {}
+        self._runs: dict[int, GrowingRun] = {}
+        self._documents: dict[str, Document] = {}
         self._deadlines = Deadlines(self._states)
-        self._sorted: list[str] | None = None
+        self._paths = _SortedKeys()
+        self._keys = _SortedKeys()
 
-    async def start(self) -> None:
-        """There is nothing to do in the background."""
+    async def start(self, failed: Callable[[BaseException], None]) -> None:
+        """There is no background work."""
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         for commit in batch:
-            for state in commit.states:
-                self._states[state.id] = state
             for event in commit.record:
-                self._apply(event)
+                if isinstance(event, DocumentWritten | DocumentDeleted):
+                    self._apply_document(event)
+                else:
+                    self._apply(event)
         done(None)
 
-    def _apply(self, event: Event) -> None:
-        if isinstance(event, Appended):
-            if event.data:
-                self._bytes[event.id].append(event.data)
-        elif isinstance(event, Created):
-            self._create(event)
-        elif isinstance(event, Deleted):
+    def _apply(self, event: StreamEvent) -> None:
+        before = self._states.get(event.id)
+        state = evolve(before, event)
+        if state is None:
             self._delete(event.id)
+        elif isinstance(event, Appended):
+            if event.data:
+                self._runs[event.id].append(event.data, state.appended_ms)
+        elif isinstance(event, Created):
+            self._create(event, state)
 
-    def _create(self, event: Created) -> None:
-        state = self._states[event.id]
-        self._bytes[event.id] = own = Run(state.start)
+    def _create(self, event: Created, state: StreamState) -> None:
+        self.next_id = max(self.next_id, event.id + 1)
+        self._states[event.id] = state
+        self._runs[event.id] = own = GrowingRun(state.start)
         if event.data:
-            own.append(event.data)
+            own.append(event.data, state.appended_ms)
         self._ids[event.path] = event.id
-        self._sorted = None
+        self._paths.add(event.path)
         self._deadlines.watch(state)
 
     def _delete(self, stream_id: int) -> None:
         state = self._states.pop(stream_id)
-        del self._bytes[stream_id]
+        del self._runs[stream_id]
         if self._ids.get(state.path) == stream_id:
             del self._ids[state.path]
-            self._sorted = None
+            self._paths.discard(state.path)
+
+    def _apply_document(self, event: DocumentWritten | DocumentDeleted) -> None:
+        document = evolve_document(self._documents.get(event.key), event)
+        if document is None:
+            del self._documents[event.key]
+            self._keys.discard(event.key)
+        else:
+            self._documents[event.key] = document
+            self._keys.add(event.key)
 
     async def load(self, path: str) -> StreamState | None:
         stream_id = self._ids.get(path)
-        return None if stream_id is None else self._states[stream_id]
+        return None if stream_id is None else self._states[stream_id].copy()
 
     async def load_id(self, stream_id: int) -> StreamState | None:
-        return self._states.get(stream_id)
+        state = self._states.get(stream_id)
+        return None if state is None else state.copy()
 
-    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> bytes:
-        return self._bytes[stream_id].read(start, end, bytes_max)
+    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
+        return read_runs((self._runs[stream_id],), start, end, bytes_max)
+
+    async def records(self, stream_id: int, start: int, end: int, limit: int) -> list[RecordEnd]:
+        return list_runs((self._runs[stream_id],), start, end, limit)
 
     async def boundary(self, stream_id: int, position: int) -> int:
-        return self._bytes[stream_id].boundary(position)
+        return boundary_in(self._runs[stream_id], position)
+
+    async def position_at(self, stream_id: int, at_ms: int) -> int | None:
+        return position_at(self._runs[stream_id], at_ms)
 
     async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
-        if self._sorted is None:
-            self._sorted = sorted(self._ids)
-        paths = self._sorted
-        first = max(bisect_left(paths, prefix), bisect_right(paths, after))
-        page = []
-        for path in paths[first : first + limit]:
-            if not path.startswith(prefix):
-                break
-            page.append(self._states[self._ids[path]])
-        return page
+        states = [self._states[self._ids[path]] for path in self._paths.page(prefix, after, limit)]
+        return [msgspec.structs.replace(state, producers={}) for state in states]
 
     async def due(self, now_ms: int, limit: int) -> list[str]:
         return [state.path for state in self._deadlines.due(now_ms, limit)]
 
+    async def document(self, key: str) -> Document | None:
+        return self._documents.get(key)
+
+    async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
+        return [self._documents[key] for key in self._keys.page(prefix, after, limit)]
+
     async def close(self) -> None:
         self._states.clear()
         self._ids.clear()
-        self._bytes.clear()
+        self._runs.clear()

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import HeadwaterError
-from headwater.log.model import Append, Create, Delete, Expire, ForkRequest
+from headwater.log.commands import Append, Create, Delete, Expire, ForkRequest
+from headwater.log.offsets import BEGINNING, Offset, resolve
 from headwater.log.producers import ProducerTuple
-from headwater.protocol.streams.offsets import offset_at, resolve
 from tests.unit.log.world import World
 
 PATHS = ("a", "b", "c")
@@ -213,19 +213,22 @@ def body_of(content_type: str, messages: list[bytes]) -> bytes:
     return b"[" + b",".join(messages) + b"]" if content_type == JSON else b"".join(messages)
 
 
-def offset_of(world: World, source: str, index: int) -> str:
+PAST_THE_TAIL = 10**15
+
+
+def offset_of(world: World, source: str, index: int) -> Offset:
     """The offset after so many records of a stream; one past its tail when it has not that many."""
     state = world.at(source)
     if state is None:
-        return "-1"
+        return BEGINNING
     position = count = 0
     while count < index:
         record = world.record_at(state, position)
         if not record:
-            return offset_at(state, state.tail)[:17] + "9" * 16
+            return Offset(state.offset(state.tail).id, PAST_THE_TAIL)
         position += len(record)
         count += 1
-    return offset_at(state, position)
+    return state.offset(position)
 
 
 def run(world: World, model: Model, now_ms: int, command: tuple) -> tuple[int, int]:  # type: ignore[type-arg]
@@ -242,8 +245,8 @@ def run(world: World, model: Model, now_ms: int, command: tuple) -> tuple[int, i
             if existing and existing.fork and path in model.streams and model.streams[path].config[2] == fork:
                 offset = existing.fork.offset
             record = b""
-            if source is not None and fork[2] and not offset.endswith("9" * 16):
-                record = world.record_at(source, resolve(source, offset, source.tail))
+            if source is not None and fork[2] and offset.position != PAST_THE_TAIL:
+                record = world.record_at(source, resolve(source.id, source.lineage, source.tail, offset))
             request = ForkRequest(fork[0], offset, fork[2], record)
         issued = Create(
             path=path,
@@ -323,15 +326,16 @@ def test_replaying_the_events_gives_the_same_states(sequence: list[tuple]) -> No
 
 
 @given(commands)
-def test_every_boundary_has_one_offset_in_text_order(sequence: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_every_position_has_one_offset_in_order(sequence: list[tuple]) -> None:  # type: ignore[type-arg]
     world, model = World(), Model()
     for command in sequence:
         if command[0] != "later":
             run(world, model, 1_000_000, command)
     for state in world.states.values():
-        names = [offset_at(state, position) for position in range(state.tail + 1)]
-        assert names == sorted(set(names))
-        assert [resolve(state, name, state.tail) for name in names] == list(range(state.tail + 1))
+        offsets = [state.offset(position) for position in range(state.tail + 1)]
+        assert offsets == sorted(set(offsets))
+        found = [resolve(state.id, state.lineage, state.tail, offset) for offset in offsets]
+        assert found == list(range(state.tail + 1))
 
 
 @given(commands)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 
-from headwater.log.model import Command, Reply, decide, evolve
-from headwater.log.values import Appended, Created, Event, StreamState
+from headwater.log.commands import Command, Reply
+from headwater.log.deciding import decide
+from headwater.log.events import Appended, Created, DocumentDeleted, DocumentWritten, Event
+from headwater.log.state import Document, StreamState, evolve, evolve_document
 
 
 class World:
@@ -14,6 +16,7 @@ class World:
         self.paths: dict[str, int] = {}
         self.records: dict[int, list[bytes]] = {}  # a stream's own records
         self.history: list[Event] = []
+        self.documents: dict[str, Document] = {}
         self.next_id = 1
 
     def at(self, path: str) -> StreamState | None:
@@ -21,6 +24,9 @@ class World:
 
     def get(self, stream_id: int) -> StreamState:
         return self.states[stream_id]
+
+    def document(self, key: str) -> Document | None:
+        return self.documents.get(key)
 
     def run(self, command: Command) -> Reply:
         decision = decide(self, command)
@@ -30,6 +36,11 @@ class World:
 
     def apply(self, event: Event) -> None:
         self.history.append(event)
+        if isinstance(event, DocumentWritten | DocumentDeleted):
+            document = evolve_document(self.documents.pop(event.key, None), event)
+            if document is not None:
+                self.documents[event.key] = document
+            return
         state = evolve(copy.deepcopy(self.states.get(event.id)), event)
         if state is None:
             gone = self.states.pop(event.id)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from headwater import limits
-from headwater.errors import InvalidHeaderError
+from headwater.errors import BadRequestError, InvalidHeaderError
 from headwater.log.producers import ProducerTuple
 
 NEXT_OFFSET = "stream-next-offset"
@@ -100,7 +100,7 @@ def parse_expiry(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
         raise InvalidHeaderError("Stream-TTL and Stream-Expires-At exclude each other")
     if ttl is not None:
         return _ttl(ttl), None
-    return None, None if expires_at is None else _instant(expires_at)
+    return None, None if expires_at is None else parse_instant("Stream-Expires-At", expires_at)
 
 
 def _ttl(value: str) -> int:
@@ -111,14 +111,15 @@ def _ttl(value: str) -> int:
     return int(value)
 
 
-def _instant(value: str) -> int:
+def parse_instant(name: str, value: str, error: type[BadRequestError] = InvalidHeaderError) -> int:
+    """A moment in RFC 3339 as milliseconds."""
     if not _RFC3339.fullmatch(value):
-        raise InvalidHeaderError(f"Stream-Expires-At must be an RFC 3339 timestamp, got {value[:80]!r}")
+        raise error(f"{name} must be an RFC 3339 timestamp, got {value[:80]!r}")
     try:
         moment = datetime.fromisoformat(value.upper()).astimezone(UTC)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise InvalidHeaderError(f"Stream-Expires-At names no moment: {value[:80]!r}") from None
+        raise error(f"{name} names no moment: {value[:80]!r}") from None
 
 
 def parse_sub_offset(headers: Mapping[str, str]) -> int:

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote_to_bytes
 from headwater import limits
 from headwater.errors import InvalidPathError
 
+STREAM_ROOT = "/v1/stream/"
 RESERVED = "__ds"
 
 

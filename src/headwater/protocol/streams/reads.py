@@ -10,8 +10,9 @@ import msgspec
 from headwater import limits
 from headwater.errors import InvalidOffsetError, InvalidQueryError
 from headwater.log.content import ContentKind
-from headwater.log.values import StreamState
-from headwater.protocol.streams.offsets import BEGINNING, NOW, check_offset
+from headwater.log.offsets import BEGINNING as FIRST
+from headwater.log.offsets import Offset
+from headwater.protocol.streams.offsets import BEGINNING, NOW, parse_offset
 
 
 class Live(enum.Enum):
@@ -21,10 +22,10 @@ class Live(enum.Enum):
 
 
 class ReadQuery(msgspec.Struct, frozen=True):
-    offset: str = BEGINNING
+    offset: Offset | None = FIRST  # None: the tail
     live: Live = Live.NO
     cursor: str | None = None
-    until: str | None = None
+    until: Offset | None = None
 
 
 _KNOWN = frozenset({"offset", "live", "cursor", "until"})
@@ -51,17 +52,20 @@ def parse_read(query: str) -> ReadQuery:
     if mode is None:
         raise InvalidQueryError(f"live must be false, long-poll or sse, got {found['live'][:80]!r}")
     offset = found.get("offset")
-    if offset is not None:
-        check_offset(offset)
-    elif mode is not Live.NO:
+    if offset is None and mode is not Live.NO:
         raise InvalidQueryError(f"live={mode.value} needs an offset")
     cursor = found.get("cursor")
     if cursor is not None and len(cursor) > limits.CURSOR_LENGTH_MAX:
         raise InvalidQueryError(f"cursor is longer than {limits.CURSOR_LENGTH_MAX} characters")
     until = found.get("until")
-    if until is not None and check_offset(until) in (BEGINNING, NOW):
+    if until in (BEGINNING, NOW):
         raise InvalidOffsetError("until must be an offset the server gave")
-    return ReadQuery(offset or BEGINNING, mode, cursor, until)
+    return ReadQuery(
+        parse_offset(BEGINNING if offset is None else offset),
+        mode,
+        cursor,
+        None if until is None else parse_offset(until),
+    )
 
 
 def wrap(kind: ContentKind, data: bytes) -> tuple[bytes | memoryview, ...]:
@@ -73,12 +77,11 @@ def wrap(kind: ContentKind, data: bytes) -> tuple[bytes | memoryview, ...]:
     return b"[", memoryview(data)[:-1], b"]"
 
 
-def cache_control(state: StreamState, now_ms: int, *, empty: bool) -> str:
+def cache_control(deadline_ms: int | None, now_ms: int, *, empty: bool) -> str:
     """Caching for a catch-up read: data never changes, but an empty answer would hide what comes next."""
     if empty:
         return "no-cache"
     max_age_s = limits.CACHE_MAX_AGE_S
-    deadline_ms = state.deadline_ms
     if deadline_ms is not None:
         max_age_s = max(0, min(max_age_s, (deadline_ms - now_ms) // 1000))
     if max_age_s < limits.CACHE_MAX_AGE_S:

@@ -14,28 +14,13 @@ from headwater.errors import (
     InvalidOffsetError,
     InvalidPathError,
     InvalidQueryError,
-    OffsetGoneError,
 )
 from headwater.log.content import ContentKind, kind_of, same_type
-from headwater.log.values import Span, StreamState
+from headwater.log.offsets import BEGINNING, Offset
 from headwater.protocol.streams import cursors, etags, offsets, sse
 from headwater.protocol.streams.content import check_content_type
 from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import Live, cache_control, parse_read, wrap
-
-
-def state(**changes: object) -> StreamState:
-    base: dict[str, object] = {
-        "id": 7,
-        "path": "p",
-        "content_type": "text/plain",
-        "kind": ContentKind.TEXT,
-        "created_ms": 0,
-        "accessed_ms": 0,
-        "tail": 30,
-    }
-    return StreamState(**{**base, **changes})  # type: ignore[arg-type]
-
 
 LONG = "/".join(["abcdefgh"] * 200)
 REFUSED = ["", "a//b", "/a", "a/", "..", "a/../b", ".", "%2e%2e", "a%2Fb", "a%5cb", "a\\b", "a%00", "a%0a", "%ff"]
@@ -56,25 +41,12 @@ def test_paths_are_decoded_once(raw: str, path: str) -> None:
     assert parse_path(quote_path(path)) == path
 
 
-def test_offsets_of_a_fork_keep_the_names_of_the_ancestors() -> None:
-    fork = state(lineage=(Span(2, 0, 10), Span(5, 10, 20)), tail=30)
-    assert offsets.offset_at(fork, 0) == f"{2:016d}_{0:016d}"
-    assert offsets.offset_at(fork, 10) == f"{2:016d}_{10:016d}"
-    assert offsets.offset_at(fork, 20) == f"{5:016d}_{20:016d}"
-    assert offsets.offset_at(fork, 21) == f"{7:016d}_{21:016d}"
-    assert offsets.resolve(fork, f"{7:016d}_{20:016d}", 30) == 20
-    with pytest.raises(InvalidOffsetError):
-        offsets.resolve(fork, f"{5:016d}_{21:016d}", 30)  # what the source appended after the fork
-
-
-def test_offsets_of_other_incarnations() -> None:
-    with pytest.raises(OffsetGoneError):
-        offsets.resolve(state(), offsets.format_offset(6, 3), 30)
-    with pytest.raises(InvalidOffsetError, match="another stream"):
-        offsets.resolve(state(), offsets.format_offset(8, 3), 30)
-    with pytest.raises(InvalidOffsetError, match="tail"):
-        offsets.resolve(state(), offsets.format_offset(7, 31), 30)
-    assert offsets.resolve(state(), offsets.ZERO, 30) == 0
+def test_offsets_are_text_in_stream_order() -> None:
+    assert offsets.format_offset(Offset(7, 31)) == f"{7:016d}_{31:016d}"
+    assert offsets.parse_offset(f"{7:016d}_{31:016d}") == Offset(7, 31)
+    assert offsets.parse_offset("-1") == BEGINNING
+    assert offsets.parse_offset(f"{0:016d}_{0:016d}") == BEGINNING
+    assert offsets.parse_offset("now") is None
 
 
 @pytest.mark.parametrize(
@@ -82,9 +54,7 @@ def test_offsets_of_other_incarnations() -> None:
 )
 def test_malformed_offsets(token: str) -> None:
     with pytest.raises(InvalidOffsetError):
-        offsets.check_offset(token)
-    with pytest.raises(InvalidOffsetError):
-        offsets.resolve(state(), token, 30)
+        offsets.parse_offset(token)
 
 
 def test_cursors_count_intervals_and_never_go_back() -> None:
@@ -170,7 +140,7 @@ def test_control_frames() -> None:
 def test_read_queries() -> None:
     assert parse_read("").live is Live.NO
     assert parse_read("offset=now&live=sse&cursor=4&x=1&x=2").live is Live.SSE
-    assert parse_read("live=false").offset == "-1"
+    assert parse_read("live=false").offset == BEGINNING
     for bad in (
         f"cursor={'9' * 65}",
         "live=true",
@@ -192,6 +162,6 @@ def test_bodies_are_wrapped_without_copying() -> None:
 
 
 def test_nothing_is_cached_past_its_expiry_and_no_empty_answer_at_all() -> None:
-    assert cache_control(state(), 0, empty=False) == "public, max-age=60, stale-while-revalidate=300"
-    assert cache_control(state(ttl_s=10), 4_000, empty=False) == "public, max-age=6"
-    assert cache_control(state(), 0, empty=True) == "no-cache"
+    assert cache_control(None, 0, empty=False) == "public, max-age=60, stale-while-revalidate=300"
+    assert cache_control(10_000, 4_000, empty=False) == "public, max-age=6"
+    assert cache_control(None, 0, empty=True) == "no-cache"

@@ -1,0 +1,318 @@
+"""The writer: decides commands on the newest states, commits them, and shows readers what became durable.
+
+Whatever is answered from a state that is not durable yet, an error included, waits until it is: nobody learns of a
+change that a crash could undo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from headwater import limits as bounds
+from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
+from headwater.engine.committer import Answer, Answered, Committer, Entry
+from headwater.engine.messages import Ended, Update
+from headwater.errors import (
+    HeadwaterError,
+    InternalError,
+    OverloadedError,
+    StoppingError,
+    StorageFullError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
+from headwater.limits import Limits
+from headwater.log.commands import Append, Command, Create, Expire, Reply, WriteDocuments
+from headwater.log.deciding import decide, fork_anchor, fork_source, is_expired
+from headwater.log.events import (
+    Appended,
+    Created,
+    Deleted,
+    DocumentDeleted,
+    DocumentWritten,
+    Event,
+    SoftDeleted,
+    Touched,
+)
+from headwater.log.state import Document, evolve, evolve_document
+from headwater.store.contract import RefusedError, Store
+
+log = logging.getLogger("headwater.engine")
+
+FetchRecord = Callable[[LoadedStream, int, bool], Awaitable[bytes]]
+
+
+class Writer:
+    def __init__(
+        self,
+        store: Store,
+        catalogue: Catalogue,
+        limits: Limits,
+        now_ms: Callable[[], int],
+        fatal: Callable[[BaseException], None],
+        fetch_record: FetchRecord,
+    ) -> None:
+        self._store = store
+        self._fetch_record = fetch_record
+        self._catalogue = catalogue
+        self._now_ms = now_ms
+        self._fatal = fatal
+        self._committer = Committer(
+            store, backlog_bytes_max=limits.commit_backlog_bytes, durable=self._publish, failed=self._fail
+        )
+        self._refusing: Callable[[], HeadwaterError] | None = None  # no command is decided
+        self._next_id = 1
+        self._loads: set[asyncio.Task[None]] = set()
+        self.written_ms = 0  # when a batch last became durable
+
+    # Life
+
+    def start(self) -> None:
+        # Ids are part of offsets, and an offset of a stream that was lost with a restore, or of another store at the
+        # same URL, must be recognised. So ids begin at the clock, in microseconds: faster than streams are created.
+        self._next_id = max(self._store.next_id, self._now_ms() * 1000)
+
+    def drain(self) -> None:
+        """Refuse new commands and end every live read."""
+        self._refusing = _stopping
+        for stream in self._catalogue.all_visible():
+            if stream.live is not None:
+                stream.live.end(Ended.DRAINING)
+
+    async def finish(self) -> None:
+        """Until everything that was accepted is durable and answered."""
+        await asyncio.gather(*self._loads, return_exceptions=True)
+        drained = asyncio.Event()
+        self._committer.add(Entry((), (), Reply(), lambda _: drained.set()))
+        await drained.wait()
+
+    def stop_for(self, error: BaseException) -> None:
+        """The store cannot go on."""
+        self._refusing = _stopping
+        log.critical("no more writes are accepted, since it is not known what is durable: %s", error)
+        self._fatal(error)
+
+    # Deciding
+
+    def submit(self, command: Command, answered: Answered) -> None:
+        if type(command) is Append and not command.documents and self._catalogue.newest(command.path) is not None:
+            self._decide(command, answered)
+            return
+        task = asyncio.create_task(self._load_and_decide(command, answered))
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
+
+    async def _load_and_decide(self, command: Command, answered: Answered) -> None:
+        try:
+            await self._catalogue.load_for(command)
+            if isinstance(command, Create) and command.fork is not None:
+                command = await self._with_record(command)
+                await self._catalogue.load_for(command)
+        except HeadwaterError as error:
+            self._answer_when_certain(command, error, answered)
+        except Exception as error:
+            log.exception("loading for %s failed", type(command).__name__)
+            answered(_internal(error))
+        else:
+            self._decide(command, answered)
+
+    async def _with_record(self, command: Create) -> Create:
+        """A fork with a sub-offset looks into the source's record at its offset: fetch that record."""
+        fork, existing = command.fork, self._catalogue.at(command.path)
+        if fork is None or (existing is not None and not is_expired(existing, command.now_ms)):
+            return command
+        source = fork_source(self._catalogue, fork, command.now_ms)
+        anchor = fork_anchor(source, fork)
+        stream = self._catalogue.by_id(source.id)
+        if stream is None:
+            raise StreamNotFoundError("the source was deleted")
+        record = await self._fetch_record(stream, anchor, fork.sub_offset > 0)
+        return msgspec.structs.replace(command, fork=msgspec.structs.replace(fork, record=record))
+
+    def _decide(self, command: Command, answered: Answered) -> None:
+        if self._refusing is not None:
+            answered(self._refusing())
+            return
+        if self._store.full:
+            answered(_full(self._store.full))
+            return
+        stream = None
+        if not isinstance(command, WriteDocuments):
+            stream = self._catalogue.newest(command.path)
+            if stream is not None:
+                stream.used = True
+                self.renew_if_watched(stream, command.now_ms)
+            if isinstance(command, Create):
+                command = msgspec.structs.replace(command, stream_id=self._next_id)
+                self._next_id += 1
+        try:
+            size_bytes = len(command.body) if isinstance(command, Append | Create) else 0
+            self._committer.check_room(size_bytes)
+            decision = decide(self._catalogue, command)
+        except OverloadedError as error:
+            answered(error)
+            return
+        except HeadwaterError as error:
+            self._answer_when_certain(command, error, answered)
+            return
+        except Exception as error:
+            log.exception("deciding %s failed", type(command).__name__)
+            answered(_internal(error))
+            return
+        if decision.events:
+            changed = tuple([self._catalogue.apply(event) for event in decision.events])
+            self._committer.add(Entry(decision.events, changed, decision.reply, answered), size_bytes)
+            return
+        if stream is not None and not isinstance(command, Expire):
+            self.renew(stream, self._now_ms())
+        self._answer_when_certain(command, decision.reply, answered)
+
+    def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
+        if isinstance(command, WriteDocuments):
+            uncertain = True
+        else:
+            uncertain = self._catalogue.is_uncertain(command.path)
+            if isinstance(command, Create) and command.fork is not None:
+                uncertain = uncertain or self._catalogue.is_uncertain(command.fork.source)
+        if uncertain:
+            self._committer.add(Entry((), (), answer, answered))
+        else:
+            answered(answer)
+
+    # Renewing
+
+    def renew(self, stream: LoadedStream, now_ms: int) -> None:
+        """Renew a sliding time-to-live. Recorded in steps of a part of it: a crash can cost no more."""
+        ttl_s = stream.state.ttl_s
+        if ttl_s is None or stream.deleted is not None or self._refusing is not None:
+            return
+        event = Touched(stream.id, now_ms)
+        if now_ms - stream.touched_ms < ttl_s * 1000 // bounds.TTL_RENEWAL_PARTS or self._store.full:
+            evolve(stream.state, event)
+        elif self._catalogue.by_id(stream.id) is stream:
+            stream.touched_ms = now_ms
+            self._committer.add(Entry((event,), (self._catalogue.apply(event),), Reply(), None))
+
+    def renew_if_watched(self, stream: LoadedStream, now_ms: int) -> None:
+        """A stream with live readers does not expire, however long they wait."""
+        if stream.live is not None and not stream.live.empty:
+            self.renew(stream, now_ms)
+
+    # What became durable
+
+    def _publish(self, entries: list[Entry]) -> None:
+        updated: dict[LoadedStream, list[bytes]] = {}
+        self.written_ms = self._now_ms()
+        for entry in entries:
+            for event, changed in zip(entry.record, entry.changed, strict=True):
+                changed.pending -= 1
+                if isinstance(changed, LoadedDocument):
+                    changed.durable = _document(event, changed)
+                elif type(event) is Appended:
+                    changed.tail += len(event.data)
+                    changed.closed = changed.closed or event.close
+                    if changed.live is not None:
+                        updated.setdefault(changed, []).append(event.data)
+                else:
+                    self._publish_life(event, changed)
+        for entry in entries:
+            _answer(entry, entry.answer)
+        for stream, parts in updated.items():
+            self._tell(stream, b"".join(parts))
+
+    def _publish_life(self, event: Event, stream: LoadedStream) -> None:
+        if isinstance(event, Created):
+            stream.tail += len(event.data)
+            stream.closed = event.closed
+            self._catalogue.show(stream)
+        elif isinstance(event, SoftDeleted):
+            stream.deleted = StreamGoneError
+            self._end(stream)
+        elif isinstance(event, Deleted):
+            stream.deleted = StreamNotFoundError
+            self._catalogue.hide(stream)
+            self._end(stream)
+
+    def _end(self, stream: LoadedStream) -> None:
+        if stream.live is not None:
+            stream.live.end(Ended.DELETED)
+
+    def _tell(self, stream: LoadedStream, data: bytes) -> None:
+        if stream.live is None:
+            return
+        state, tail = stream.state, stream.tail
+        stream.live.publish(
+            Update(
+                state.id,
+                state.kind,
+                tail - len(data),
+                tail,
+                state.offset(tail),
+                data,
+                stream.closed,
+                self.written_ms,
+            )
+        )
+
+    # What did not become durable
+
+    def _fail(self, entries: list[Entry], error: BaseException) -> None:
+        entries = entries + self._committer.withdraw()
+        if isinstance(error, RefusedError):
+            self._refusing = lambda: _full(str(error))
+            task = asyncio.create_task(self._roll_back(entries, error))
+            self._loads.add(task)
+            task.add_done_callback(self._loads.discard)
+            return
+        # A write that failed leaves nobody knowing what is durable: nothing built on it may be written any more.
+        for entry in entries:
+            _answer(entry, _internal(error))
+        self.stop_for(error)
+
+    async def _roll_back(self, entries: list[Entry], refused: RefusedError) -> None:
+        """There was no room: return to what is durable, then answer everyone who built on more."""
+        changed = [one for entry in entries for one in entry.changed]
+        try:
+            await self._catalogue.roll_back(
+                {one for one in changed if isinstance(one, LoadedStream)},
+                {one for one in changed if isinstance(one, LoadedDocument)},
+            )
+        except Exception as error:  # noqa: BLE001 - then nobody knows what is durable
+            self.stop_for(error)
+        else:
+            if self._refusing is not _stopping:
+                self._refusing = None
+        for entry in entries:
+            _answer(entry, _full(str(refused)))
+
+
+def _answer(entry: Entry, answer: Answer) -> None:
+    """Answer one; whatever goes wrong with it does not concern the others."""
+    if entry.answered is not None:
+        try:
+            entry.answered(answer)
+        except Exception:
+            log.exception("an answer could not be given")
+
+
+def _document(event: Event, loaded: LoadedDocument) -> Document | None:
+    """The document after an event that is durable, while later ones are not."""
+    if not isinstance(event, DocumentWritten | DocumentDeleted):
+        raise TypeError(f"{type(event).__name__} does not concern a document")
+    return evolve_document(loaded.durable, event)
+
+
+def _stopping() -> HeadwaterError:
+    return StoppingError("the server accepts no more writes", retry_after_s=bounds.RETRY_AFTER_S)
+
+
+def _full(reason: str) -> HeadwaterError:
+    return StorageFullError(reason, retry_after_s=bounds.RETRY_AFTER_S)
+
+
+def _internal(error: BaseException) -> HeadwaterError:
+    return InternalError(f"{type(error).__name__} while writing; the server log has the cause")

@@ -1,0 +1,84 @@
+"""Commands and replies: what may be asked of the log, and what the requester learns."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from headwater.log.offsets import Offset
+from headwater.log.producers import ProducerTuple
+
+
+class WriteDocument(msgspec.Struct, frozen=True):
+    """Write a document, or delete it where there is no data.
+
+    With `expected`, only if its version is that one; 0 stands for a document that does not exist.
+    """
+
+    key: str
+    data: bytes | None
+    expected: int | None = None
+
+
+class ForkRequest(msgspec.Struct, frozen=True):
+    source: str
+    offset: Offset | None = None  # None: the source's tail
+    sub_offset: int = 0
+    record: bytes = b""  # the source's record at the offset, where a sub-offset looks into it
+
+
+class Create(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    now_ms: int
+    stream_id: int = 0  # the engine assigns it
+    content_type: str | None = None
+    ttl_s: int | None = None
+    expires_ms: int | None = None
+    closed: bool = False
+    body: bytes = b""
+    fork: ForkRequest | None = None
+    documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
+
+
+class Append(msgspec.Struct, frozen=True):
+    path: str
+    now_ms: int
+    body: bytes
+    content_type: str | None = None
+    producer: ProducerTuple | None = None
+    seq: str | None = None
+    close: bool = False
+    documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
+
+
+class Delete(msgspec.Struct, frozen=True):
+    path: str
+    now_ms: int
+    documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
+
+
+class Expire(msgspec.Struct, frozen=True):
+    """Delete the stream at a path if it has expired."""
+
+    path: str
+    now_ms: int
+
+
+class WriteDocuments(msgspec.Struct, frozen=True):
+    """Write several documents, all or none."""
+
+    documents: tuple[WriteDocument, ...]
+
+
+StreamCommand: TypeAlias = Create | Append | Delete | Expire
+Command: TypeAlias = StreamCommand | WriteDocuments
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    tail: Offset | None = None
+    content_type: str = ""
+    closed: bool = False
+    existed: bool = False  # of a create: the stream was there already, as asked for
+    duplicate: bool = False  # of an append: a retry of one that was accepted before
+    producer: ProducerTuple | None = None  # the highest accepted tuple of the requester

@@ -1,0 +1,343 @@
+"""`decide`: what a command does to the streams and documents it finds.
+
+`decide(view, command)` looks at the newest states through a view and returns the events to record and the reply to
+give, or raises the error to report. It changes nothing.
+
+What a command finds at a path:
+
+    no stream                                  absent
+    expired, no forks                          absent; the next create or sweep deletes it
+    deleted or expired while forks read it     gone
+    otherwise                                  live
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from headwater import limits
+from headwater.errors import (
+    ConfigurationError,
+    ContentTypeError,
+    DocumentConflictError,
+    EmptyBodyError,
+    InvalidForkError,
+    MissingContentTypeError,
+    PathBlockedError,
+    SequenceRegressionError,
+    SourceGoneError,
+    StreamClosedError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
+from headwater.log import json_framing, producers
+from headwater.log.commands import (
+    Append,
+    Command,
+    Create,
+    Delete,
+    ForkRequest,
+    Reply,
+    WriteDocument,
+    WriteDocuments,
+)
+from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of, same_type
+from headwater.log.events import (
+    Appended,
+    Created,
+    Deleted,
+    DocumentDeleted,
+    DocumentEvent,
+    DocumentWritten,
+    Event,
+    Fork,
+    ForkAdded,
+    ForkReleased,
+    Record,
+    SoftDeleted,
+)
+from headwater.log.offsets import BEGINNING, inherited, resolve
+from headwater.log.producers import ProducerTuple
+from headwater.log.state import Document, StreamState, evolve, evolve_document
+
+
+class View(Protocol):
+    """The newest states that a decision may look at."""
+
+    def at(self, path: str) -> StreamState | None: ...
+
+    def get(self, stream_id: int) -> StreamState: ...
+
+    def document(self, key: str) -> Document | None: ...
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    events: Record
+    reply: Reply
+
+
+_NOTHING: Record = ()
+
+
+def decide(view: View, command: Command) -> Decision:
+    if isinstance(command, WriteDocuments):
+        return Decision(_written(view, command.documents), Reply())
+    state = view.at(command.path)
+    if isinstance(command, Append):
+        decision = _append(live(state, command.now_ms), command)
+    elif isinstance(command, Create):
+        decision = _create(view, state, command)
+    elif isinstance(command, Delete):
+        decision = Decision(_removal(view, live(state, command.now_ms)), Reply())
+    elif state is None or state.soft_deleted or not is_expired(state, command.now_ms):
+        return Decision(_NOTHING, Reply())
+    else:
+        return Decision(_removal(view, state), Reply())
+    if command.documents and decision.events:
+        return Decision(decision.events + _written(view, command.documents), decision.reply)
+    return decision
+
+
+def _written(view: View, documents: tuple[WriteDocument, ...]) -> Record:
+    events: list[DocumentEvent] = []
+    newest: dict[str, Document | None] = {}
+    for asked in documents:
+        known = newest[asked.key] if asked.key in newest else view.document(asked.key)
+        version = 0 if known is None else known.version
+        if asked.expected not in (None, version):
+            raise DocumentConflictError(f"document {asked.key!r} has version {version}, expected {asked.expected}")
+        if asked.data is None and known is None:
+            continue
+        event = DocumentDeleted(asked.key) if asked.data is None else DocumentWritten(asked.key, asked.data)
+        newest[asked.key] = evolve_document(known, event)
+        events.append(event)
+    return tuple(events)
+
+
+def is_expired(state: StreamState, now_ms: int) -> bool:
+    deadline_ms = state.deadline_ms
+    return deadline_ms is not None and now_ms >= deadline_ms
+
+
+def live(state: StreamState | None, now_ms: int) -> StreamState:
+    """The state if the stream can be used; what a request finds otherwise is raised."""
+    if state is None:
+        raise StreamNotFoundError("no stream at this path")
+    if state.soft_deleted:
+        raise StreamGoneError("the stream was deleted; forks still read its data")
+    if is_expired(state, now_ms):
+        if state.forks:
+            raise StreamGoneError("the stream expired; forks still read its data")
+        raise StreamNotFoundError("the stream expired")
+    return state
+
+
+def _removal(view: View, state: StreamState) -> Record:
+    """Soft-delete what forks still read; otherwise delete, and whatever only this stream kept alive."""
+    if state.forks:
+        return (SoftDeleted(state.id),)
+    events: list[Event] = [Deleted(state.id)]
+    while state.fork is not None:
+        state = view.get(state.fork.source_id)
+        events.append(ForkReleased(state.id))
+        if state.forks > 1 or not state.soft_deleted:
+            break
+        events.append(Deleted(state.id))
+    return tuple(events)
+
+
+# Create
+
+
+def _create(view: View, existing: StreamState | None, command: Create) -> Decision:
+    swept = _NOTHING
+    if existing is not None:
+        expired = is_expired(existing, command.now_ms)
+        if existing.soft_deleted or (expired and existing.forks):
+            raise PathBlockedError("the path is free again when the last fork of the deleted stream is gone")
+        if not expired:
+            return Decision(_NOTHING, _matching(existing, command))
+        swept = _removal(view, existing)
+    if command.fork is not None:
+        created, events = _fork(view, command, command.fork)
+    else:
+        created = _fresh(command)
+        events = (created,)
+    state = evolve(None, created)
+    if state is None:
+        raise RuntimeError("a created stream has a state")
+    return Decision(swept + events, _create_reply(state, existed=False))
+
+
+def _create_reply(state: StreamState, *, existed: bool) -> Reply:
+    return Reply(
+        tail=state.offset(state.tail),
+        content_type=state.content_type,
+        closed=state.closed,
+        existed=existed,
+    )
+
+
+def _matching(existing: StreamState, command: Create) -> Reply:
+    """The reply to a create that finds the stream as it asks for it."""
+    for name, matches in (
+        ("content type", _content_type_matches(existing, command)),
+        ("time-to-live or expiry", _expiry_matches(existing, command)),
+        ("closure", existing.closed == command.closed),
+        ("fork", _fork_matches(existing.fork, command.fork)),
+    ):
+        if not matches:
+            raise ConfigurationError(f"a stream exists at this path with a different {name}")
+    return _create_reply(existing, existed=True)
+
+
+def _content_type_matches(existing: StreamState, command: Create) -> bool:
+    if command.content_type is None and existing.fork is not None and command.fork is not None:
+        return True
+    return same_type(command.content_type or DEFAULT_CONTENT_TYPE, existing.content_type)
+
+
+def _expiry_matches(existing: StreamState, command: Create) -> bool:
+    if command.ttl_s is None and command.expires_ms is None and existing.fork and existing.fork.inherits_expiry:
+        return True
+    return command.ttl_s == existing.ttl_s and command.expires_ms == existing.expires_ms
+
+
+def _fork_matches(existing: Fork | None, asked: ForkRequest | None) -> bool:
+    if existing is None or asked is None:
+        return existing is None and asked is None
+    return (
+        existing.source_path == asked.source
+        and existing.sub_offset == asked.sub_offset
+        and (asked.offset in (None, existing.offset) or (existing.offset.position == 0 and asked.offset == BEGINNING))
+    )
+
+
+def _fresh(command: Create) -> Created:
+    content_type = command.content_type or DEFAULT_CONTENT_TYPE
+    kind = kind_of(content_type)
+    return Created(
+        id=command.stream_id,
+        path=command.path,
+        content_type=content_type,
+        kind=kind,
+        at_ms=command.now_ms,
+        ttl_s=command.ttl_s,
+        expires_ms=command.expires_ms,
+        closed=command.closed,
+        data=_initial(kind, command.body),
+    )
+
+
+def _initial(kind: ContentKind, body: bytes) -> bytes:
+    if body and kind is ContentKind.JSON:
+        return json_framing.stored(body, may_be_empty=True)
+    return body
+
+
+def _fork(view: View, command: Create, request: ForkRequest) -> tuple[Created, Record]:
+    source = fork_source(view, request, command.now_ms)
+    if command.content_type is not None and not same_type(command.content_type, source.content_type):
+        raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
+    anchor = fork_anchor(source, request)
+    lineage = inherited(source.id, source.lineage, anchor + _sub_offset_bytes(source.kind, request))
+    if source.depth >= limits.FORK_DEPTH_MAX:
+        raise InvalidForkError(f"a chain of forks is at most {limits.FORK_DEPTH_MAX} long")
+    inherits_expiry = command.ttl_s is None and command.expires_ms is None
+    created = Created(
+        id=command.stream_id,
+        path=command.path,
+        content_type=command.content_type or source.content_type,
+        kind=source.kind,
+        at_ms=max(command.now_ms, source.appended_ms),  # times never run backwards within a stream
+        ttl_s=source.ttl_s if inherits_expiry else command.ttl_s,
+        expires_ms=source.expires_ms if inherits_expiry else command.expires_ms,
+        closed=command.closed,
+        fork=Fork(
+            source_id=source.id,
+            source_path=source.path,
+            offset=source.offset(anchor),
+            sub_offset=request.sub_offset,
+            inherits_expiry=inherits_expiry,
+            depth=source.depth + 1,
+        ),
+        lineage=lineage,
+        data=_initial(source.kind, command.body),
+    )
+    return created, (ForkAdded(source.id), created)
+
+
+def fork_source(view: View, request: ForkRequest, now_ms: int) -> StreamState:
+    try:
+        return live(view.at(request.source), now_ms)
+    except StreamGoneError:
+        raise SourceGoneError("the source was deleted and cannot be forked again") from None
+    except StreamNotFoundError:
+        raise StreamNotFoundError(f"no stream to fork at {request.source}") from None
+
+
+def fork_anchor(source: StreamState, request: ForkRequest) -> int:
+    """The position in the source that the requested offset names."""
+    return resolve(source.id, source.lineage, source.tail, request.offset)
+
+
+def _sub_offset_bytes(kind: ContentKind, request: ForkRequest) -> int:
+    """How many bytes past the anchor a fork takes along: messages of a JSON batch, bytes of any other."""
+    if request.sub_offset == 0:
+        return 0
+    if kind is ContentKind.JSON:
+        ends = json_framing.message_ends(request.record) if request.record else []
+    else:
+        ends = range(1, len(request.record) + 1)  # type: ignore[assignment]
+    if request.sub_offset > len(ends):
+        raise InvalidForkError(f"the record at the fork offset ends before sub-offset {request.sub_offset}")
+    return ends[request.sub_offset - 1]
+
+
+# Append and close
+
+
+def _append(state: StreamState, command: Append) -> Decision:
+    """The order of precedence: closed, content type, producer, sequence, body."""
+    producer = command.producer
+    if not command.body and not command.close:
+        raise EmptyBodyError("an append needs a body; only a close may come without one")
+    if state.closed:
+        return Decision(_NOTHING, _after_close(state, command))
+    if command.body:
+        _check_content_type(state, command.content_type)
+    if producer is not None:
+        known = state.producers.get(producer.id)
+        if producers.is_duplicate(known, producer) and known is not None:
+            highest = ProducerTuple(producer.id, known.epoch, known.seq)
+            return Decision(_NOTHING, Reply(state.offset(state.tail), duplicate=True, producer=highest))
+    if command.seq is not None and state.seq is not None and command.seq <= state.seq:
+        raise SequenceRegressionError(f"sequence {command.seq!r} does not come after {state.seq!r}")
+    data = command.body
+    if data and state.kind is ContentKind.JSON:
+        data = json_framing.stored(data)
+    at_ms = max(state.appended_ms, command.now_ms)
+    return Decision(
+        (Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close),),
+        Reply(state.offset(state.tail + len(data)), closed=command.close, producer=producer),
+    )
+
+
+def _check_content_type(state: StreamState, content_type: str | None) -> None:
+    if content_type is None:
+        raise MissingContentTypeError("a content type is required with a body")
+    if not same_type(content_type, state.content_type):
+        raise ContentTypeError(f"the stream is {state.content_type}, the body is {content_type}")
+
+
+def _after_close(state: StreamState, command: Append) -> Reply:
+    """A closed stream answers the request that closed it, and a close that adds nothing."""
+    tail = state.offset(state.tail)
+    producer = command.producer
+    if producer is not None and producer == state.closed_by:
+        return Reply(tail, closed=True, duplicate=True, producer=producer)
+    if producer is None and not command.body:
+        return Reply(tail, closed=True, duplicate=True)
+    raise StreamClosedError("no append is possible after the close", tail=tail)

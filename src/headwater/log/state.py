@@ -1,0 +1,153 @@
+"""States: everything that decides what a command does, and `evolve`, which changes them by one event.
+
+`evolve` owns the state it is given and may return the same object. Replaying every event from nothing gives the
+same states. The bytes of streams are in the store.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headwater.log.content import ContentKind
+from headwater.log.events import (
+    Appended,
+    Created,
+    DocumentEvent,
+    DocumentWritten,
+    Fork,
+    ForkAdded,
+    ForkReleased,
+    SoftDeleted,
+    StreamEvent,
+    Touched,
+)
+from headwater.log.offsets import Offset, Span, offset_at
+from headwater.log.producers import ProducerState, ProducerTuple
+
+
+class StreamState(msgspec.Struct, kw_only=True):
+    """A stream. `id` is its incarnation: a stream created again at the same path has another one."""
+
+    id: int
+    path: str
+    content_type: str
+    kind: ContentKind
+    created_ms: int
+    accessed_ms: int
+    tail: int
+    appended_ms: int = 0  # when the last record was appended
+    ttl_s: int | None = None
+    expires_ms: int | None = None
+    closed: bool = False
+    closed_by: ProducerTuple | None = None
+    seq: str | None = None
+    producers: dict[str, ProducerState] = {}
+    fork: Fork | None = None
+    lineage: tuple[Span, ...] = ()  # inherited bytes, oldest first
+    forks: int = 0  # streams that were forked from this one and still exist
+    soft_deleted: bool = False
+    version: int = 1  # events so far; a shared store can tell by it that someone else wrote meanwhile
+
+    @property
+    def start(self) -> int:
+        """Where the stream's own bytes begin; the bytes before are inherited."""
+        return self.lineage[-1].end if self.lineage else 0
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the stream expires if nothing renews it."""
+        if self.ttl_s is not None:
+            return self.accessed_ms + self.ttl_s * 1000
+        return self.expires_ms
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.fork is None else self.fork.depth
+
+    def offset(self, position: int) -> Offset:
+        return offset_at(self.id, self.lineage, position)
+
+    def copy(self) -> StreamState:
+        """A state that can evolve on its own."""
+        return msgspec.structs.replace(self, producers=dict(self.producers))
+
+
+class Document(msgspec.Struct, frozen=True, gc=False):
+    """A small named value. `version` counts the times it was written."""
+
+    key: str
+    data: bytes
+    version: int = 1
+
+
+def evolve(state: StreamState | None, event: StreamEvent) -> StreamState | None:
+    """The state after an event; None once the stream is deleted."""
+    if isinstance(event, Created):
+        return _created(event)
+    if state is None or state.id != event.id:
+        raise ValueError(f"{type(event).__name__} does not apply to {_name(state)}")
+    state.version += 1
+    if isinstance(event, Appended):
+        _append(state, event)
+    elif isinstance(event, Touched):
+        state.accessed_ms = max(state.accessed_ms, event.at_ms)
+    elif isinstance(event, ForkAdded):
+        state.forks += 1
+    elif isinstance(event, ForkReleased):
+        state.forks -= 1
+    elif isinstance(event, SoftDeleted):
+        state.soft_deleted = True
+    else:
+        return None
+    return state
+
+
+def evolve_document(document: Document | None, event: DocumentEvent) -> Document | None:
+    """The document after an event; None once it is deleted."""
+    if isinstance(event, DocumentWritten):
+        return Document(event.key, event.data, 1 if document is None else document.version + 1)
+    if document is None:
+        raise ValueError(f"a document was deleted that does not exist: {event.key!r}")
+    return None
+
+
+def _append(state: StreamState, event: Appended) -> None:
+    if event.position != state.tail:
+        raise ValueError(f"an append at {event.position} to a stream that ends at {state.tail}")
+    state.tail += len(event.data)
+    at_ms = event.at_ms
+    if at_ms > state.accessed_ms:
+        state.accessed_ms = at_ms
+    if at_ms > state.appended_ms:
+        state.appended_ms = at_ms
+    if event.seq is not None:
+        state.seq = event.seq
+    if event.producer is not None:
+        state.producers[event.producer.id] = ProducerState(event.producer.epoch, event.producer.seq, at_ms)
+    if event.close:
+        state.closed = True
+        state.closed_by = event.producer
+
+
+def _created(event: Created) -> StreamState:
+    state = StreamState(
+        id=event.id,
+        path=event.path,
+        content_type=event.content_type,
+        kind=event.kind,
+        created_ms=event.at_ms,
+        accessed_ms=event.at_ms,
+        appended_ms=event.at_ms,
+        tail=0,
+        ttl_s=event.ttl_s,
+        expires_ms=event.expires_ms,
+        closed=event.closed,
+        fork=event.fork,
+        lineage=event.lineage,
+    )
+    state.tail = state.start + len(event.data)
+    return state
+
+
+def _name(state: StreamState | None) -> str:
+    return "no stream" if state is None else f"stream {state.id} ({state.path})"

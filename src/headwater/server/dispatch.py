@@ -1,0 +1,55 @@
+"""From a request to its handler, and from whatever goes wrong to a problem."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from headwater.errors import HeadwaterError, InternalError, MethodNotAllowedError
+from headwater.server.http import PREFLIGHT_HEADERS, Request, Respond, Response
+from headwater.server.problems import problem
+from headwater.server.routes import Read, resolve
+from headwater.server.service import Service
+
+log = logging.getLogger("headwater.server")
+
+
+class Dispatcher:
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    def dispatch(self, request: Request, respond: Respond) -> asyncio.Task[None] | None:
+        """Answer a request through `respond`, at once or later; a task is returned where one must be cancelled."""
+        try:
+            routes, path = resolve(request.path)
+            route = routes.get(request.method)
+            if route is None:
+                if request.method == "OPTIONS":
+                    respond(Response(204, PREFLIGHT_HEADERS))
+                    return None
+                allowed = (*routes, "OPTIONS")
+                detail = f"{request.method[:16]} is not one of {', '.join(allowed)}"
+                raise MethodNotAllowedError(detail, allowed=allowed)
+            if route.write is not None:
+                route.write(self.service, request, path, respond)
+                return None
+        except Exception as error:  # noqa: BLE001 - the requester and the log get it
+            respond(_failed(request, error))
+            return None
+        if route.read is None:
+            raise RuntimeError(f"{route.template} has no handler")
+        return asyncio.create_task(self._run(route.read, request, path, respond))
+
+    async def _run(self, read: Read, request: Request, path: str, respond: Respond) -> None:
+        try:
+            response = await read(self.service, request, path)
+        except Exception as error:  # noqa: BLE001 - the requester and the log get it
+            response = _failed(request, error)
+        respond(response)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    if isinstance(error, HeadwaterError):
+        return problem(error)
+    log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return problem(InternalError("the server log has the cause"))

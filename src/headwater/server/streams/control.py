@@ -1,0 +1,107 @@
+"""The control APIs: the list of streams, split points and records of a range. All are extensions."""
+
+from __future__ import annotations
+
+from headwater import limits
+from headwater.engine.messages import FindRecords, FindSplits, StreamInfo
+from headwater.errors import InvalidQueryError
+from headwater.log.offsets import Offset
+from headwater.protocol.streams.headers import format_instant, parse_instant
+from headwater.protocol.streams.offsets import BEGINNING, NOW, parse_offset
+from headwater.protocol.streams.paths import parse_path, quote_path
+from headwater.protocol.streams.reads import parse_query
+from headwater.server.http import Request, Response
+from headwater.server.service import Service
+from headwater.server.streams.replies import json_response, offset_text
+
+
+async def list_streams(service: Service, request: Request, _: str) -> Response:
+    query = parse_query(request.query)
+    limit = _integer(query, "limit", limits.LIST_PAGE_DEFAULT, limits.LIST_PAGE_MAX)
+    page = await service.engine.page(query.get("prefix", ""), query.get("after", ""), limit)
+    return json_response({"streams": [_listed(stream) for stream in page.streams], "next_after": page.next_after})
+
+
+async def splits(service: Service, request: Request, _: str) -> Response:
+    query = parse_query(request.query)
+    if ("parts" in query) == ("bytes" in query):
+        raise InvalidQueryError("give parts, how many, or bytes, how large each may be")
+    offset, until = _range(query)
+    reply = await service.engine.splits(
+        FindSplits(
+            _stream(query),
+            offset,
+            until,
+            parts=_integer(query, "parts", 1, limits.SPLITS_MAX),
+            step_bytes=_integer(query, "bytes", 0, limits.PRODUCER_INTEGER_MAX),
+            limit=_integer(query, "limit", limits.SPLITS_MAX, limits.SPLITS_MAX),
+        )
+    )
+    return json_response(
+        {
+            "offset": offset_text(reply.stream, reply.start),
+            "until": offset_text(reply.stream, reply.end),
+            "bytes": max(0, reply.end - reply.start),
+            "splits": [offset_text(reply.stream, place) for place in reply.splits],
+        }
+    )
+
+
+async def records(service: Service, request: Request, _: str) -> Response:
+    query = parse_query(request.query)
+    at = query.get("at")
+    if at is not None and "offset" in query:
+        raise InvalidQueryError("give offset or at, not both")
+    offset, until = _range(query)
+    reply = await service.engine.records(
+        FindRecords(
+            _stream(query),
+            offset,
+            until,
+            at_ms=None if at is None else parse_instant("at", at, InvalidQueryError),
+            limit=_integer(query, "limit", limits.RECORDS_PAGE_DEFAULT, limits.RECORDS_PAGE_MAX),
+        )
+    )
+    found, begin = [], offset_text(reply.stream, reply.start)
+    for record in reply.records:
+        end = offset_text(reply.stream, record.position)
+        found.append({"offset": begin, "next_offset": end, "time": format_instant(record.at_ms)})
+        begin = end
+    last = reply.records[-1].position if reply.records else reply.start
+    return json_response(
+        {
+            "offset": offset_text(reply.stream, reply.start),
+            "next_offset": begin,
+            "up_to_date": last >= reply.end,
+            "records": found,
+        }
+    )
+
+
+def _stream(query: dict[str, str]) -> str:
+    return parse_path(quote_path(query.get("path", "")))
+
+
+def _range(query: dict[str, str]) -> tuple[Offset | None, Offset | None]:
+    return parse_offset(query.get("offset", BEGINNING)), parse_offset(query.get("until", NOW))
+
+
+def _integer(query: dict[str, str], name: str, default: int, most: int) -> int:
+    given = query.get(name)
+    if given is None:
+        return default
+    if not given.isascii() or not given.isdigit() or len(given) > len(str(most)) or not 1 <= int(given) <= most:
+        raise InvalidQueryError(f"{name} must be from 1 to {most}, got {given[:80]!r}")
+    return int(given)
+
+
+def _listed(stream: StreamInfo) -> dict[str, object]:
+    return {
+        "path": stream.path,
+        "content_type": stream.content_type,
+        "tail_offset": offset_text(stream, stream.tail),
+        "closed": stream.closed,
+        "created_at": format_instant(stream.created_ms),
+        "ttl_seconds": stream.ttl_s,
+        "expires_at": None if stream.deadline_ms is None else format_instant(stream.deadline_ms),
+    }

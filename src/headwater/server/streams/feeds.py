@@ -1,0 +1,157 @@
+"""A feed: one reader's server-sent events, from catching up to live, and back when the reader falls behind.
+
+A live reader gets frames that were encoded once for everyone. Nothing is buffered for one whose connection does not
+drain: it misses frames, and when it has drained it reads from the store until it has caught up again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from headwater.engine.messages import Ended, ReadMore, ReadReply, Update
+from headwater.errors import HeadwaterError
+from headwater.protocol.streams import sse
+from headwater.protocol.streams.cursors import interval_at
+from headwater.server.http import Frame, Sink
+from headwater.server.service import Service
+from headwater.server.streams.frames import UpdateFrames
+from headwater.server.streams.replies import offset_text
+
+log = logging.getLogger("headwater.server")
+
+_KEEP_ALIVE = Frame(sse.KEEP_ALIVE)
+_frames = UpdateFrames()
+
+
+class FeedSession:
+    __slots__ = (
+        "_catching_up",
+        "_closed",
+        "_cursor",
+        "_ended",
+        "_first",
+        "_opened_s",
+        "_position",
+        "_service",
+        "_sink",
+        "_spoke_s",
+        "_stream",
+        "_tail",
+        "_until",
+    )
+
+    def __init__(self, service: Service, first: ReadReply, cursor: int) -> None:
+        self._service = service
+        self._stream = first.stream
+        self._first: ReadReply | None = first
+        self._position = first.start
+        self._until = first.until
+        self._cursor = cursor
+        self._tail = first.stream.tail
+        self._closed = first.stream.closed
+        self._opened_s = self._spoke_s = 0.0
+        self._sink: Sink | None = None
+        self._catching_up: asyncio.Task[None] | None = None
+        self._ended = False
+
+    def open(self, sink: Sink, now_s: float) -> None:
+        """Write at once: what is there already, or that there is nothing yet."""
+        self._sink = sink
+        self._opened_s = self._spoke_s = now_s
+        first, self._first = self._first, None
+        try:
+            info = self._service.engine.follow(self._stream.id, self)
+        except HeadwaterError as error:
+            log.info("a feed ended: %s", error)
+            self.finish()
+            return
+        self._tail, self._closed = info.tail, info.closed
+        if first is not None:
+            self._advance(first)
+        if not self._ended and self._position < self._tail:
+            self._read_on()
+
+    # From the engine
+
+    def deliver(self, update: Update) -> None:
+        self._tail, self._closed = update.end, update.closed
+        if self._ended or self._catching_up is not None or self._sink is None:
+            return
+        if update.start != self._position or self._until is not None or self._sink.blocked:
+            self._read_on()
+            return
+        self._sink.write(_frames.get(update, max(self._cursor, interval_at(update.now_ms))))
+        self._position = update.end
+        if update.closed:
+            self.finish()
+
+    def ended(self, reason: Ended) -> None:
+        self.finish()
+
+    # From the connection
+
+    def drained(self) -> None:
+        behind = self._position < self._tail or self._closed
+        if behind and not self._ended and self._catching_up is None:
+            self._read_on()
+
+    def tick(self, now_s: float) -> None:
+        limits = self._service.limits
+        if now_s - self._opened_s >= limits.sse_lifetime_s:
+            self.finish()
+        elif now_s - self._spoke_s >= limits.sse_keep_alive_s and self._sink is not None and not self._sink.blocked:
+            self._spoke_s = now_s
+            self._sink.write(_KEEP_ALIVE)
+
+    def finish(self) -> None:
+        if not self._ended:
+            self.cancel()
+            if self._sink is not None:
+                self._sink.end()
+
+    def cancel(self) -> None:
+        self._ended = True
+        self._service.engine.unfollow(self._stream.id, self)
+        if self._catching_up is not None and self._catching_up is not asyncio.current_task():
+            self._catching_up.cancel()
+
+    # Catching up
+
+    def _read_on(self) -> None:
+        if self._sink is not None and not self._sink.blocked:
+            self._catching_up = asyncio.create_task(self._catch_up(self._sink))
+
+    async def _catch_up(self, sink: Sink) -> None:
+        engine, limits = self._service.engine, self._service.limits
+        try:
+            while not self._ended and not sink.blocked:
+                end = self._tail if self._until is None else self._until
+                if self._position >= end and not self._closed:
+                    break
+                asked = ReadMore(self._stream.id, self._position, self._until, limits.sse_chunk_bytes)
+                reply = await engine.read_more(asked)
+                if not self._ended:
+                    self._advance(reply)
+        except HeadwaterError as error:
+            log.info("a feed ended: %s", error)
+            self.finish()
+        except Exception:
+            log.exception("a feed failed")
+            self.finish()
+        finally:
+            self._catching_up = None
+
+    def _advance(self, reply: ReadReply) -> None:
+        """Send what was read, and whether it reaches the tail."""
+        self._position = reply.next
+        at_tail = reply.next == self._tail
+        closed = at_tail and self._closed
+        cursor = max(self._cursor, interval_at(self._service.now_ms))
+        next_offset = offset_text(reply.stream, reply.next)
+        control = sse.control_frame(next_offset, cursor=cursor, up_to_date=at_tail, closed=closed)
+        if self._sink is not None:
+            body = sse.data_frame(reply.stream.kind, reply.data) + control if reply.data else control
+            self._sink.write(Frame(body))
+        if closed or (self._until is not None and self._position >= self._until):
+            self.finish()

@@ -1,0 +1,100 @@
+"""Read a stream: at once, by long-poll or as server-sent events; and HEAD."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headwater import limits as bounds
+from headwater.engine.messages import Read, ReadReply
+from headwater.log.content import ContentKind
+from headwater.protocol.streams import headers
+from headwater.protocol.streams.cursors import next_cursor
+from headwater.protocol.streams.etags import encoded, etag, matched
+from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
+from headwater.server import compression
+from headwater.server.http import Buffer, Request, Response
+from headwater.server.service import Service
+from headwater.server.streams.feeds import FeedSession
+from headwater.server.streams.replies import CLOSED, NO_STORE, UP_TO_DATE, offset_text
+
+
+async def head(service: Service, request: Request, path: str) -> Response:
+    stream = await service.engine.info(path)
+    found = [
+        ("content-type", stream.content_type),
+        (headers.NEXT_OFFSET, offset_text(stream, stream.tail)),
+        ("etag", etag(stream.id, 0, stream.tail, closed=stream.closed)),
+        NO_STORE,
+    ]
+    if stream.ttl_s is not None:
+        found.append((headers.TTL, str(stream.ttl_s)))
+    if stream.expires_ms is not None:
+        found.append((headers.EXPIRES_AT, headers.format_instant(stream.expires_ms)))
+    if stream.closed:
+        found.append(CLOSED)
+    return Response(200, tuple(found))
+
+
+async def read(service: Service, request: Request, path: str) -> Response:
+    query = parse_read(request.query)
+    limits = service.limits
+    if query.live is Live.SSE:
+        reply = await service.engine.read(Read(path, query.offset, query.until, limits.sse_chunk_bytes))
+        return _feed(service, query, reply)
+    wait_s = limits.long_poll_s if query.live is Live.LONG_POLL else 0.0
+    reply = await service.engine.read(Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s))
+    return await _piece(service, request, query, reply)
+
+
+def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
+    cursor = next_cursor(query.cursor, service.now_ms, service.entropy())
+    found = [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
+    if reply.stream.kind is ContentKind.BINARY:
+        found.append((headers.SSE_DATA_ENCODING, "base64"))
+    return Response(200, tuple(found), feed=FeedSession(service, reply, cursor))
+
+
+async def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadReply) -> Response:
+    """One bounded piece of a stream, with all that the reader must know to go on."""
+    stream, data = reply.stream, reply.data
+    closed = stream.closed and reply.at_tail
+    found = [(headers.NEXT_OFFSET, offset_text(stream, reply.next))]
+    if reply.at_tail:
+        found.append(UP_TO_DATE)
+    if closed:
+        found.append(CLOSED)
+    live = query.live is Live.LONG_POLL
+    if live:
+        cursor = next_cursor(query.cursor, service.now_ms, service.entropy())
+        found.append((headers.CURSOR, str(cursor)))
+    if live and not data:
+        return Response(204, (*found, NO_STORE))
+    at_now = query.offset is None
+    if at_now and not data:
+        found += [("content-type", stream.content_type), NO_STORE]
+        return Response(200, tuple(found), wrap(stream.kind, data))
+    tag = etag(stream.id, reply.start, reply.next, closed=closed)
+    caching = "no-store" if at_now else cache_control(stream.deadline_ms, service.now_ms, empty=not data)
+    found += [("cache-control", caching), ("vary", "accept-encoding")]
+    if_none_match = request.headers.get("if-none-match")
+    known = None if if_none_match is None or live else matched(if_none_match, tag)
+    if known is not None:
+        return Response(304, (*found, ("etag", known)))
+    found.append(("content-type", stream.content_type))
+    return await _encoded(service, request, found, tag, wrap(stream.kind, data))
+
+
+async def _encoded(
+    service: Service, request: Request, found: list[tuple[str, str]], tag: str, body: tuple[Buffer, ...]
+) -> Response:
+    accepted = request.headers.get("accept-encoding")
+    encoding = compression.choose_encoding(accepted) if accepted else None
+    size_bytes = sum(map(len, body))
+    if encoding is None or size_bytes < bounds.COMPRESS_BYTES_MIN:
+        return Response(200, (*found, ("etag", tag)), body)
+    if size_bytes <= service.limits.compress_inline_bytes:
+        data = compression.encode(body, encoding)
+    else:
+        data = await asyncio.get_running_loop().run_in_executor(None, compression.encode, body, encoding)
+    found += [("etag", encoded(tag, encoding)), ("content-encoding", encoding)]
+    return Response(200, tuple(found), (data,))

@@ -1,0 +1,22 @@
+"""Header fields that several handlers of this wire send."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headwater.engine.messages import StreamInfo
+from headwater.protocol.streams import headers
+from headwater.protocol.streams.offsets import format_offset
+from headwater.server.http import Response
+
+CLOSED = (headers.CLOSED, "true")
+UP_TO_DATE = (headers.UP_TO_DATE, "true")
+NO_STORE = ("cache-control", "no-store")
+
+
+def offset_text(stream: StreamInfo, position: int) -> str:
+    return format_offset(stream.offset(position))
+
+
+def json_response(found: object) -> Response:
+    return Response(200, (("content-type", "application/json"), NO_STORE), (msgspec.json.encode(found),))

@@ -1,0 +1,1 @@
+"""The embedded store: one process, one directory. See DESIGN.md."""

@@ -1,0 +1,96 @@
+"""The disk, as little of it as the journal needs: so that a simulated one can stand in for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class File(Protocol):
+    name: str
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write all of the data at a position, or raise OSError having written some of it or none."""
+
+    def sync(self) -> None:
+        """Make what was written durable. If this raises, nothing is known about any of it."""
+
+    def read(self) -> bytes: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def names(self) -> list[str]: ...
+
+    def open(self, name: str) -> File:
+        """Open a file, made empty if it is not there."""
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+    def sync_names(self) -> None:
+        """Make renames, removals and new files durable."""
+
+
+def create_private(path: Path) -> None:
+    """Make an empty file that only its owner can read, where there is none."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+class RealFile:
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.name = str(path)
+        self.descriptor = descriptor
+
+    def write(self, position: int, data: bytes) -> None:
+        written = os.pwrite(self.descriptor, data, position)
+        while written < len(data):
+            more = os.pwrite(self.descriptor, memoryview(data)[written:], position + written)
+            if more == 0:
+                raise OSError(errno.EIO, "the disk took no more bytes", self.name)
+            written += more
+
+    def sync(self) -> None:
+        os.fdatasync(self.descriptor)
+
+    def read(self) -> bytes:
+        return Path(self.name).read_bytes()
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class RealDisk:
+    """Files directly below one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self._directory))
+
+    def open(self, name: str) -> RealFile:
+        path = self._directory / name
+        return RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self._directory / old, self._directory / new)
+
+    def remove(self, name: str) -> None:
+        os.remove(self._directory / name)
+
+    def sync_names(self) -> None:
+        descriptor = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

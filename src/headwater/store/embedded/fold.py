@@ -1,0 +1,68 @@
+"""The fold: a sealed segment of the journal becomes part of the index, in one transaction.
+
+It is a function of the index and the segment alone, by the same `evolve` that served the requests; if it is cut
+off anywhere, it runs again with the same result.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from headwater.log.events import Appended, Created, Deleted
+from headwater.store.embedded.index import IndexReader, Meta
+from headwater.store.embedded.index_writer import IndexWriter
+from headwater.store.embedded.journal import Segment
+from headwater.store.embedded.replay import Replay, Replayed
+
+
+class _Growth:
+    """What a segment adds to one stream."""
+
+    __slots__ = ("ends", "parts", "size", "start", "times")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.parts: list[bytes] = []
+        self.ends = array("I")
+        self.times = array("Q")
+        self.size = 0
+
+    def add(self, data: bytes, at_ms: int) -> None:
+        self.parts.append(data)
+        self.size += len(data)
+        self.ends.append(self.size)
+        self.times.append(at_ms)
+
+
+def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> None:
+    """Fold one segment, unless that was done before."""
+    meta = reader.meta()
+    if segment.number <= meta.folded_segment:
+        return
+    writer.begin()
+    try:
+        replay = Replay(writer, meta.folded_sequence, meta.next_id)
+        growth: dict[int, _Growth] = {}
+        for replayed in replay.run([segment]):
+            _grow(growth, replayed)
+        # Deletions first: a path may have been used again.
+        writer.delete([stream_id for stream_id, state in replay.states.items() if state is None])
+        writer.put_states([state for state in replay.states.values() if state is not None])
+        writer.put_documents(replay.documents)
+        for stream_id, grown in growth.items():
+            writer.put_bytes(stream_id, grown.start, grown.ends, grown.times, b"".join(grown.parts))
+        writer.commit(Meta(segment.number, replay.sequence, replay.next_id))
+    except BaseException:
+        writer.rollback()
+        raise
+
+
+def _grow(growth: dict[int, _Growth], replayed: Replayed) -> None:
+    event, state = replayed.event, replayed.state
+    if isinstance(event, Deleted):
+        growth.pop(event.id, None)
+    elif isinstance(event, Created | Appended) and event.data and state is not None:
+        grown = growth.get(event.id)
+        if grown is None:
+            grown = growth[event.id] = _Growth(state.tail - len(event.data))
+        grown.add(event.data, state.appended_ms)

@@ -1,0 +1,82 @@
+"""The fold worker: the only writer of the index, started by `folder.SubprocessFolder`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+from headwater import limits
+from headwater.store.embedded import index, locking
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.fold import fold
+from headwater.store.embedded.index_writer import IndexWriter
+from headwater.store.embedded.journal import read_file, read_segment, segment_name
+from headwater.store.embedded.layout import INDEX_NAME, JOURNAL_DIR
+
+_PR_SET_PDEATHSIG = 1
+
+
+class FoldWorker:
+    def __init__(self, disk: RealDisk, connection: sqlite3.Connection) -> None:
+        self._disk = disk
+        self._reader = index.IndexReader(connection)
+        self._writer = IndexWriter(connection)
+
+    def handle(self, line: str) -> dict[str, Any]:
+        work = json.loads(line)
+        try:
+            if "fold" in work:
+                self._fold(work["fold"])
+                return {"more": False}
+            return {"more": self._reclaim(work["reclaim"])}
+        except sqlite3.OperationalError as error:
+            self._writer.rollback()
+            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            return {"error": str(error), "full": full}
+        except Exception as error:  # noqa: BLE001 - the server decides what it means
+            return {"error": f"{type(error).__name__}: {error}", "full": False}
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _fold(self, number: int) -> None:
+        name, data = read_file(self._disk, segment_name(number))
+        segment = read_segment(name, data, number, last=False)
+        if segment is not None:
+            fold(self._reader, self._writer, segment)
+        self._writer.checkpoint()
+
+    def _reclaim(self, chunks_max: int) -> bool:
+        more = self._writer.reclaim(chunks_max)
+        self._writer.shrink(limits.RECLAIM_PAGES)
+        self._writer.checkpoint()
+        return more
+
+
+def open_worker(directory: Path) -> FoldWorker:
+    return FoldWorker(RealDisk(directory / JOURNAL_DIR), index.connect(directory / INDEX_NAME, write=True))
+
+
+def main(directory: Path) -> None:
+    # The server's signals reach its whole group; only the server decides when to stop, by ending our input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":  # be killed with the server instead of noticing later
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(limits.FOLD_NICE)  # it can wait; requests cannot
+    lock = locking.acquire(directory / locking.FOLD, wait_s=limits.LOCK_WAIT_S)
+    worker = open_worker(directory)
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(worker.handle(line)) + "\n")
+        sys.stdout.flush()
+    lock.release()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,88 @@
+"""The fold in a process of its own: it is the one heavy task of the server, and there it delays no request.
+
+The server writes a line for each piece of work and gets a line back. The worker (`fold_worker.py`) ends when its
+input does, so it never outlives the server, and it holds a lock, so a new server waits for it to be gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class IndexFullError(Exception):
+    """The fold found no room on the disk; it can be tried again."""
+
+
+class FoldInterruptedError(Exception):
+    """The fold worker was ended from outside. A fold can always run again."""
+
+
+class Folder(Protocol):
+    async def fold(self, number: int) -> None:
+        """Fold a segment into the index."""
+
+    async def reclaim(self, chunks_max: int) -> bool:
+        """Reclaim some of what deleted streams left; whether there may be more."""
+
+    async def close(self) -> None: ...
+
+
+class SubprocessFolder:
+    """Starts the worker when it is first needed and asks one thing at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def worker_pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def fold(self, number: int) -> None:
+        await self._ask({"fold": number})
+
+    async def reclaim(self, chunks_max: int) -> bool:
+        return bool((await self._ask({"reclaim": chunks_max}))["more"])
+
+    async def _ask(self, work: dict[str, int]) -> dict[str, Any]:
+        async with self._turn:
+            process = await self._started()
+            if process.stdin is None or process.stdout is None:
+                raise RuntimeError("the fold worker has no pipes")
+            line = b""
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write(json.dumps(work).encode() + b"\n")
+                await process.stdin.drain()
+                line = await process.stdout.readline()
+            if not line:
+                self._process = None  # the next to ask starts another
+                raise FoldInterruptedError(f"its process ended with code {await process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise IndexFullError(answer["error"]) if answer["full"] else RuntimeError(answer["error"])
+        return answer
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # nothing is imported from the directory the server was started in
+                "-m",
+                "headwater.store.embedded.fold_worker",
+                str(self._directory),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        return self._process
+
+    async def close(self) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            await process.wait()

@@ -1,0 +1,282 @@
+"""The index: folded streams and documents in SQLite.
+
+    meta        the format, how far the journal is folded, the next stream id
+    streams     one row a stream: where it is found, when it may expire, its state
+    producers   apart from the state, so that a fold writes only those that moved
+    chunks      the bytes of streams (`chunks.py`)
+    untimed     the latest time that records folded by format 1 can have
+    documents   small named values
+    garbage     ids of deleted streams whose chunks are still to be reclaimed
+
+One process writes (the fold), the server reads. A fold is one transaction, so every reader sees the streams as
+they were at the end of some segment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from headwater import limits
+from headwater.log.producers import ProducerState
+from headwater.log.state import Document, StreamState
+from headwater.store.contract import DamagedDataError
+from headwater.store.embedded.chunks import COLUMNS, Chunk, ChunkRow, checksum_of, decode_chunk, outline
+from headwater.store.embedded.disk import create_private
+from headwater.store.embedded.journal import UnknownFormatError
+from headwater.store.pieces import Piece, RecordEnd, boundary_in, list_runs, position_at, read_runs
+
+FORMAT = 2
+
+TABLES_OF_FORMAT_2 = """
+CREATE TABLE untimed (stream_id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL);
+CREATE TABLE documents (
+    key TEXT PRIMARY KEY, version INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+_SCHEMA = f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE streams (
+    id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, deadline_ms INTEGER, state BLOB NOT NULL
+);
+CREATE INDEX streams_deadline ON streams (deadline_ms) WHERE deadline_ms IS NOT NULL;
+CREATE TABLE producers (
+    stream_id INTEGER NOT NULL, producer TEXT NOT NULL, epoch INTEGER NOT NULL, seq INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (stream_id, producer)
+) WITHOUT ROWID;
+CREATE TABLE chunks (
+    id INTEGER PRIMARY KEY, stream_id INTEGER NOT NULL, start INTEGER NOT NULL, size INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, at_ms INTEGER, ends BLOB NOT NULL, times BLOB, data BLOB NOT NULL
+);
+CREATE UNIQUE INDEX chunks_position ON chunks (stream_id, start);
+CREATE TABLE garbage (stream_id INTEGER PRIMARY KEY);
+{TABLES_OF_FORMAT_2}
+"""
+
+T = TypeVar("T")
+
+_states = msgspec.msgpack.Decoder(StreamState)
+
+
+class Meta(NamedTuple):
+    folded_segment: int
+    folded_sequence: int
+    next_id: int
+
+
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """A connection for one thread: the fold's writes, anyone's reads."""
+    uri = f"{path.absolute().as_uri()}?mode={'rw' if write else 'ro'}"
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=limits.INDEX_LOCK_WAIT_S
+    )
+    connection.execute(f"PRAGMA mmap_size = {limits.INDEX_MMAP_BYTES:d}")
+    if write:
+        connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def create(path: Path) -> None:
+    """Make an empty index where there is none."""
+    create_private(path)
+    connection = connect(path, write=True)
+    try:
+        # The page size and vacuum mode can be chosen only before the first table.
+        connection.execute("PRAGMA page_size = 4096")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        install(connection)
+    finally:
+        connection.close()
+
+
+def install(connection: sqlite3.Connection) -> None:
+    """The tables of an empty index."""
+    connection.executescript(f"BEGIN; {_SCHEMA}")
+    connection.execute("INSERT INTO meta VALUES ('format', ?)", (FORMAT,))
+    connection.execute("COMMIT")
+
+
+def format_of(connection: sqlite3.Connection) -> int:
+    [found] = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() or [0]
+    return int(found)
+
+
+def check_format(connection: sqlite3.Connection) -> None:
+    found = format_of(connection)
+    if found != FORMAT:
+        raise UnknownFormatError(f"the index has format {found}; this version knows {FORMAT}")
+
+
+class IndexReader:
+    """Reads over one connection, used by one thread at a time."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Several reads of one state of the index, whatever the fold commits meanwhile."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
+
+    def meta(self) -> Meta:
+        found = dict(self._connection.execute("SELECT key, value FROM meta").fetchall())
+        return Meta(found.get("folded_segment", 0), found.get("folded_sequence", 0), found.get("next_id", 1))
+
+    # States
+
+    def by_path(self, path: str) -> StreamState | None:
+        return self._state("SELECT state FROM streams WHERE path = ?", path)
+
+    def by_id(self, stream_id: int) -> StreamState | None:
+        return self._state("SELECT state FROM streams WHERE id = ?", stream_id)
+
+    def _state(self, query: str, key: str | int) -> StreamState | None:
+        row = self._connection.execute(query, (key,)).fetchone()
+        if row is None:
+            return None
+        state = _states.decode(row[0])
+        rows = self._connection.execute(
+            "SELECT producer, epoch, seq, at_ms FROM producers WHERE stream_id = ?", (state.id,)
+        )
+        state.producers = {producer: ProducerState(*known) for producer, *known in rows}
+        return state
+
+    def states(self) -> Iterator[StreamState]:
+        """Every state in the order of ids, without its producers."""
+        for (state,) in self._connection.execute("SELECT state FROM streams ORDER BY id"):
+            yield _states.decode(state)
+
+    def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
+        """States in path order, without their producers."""
+        rows = self._connection.execute(
+            "SELECT state FROM streams WHERE path >= ? AND path > ? AND (? IS NULL OR path < ?) ORDER BY path LIMIT ?",
+            (prefix, after, *[_past(prefix)] * 2, limit),
+        )
+        return [_states.decode(state) for (state,) in rows]
+
+    def due(self, now_ms: int, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+        """Deadlines that have passed and their streams' ids, in order, from behind `after` on."""
+        rows = self._connection.execute(
+            "SELECT deadline_ms, id FROM streams WHERE deadline_ms <= ? AND (deadline_ms, id) > (?, ?) "
+            "ORDER BY deadline_ms, id LIMIT ?",
+            (now_ms, *after, limit),
+        )
+        return rows.fetchall()
+
+    # Bytes
+
+    def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
+        piece = read_runs(self._chunks(stream_id, start, end), start, end, bytes_max)
+        if not piece.ranges:
+            raise LookupError(f"stream {stream_id} has no bytes at {start}")
+        return piece
+
+    def records(self, stream_id: int, start: int, end: int, limit: int) -> list[RecordEnd]:
+        return list_runs(self._outlines(stream_id, start, end), start, end, limit)
+
+    def boundary(self, stream_id: int, position: int) -> int:
+        return boundary_in(self._outline(stream_id, position), position)
+
+    def position_at(self, stream_id: int, at_ms: int) -> int | None:
+        """A binary search over the chunks: the first that ends at or after the moment."""
+        row = self._connection.execute(
+            "SELECT min(start), max(start) FROM chunks WHERE stream_id = ?", (stream_id,)
+        ).fetchone()
+        if row[0] is None:
+            return None
+        low, high = row
+        while low < high:
+            middle = self._outline(stream_id, (low + high) // 2)
+            if middle.time(len(middle.ends) - 1) < at_ms:
+                low = middle.start + middle.ends[-1]
+            else:
+                high = middle.start
+        return position_at(self._outline(stream_id, low), at_ms)
+
+    def _outline(self, stream_id: int, position: int) -> Chunk:
+        """The chunk that holds a position, without its data."""
+        for chunk in self._outlines(stream_id, position, position + 1):
+            return chunk
+        raise LookupError(f"stream {stream_id} has no bytes at {position}")
+
+    def _chunks(self, stream_id: int, start: int, end: int) -> Iterator[Chunk]:
+        return self._rows(stream_id, start, end, COLUMNS, decode_chunk)
+
+    def _outlines(self, stream_id: int, start: int, end: int) -> Iterator[Chunk]:
+        return self._rows(stream_id, start, end, COLUMNS.replace("data", "x''"), outline)
+
+    def _rows(
+        self, stream_id: int, start: int, end: int, columns: str, decode: Callable[[ChunkRow, int], Chunk]
+    ) -> Iterator[Chunk]:
+        """The chunk that holds `start` and those after it, read one at a time."""
+        rows = self._connection.execute(
+            f"SELECT {columns} FROM chunks WHERE stream_id = ?1 AND start < ?3 AND start >= "  # noqa: S608
+            "(SELECT max(start) FROM chunks WHERE stream_id = ?1 AND start <= ?2) "
+            "AND EXISTS (SELECT 1 FROM streams WHERE id = ?1) ORDER BY start",
+            (stream_id, start, end),
+        )
+        try:
+            for row in rows:
+                found = ChunkRow(*row)
+                yield decode(found, self.untimed_ms(stream_id) if found.at_ms is None else 0)
+        finally:
+            rows.close()
+
+    def untimed_ms(self, stream_id: int) -> int:
+        return untimed_ms(self._connection, stream_id)
+
+    # Documents
+
+    def document(self, key: str) -> Document | None:
+        row = self._connection.execute(
+            "SELECT key, data, version, checksum FROM documents WHERE key = ?", (key,)
+        ).fetchone()
+        return None if row is None else decode_document(*row)
+
+    def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
+        """Documents in key order."""
+        rows = self._connection.execute(
+            "SELECT key, data, version, checksum FROM documents "
+            "WHERE key >= ? AND key > ? AND (? IS NULL OR key < ?) ORDER BY key LIMIT ?",
+            (prefix, after, *[_past(prefix)] * 2, limit),
+        )
+        return [decode_document(*row) for row in rows]
+
+
+def untimed_ms(connection: sqlite3.Connection, stream_id: int) -> int:
+    """The time of records that were folded by format 1."""
+    row = connection.execute("SELECT at_ms FROM untimed WHERE stream_id = ?", (stream_id,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def decode_document(key: str, data: bytes, version: int, checksum: int) -> Document:
+    document = Document(key, data, version)
+    if document_checksum(document) != checksum:
+        raise DamagedDataError(f"the document {key!r} is damaged")
+    return document
+
+
+def document_checksum(document: Document) -> int:
+    return checksum_of(document.key.encode(), document.version.to_bytes(8, "little"), document.data)
+
+
+def _past(prefix: str) -> str | None:
+    """The least text that sorts after everything with a prefix; None where there is no such bound."""
+    for position in range(len(prefix) - 1, -1, -1):
+        if (following := ord(prefix[position]) + 1) < 0x110000:
+            following = 0xE000 if 0xD800 <= following < 0xE000 else following
+            return prefix[:position] + chr(following)
+    return None

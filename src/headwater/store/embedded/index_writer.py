@@ -1,0 +1,124 @@
+"""Writing the index: what a fold adds, within its one transaction, and what is reclaimed after deletions."""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from headwater import limits
+from headwater.log.state import Document, StreamState
+from headwater.store.embedded.chunks import COLUMNS, ChunkRow, cut, decode_chunk
+from headwater.store.embedded.index import Meta, decode_document, document_checksum, untimed_ms
+
+_states = msgspec.msgpack.Decoder(StreamState)
+
+
+class IndexWriter:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def begin(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self, meta: Meta) -> None:
+        self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta._asdict().items()))
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    # The states that a fold starts from
+
+    def by_id(self, stream_id: int) -> StreamState | None:
+        """A state without its producers: those that a fold moves are the only ones it writes."""
+        row = self._connection.execute("SELECT state FROM streams WHERE id = ?", (stream_id,)).fetchone()
+        return None if row is None else _states.decode(row[0])
+
+    def document(self, key: str) -> Document | None:
+        row = self._connection.execute(
+            "SELECT key, data, version, checksum FROM documents WHERE key = ?", (key,)
+        ).fetchone()
+        return None if row is None else decode_document(*row)
+
+    # What a fold writes
+
+    def put_states(self, states: Iterable[StreamState]) -> None:
+        streams, producers = [], []
+        for state in states:
+            producers += [(state.id, name, *known) for name, known in state.producers.items()]
+            state.producers = {}
+            deadline_ms = None if state.soft_deleted else state.deadline_ms
+            streams.append((state.id, state.path, deadline_ms, msgspec.msgpack.encode(state)))
+        self._connection.executemany("INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)", streams)
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO producers (stream_id, producer, epoch, seq, at_ms) VALUES (?, ?, ?, ?, ?)",
+            producers,
+        )
+
+    def put_documents(self, documents: Mapping[str, Document | None]) -> None:
+        written = [found for found in documents.values() if found is not None]
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO documents (key, version, checksum, data) VALUES (?, ?, ?, ?)",
+            [(found.key, found.version, document_checksum(found), found.data) for found in written],
+        )
+        deleted = [(key,) for key, found in documents.items() if found is None]
+        self._connection.executemany("DELETE FROM documents WHERE key = ?", deleted)
+
+    def delete(self, stream_ids: Iterable[int]) -> None:
+        rows = [(stream_id,) for stream_id in stream_ids]
+        self._connection.executemany("DELETE FROM streams WHERE id = ?", rows)
+        self._connection.executemany("INSERT OR IGNORE INTO garbage VALUES (?)", rows)
+
+    def put_bytes(self, stream_id: int, start: int, ends: array[int], times: array[int], data: bytes) -> None:
+        """Add records to the end of a stream. Small chunks are merged in powers of two: a stream that grows slowly
+        is rewritten a logarithmic number of times and is never in many pieces."""
+        while len(data) < limits.SMALL_CHUNK_BYTES:
+            last = self._connection.execute(
+                "SELECT id, size FROM chunks WHERE stream_id = ? ORDER BY start DESC LIMIT 1", (stream_id,)
+            ).fetchone()
+            if last is None or last[1] > len(data) or last[1] + len(data) > limits.CHUNK_BYTES:
+                break
+            row = self._connection.execute(
+                f"SELECT {COLUMNS} FROM chunks WHERE id = ?",  # noqa: S608
+                (last[0],),
+            ).fetchone()
+            before = decode_chunk(ChunkRow(*row), untimed_ms(self._connection, stream_id))
+            merged_ends, merged_times = before.ends[:], array("Q", map(before.time, range(len(before.ends))))
+            merged_ends.extend([len(before.data) + end for end in ends])
+            merged_times.extend(times)
+            start, ends, times, data = before.start, merged_ends, merged_times, before.data + data
+            self._connection.execute("DELETE FROM chunks WHERE id = ?", (last[0],))
+        self._connection.executemany(
+            f"INSERT INTO chunks ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            cut(stream_id, start, ends, times, data),
+        )
+
+    # What deleted streams left behind
+
+    def reclaim(self, chunks_max: int) -> bool:
+        """Delete some of it; whether there is more."""
+        row = self._connection.execute("SELECT stream_id FROM garbage LIMIT 1").fetchone()
+        if row is None:
+            return False
+        self._connection.execute("BEGIN IMMEDIATE")
+        removed = self._connection.execute(
+            "DELETE FROM chunks WHERE id IN (SELECT id FROM chunks WHERE stream_id = ? LIMIT ?)", (row[0], chunks_max)
+        ).rowcount
+        if removed < chunks_max:
+            for table in ("producers", "untimed", "garbage"):
+                self._connection.execute(f"DELETE FROM {table} WHERE stream_id = ?", row)  # noqa: S608
+        self._connection.execute("COMMIT")
+        return True
+
+    def shrink(self, pages_max: int) -> None:
+        """Return free pages to the file system."""
+        # As a script: it frees one page a step, and `execute` takes a single step of what returns no columns.
+        self._connection.executescript(f"PRAGMA incremental_vacuum({pages_max:d})")
+
+    def checkpoint(self) -> None:
+        """Move committed pages from the write-ahead log into the database, as far as no reader is in the way."""
+        self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

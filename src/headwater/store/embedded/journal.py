@@ -1,0 +1,233 @@
+"""The journal: segments of checksummed batches, each batch durable before the next one is written.
+
+    segment   header, batches, a seal
+    header    magic, format, segment number, salt, checksum            28 bytes
+    batch     magic, sequence, flags, length, checksum, records        24 bytes and the records
+
+Sequences count up by one through all segments. Checksums start from the segment's random salt, so neither a
+client's bytes nor what a recycled file held before can pass for a batch. Since a batch is written only after the
+one before it was synced, a batch that is not whole can only be the very last: one that is followed by a whole
+batch was durable once and has been damaged since.
+
+Files are made full-length before use and recycled afterwards: overwriting blocks that exist leaves the sync
+nothing but data to write.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from headwater import limits
+from headwater.log.events import Event, Record
+from headwater.store.embedded import format1
+from headwater.store.embedded.disk import Disk
+
+FORMAT = 2
+
+_HEADER = struct.Struct("<4sIQII")
+_BATCH = struct.Struct("<4sQIII")
+HEADER_BYTES = _HEADER.size
+BATCH_OVERHEAD_BYTES = _BATCH.size
+_MAGIC = b"HWJ\n"
+_BATCH_MAGIC = b"HWB\n"
+_SEAL = 1
+_NAME = re.compile(r"([0-9]{16})\.journal")
+
+_encoder = msgspec.msgpack.Encoder()
+_DECODERS = {1: format1.decode_records, FORMAT: msgspec.msgpack.Decoder(list[tuple[Event, ...]]).decode}
+
+
+class CorruptJournalError(Exception):
+    """A part of the journal that was durable is damaged."""
+
+    def __init__(self, file: str, position: int, reason: str) -> None:
+        super().__init__(f"{file} is corrupt at byte {position}: {reason}")
+        self.file = file
+        self.position = position
+
+
+class UnknownFormatError(Exception):
+    """Written by a version of Headwater that this one does not know."""
+
+
+class JournalBatch(NamedTuple):
+    file: str
+    position: int
+    sequence: int
+    payload: memoryview
+    format: int
+
+    def records(self) -> list[Record]:
+        try:
+            return _DECODERS[self.format](self.payload)
+        except msgspec.MsgspecError as error:
+            reason = f"the checksum holds but the records do not: {error}"
+            raise CorruptJournalError(self.file, self.position, reason) from None
+
+
+class Segment(NamedTuple):
+    """A segment as it was found on disk."""
+
+    number: int
+    batches: list[JournalBatch]
+    end: int  # of the last whole batch
+    sealed: bool
+    format: int
+
+    @property
+    def next_sequence(self) -> int | None:
+        return self.batches[-1].sequence + 1 if self.batches else None
+
+
+def segment_name(number: int) -> str:
+    return f"{number:016d}.journal"
+
+
+def segment_numbers(disk: Disk) -> list[int]:
+    return sorted(int(match[1]) for name in disk.names() if (match := _NAME.fullmatch(name)))
+
+
+def read_file(disk: Disk, name: str) -> tuple[str, bytes]:
+    """A file's full name, for messages, and its bytes."""
+    file = disk.open(name)
+    try:
+        return file.name, file.read()
+    finally:
+        file.close()
+
+
+def encode_header(number: int, salt: int, version: int = FORMAT) -> bytes:
+    head = _HEADER.pack(_MAGIC, version, number, salt, 0)[:-4]
+    return head + struct.pack("<I", zlib.crc32(head))
+
+
+def encode_records(records: Sequence[Record]) -> bytes:
+    return _encoder.encode(records)
+
+
+def encode_batch(sequence: int, payload: bytes | memoryview, salt: int, flags: int = 0) -> bytes:
+    head = _BATCH.pack(_BATCH_MAGIC, sequence, flags, len(payload), 0)[:-4]
+    return b"".join((head, struct.pack("<I", zlib.crc32(payload, zlib.crc32(head, salt))), payload))
+
+
+def encode_seal(sequence: int, salt: int) -> bytes:
+    return encode_batch(sequence, b"", salt, _SEAL)
+
+
+# Reading
+
+
+def read_segment(name: str, data: bytes, number: int, *, last: bool, sequence: int | None = None) -> Segment | None:
+    """The batches of a segment. None for a last one that was never begun.
+
+    Only the last segment may lack its seal, and only its last batch may be broken off.
+    """
+    segment, position, salt = _scan(name, data, number)
+    if segment is None:
+        if last:
+            return None
+        raise CorruptJournalError(name, 0, "the segment header is damaged")
+    if segment.sealed:
+        return segment
+    if not last:
+        raise CorruptJournalError(name, position, "a batch is damaged or missing")
+    later = _find_batch(data, position + 1, salt, segment.next_sequence or sequence)
+    if later is not None:
+        raise CorruptJournalError(name, position, f"a batch is damaged; a whole one follows at byte {later}")
+    return segment
+
+
+def read_intact(name: str, data: bytes, number: int) -> Segment | None:
+    """What is intact from the beginning on, whatever follows."""
+    try:
+        return _scan(name, data, number)[0]
+    except CorruptJournalError as error:
+        return None if error.position == 0 else _scan(name, data[: error.position], number)[0]
+
+
+def _scan(name: str, data: bytes, number: int) -> tuple[Segment | None, int, int]:
+    """The segment up to its seal or the first batch that is not whole, where that is, and the salt.
+
+    None for one that was never begun: empty, all zeros, or still with the header of what it was recycled from.
+    """
+    header = _read_header(name, data, number)
+    if header is None:
+        return None, 0, 0
+    version, salt = header
+    batches: list[JournalBatch] = []
+    position, expected = _HEADER.size, None
+    while (found := _read_batch(data, position, salt)) is not None:
+        sequence, flags, payload, end = found
+        if expected is not None and sequence != expected:
+            raise CorruptJournalError(name, position, f"batch {sequence} where {expected} was expected")
+        expected = sequence + 1
+        if flags & _SEAL:
+            return Segment(number, batches, position, True, version), position, salt
+        batches.append(JournalBatch(name, position, sequence, payload, version))
+        position = end
+    return Segment(number, batches, position, False, version), position, salt
+
+
+def _read_header(name: str, data: bytes, number: int) -> tuple[int, int] | None:
+    """The format and the salt; None for a segment that was never begun."""
+    if len(data) < _HEADER.size:
+        return None
+    magic, version, found, salt, checksum = _HEADER.unpack_from(data)
+    if not any(data[: _HEADER.size]):
+        return None
+    if magic != _MAGIC or checksum != zlib.crc32(data[: _HEADER.size - 4]):
+        raise CorruptJournalError(name, 0, "the segment header is damaged")
+    if version not in _DECODERS:
+        raise UnknownFormatError(f"{name} has journal format {version}; this version knows {FORMAT}")
+    return (int(version), int(salt)) if found == number else None
+
+
+def _read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, memoryview, int] | None:
+    if len(data) < position + _BATCH.size:
+        return None
+    magic, sequence, flags, length, checksum = _BATCH.unpack_from(data, position)
+    start = position + _BATCH.size
+    end = start + length
+    if magic != _BATCH_MAGIC or end > len(data):
+        return None
+    payload = memoryview(data)[start:end]
+    head = zlib.crc32(memoryview(data)[position : start - 4], salt)
+    return (sequence, flags, payload, end) if zlib.crc32(payload, head) == checksum else None
+
+
+def _find_batch(data: bytes, position: int, salt: int, after: int | None) -> int | None:
+    """A whole batch somewhere behind a broken one. Its sequence is looked at first: a checksum for each thing in a
+    client's data that resembles a batch could take minutes."""
+    while (position := data.find(_BATCH_MAGIC, position)) >= 0:
+        if len(data) < position + _BATCH.size:
+            return None
+        sequence, flags = _BATCH.unpack_from(data, position)[1:3]
+        near = after is None or after <= sequence <= after + limits.JOURNAL_DAMAGE_BATCHES_MAX
+        if near and flags in (0, _SEAL) and _read_batch(data, position, salt) is not None:
+            return position
+        position += 1
+    return None
+
+
+def read_segments(disk: Disk, folded: int, sequence: int) -> Iterator[Segment]:
+    """Every segment that is not folded yet, in order and without a gap; `sequence` is of the first batch to come."""
+    numbers = [number for number in segment_numbers(disk) if number > folded]
+    for index, number in enumerate(numbers):
+        if number != folded + 1 + index:
+            raise CorruptJournalError(segment_name(folded + 1 + index), 0, "the segment is missing")
+        name, data = read_file(disk, segment_name(number))
+        segment = read_segment(name, data, number, last=index == len(numbers) - 1, sequence=sequence)
+        if segment is None:
+            continue
+        if segment.batches:
+            first = segment.batches[0].sequence
+            if first != sequence:
+                raise CorruptJournalError(name, HEADER_BYTES, f"batch {first} where {sequence} was expected")
+            sequence = segment.batches[-1].sequence + 1
+        yield segment

@@ -1,0 +1,159 @@
+"""Writing the journal: one batch at a time, and the files that segments are written to."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from headwater.store.embedded.disk import Disk, File
+from headwater.store.embedded.journal import (
+    BATCH_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    Segment,
+    encode_batch,
+    encode_header,
+    encode_seal,
+    segment_name,
+)
+
+_SPARE = "spare.journal"
+_UNFINISHED = "new.journal"
+_ZEROS = bytes(1 << 20)
+
+
+class JournalFailedError(Exception):
+    """A write or sync failed in a way that leaves it unknown what is durable."""
+
+    def __init__(self, file: str, cause: OSError) -> None:
+        super().__init__(f"{file}: {cause.strerror or cause}")
+
+
+class DiskFullError(Exception):
+    """There is no room for a batch; nothing of it counts, and it can be tried again."""
+
+
+class JournalWriter:
+    """Appends batches to the newest segment: `place` writes one, and once the file is synced `settle` counts it."""
+
+    def __init__(self, disk: Disk, *, number: int, sequence: int, segment_bytes: int, salt: Callable[[], int]) -> None:
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._new_salt = salt
+        self._salt = 0
+        self._file: File | None = None
+        self._position = 0
+        self._placed = 0
+        self.number = number  # of the newest segment, begun or to be begun
+        self.sequence = sequence  # of the next batch
+
+    def place(self, payload: bytes) -> File:
+        """Write a batch of encoded records; the file to sync."""
+        if self._position + BATCH_OVERHEAD_BYTES + len(payload) > self._segment_bytes and self._position > HEADER_BYTES:
+            self.roll()
+        file = self._file or self._begin()
+        data = encode_batch(self.sequence, payload, self._salt)
+        self._write(file, data)
+        self._placed = len(data)
+        return file
+
+    def settle(self) -> None:
+        """The batch that was placed is durable."""
+        self._position += self._placed
+        self.sequence += 1
+
+    def roll(self) -> None:
+        """Seal the segment, so that the next batch goes into a new one."""
+        file = self._file
+        if file is not None:
+            self._write(file, encode_seal(self.sequence, self._salt))
+            _sync(file)
+            self.close()
+            self.number += 1
+
+    def _begin(self) -> File:
+        name = segment_name(self.number)
+        self._salt = self._new_salt()
+        self._position = 0
+        try:
+            if _SPARE in self._disk.names():
+                self._disk.rename(_SPARE, name)
+            self._file = file = self._disk.open(name)
+        except OSError as error:
+            raise failure(name, error) from error
+        try:
+            self._write(file, encode_header(self.number, self._salt))
+            _sync(file)
+            self._disk.sync_names()
+        except OSError as error:
+            self.close()
+            raise JournalFailedError(name, error) from error
+        except BaseException:
+            self.close()
+            raise
+        self._position = HEADER_BYTES
+        return file
+
+    def _write(self, file: File, data: bytes) -> None:
+        try:
+            file.write(self._position, data)
+        except OSError as error:
+            raise failure(file.name, error) from error
+
+    def prepare(self) -> None:
+        """Have a full-length file ready for the next segment."""
+        if _SPARE in self._disk.names():
+            return
+        file = self._disk.open(_UNFINISHED)
+        try:
+            for position in range(0, self._segment_bytes, len(_ZEROS)):
+                file.write(position, _ZEROS)
+            file.sync()
+        except BaseException:
+            file.truncate(0)
+            raise
+        finally:
+            file.close()
+        self._disk.rename(_UNFINISHED, _SPARE)
+
+    def recycle(self, number: int) -> None:
+        """A folded segment is no longer needed: its blocks are, if no others wait."""
+        if _SPARE in self._disk.names():
+            self._disk.remove(segment_name(number))
+        else:
+            self._disk.rename(segment_name(number), _SPARE)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _sync(file: File) -> None:
+    try:
+        file.sync()
+    except OSError as error:
+        raise JournalFailedError(file.name, error) from error
+
+
+def failure(name: str, error: OSError) -> Exception:
+    """What a failed write means: no room can be waited out, anything else cannot."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{name}: {error.strerror}")
+    return JournalFailedError(name, error)
+
+
+def seal_tail(disk: Disk, segment: Segment, sequence: int, salt: Callable[[], int]) -> None:
+    """Rewrite a recovered last segment whole: what was broken off is gone and the seal says so."""
+    fresh = salt()
+    parts = [encode_header(segment.number, fresh, segment.format)]
+    parts += [encode_batch(batch.sequence, batch.payload, fresh) for batch in segment.batches]
+    parts.append(encode_seal(sequence, fresh))
+    file = disk.open("recovered.journal")
+    try:
+        file.truncate(0)
+        file.write(0, b"".join(parts))
+        file.sync()
+    finally:
+        file.close()
+    disk.rename("recovered.journal", segment_name(segment.number))
+    disk.sync_names()

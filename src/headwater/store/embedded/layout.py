@@ -1,0 +1,57 @@
+"""The files of a data directory, and the file that says what format they have."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.journal import UnknownFormatError
+
+FORMAT = 2
+JOURNAL_DIR = "journal"
+INDEX_NAME = "index.db"
+FORMAT_NAME = "FORMAT"
+
+_TEXT = "headwater data directory, format {}\n"
+
+
+class MissingFileError(Exception):
+    """A part of a data directory is missing or empty."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is missing or empty; restore the directory from a backup")
+
+
+def format_of(directory: Path) -> int:
+    """The format of a directory that is complete."""
+    if not (directory / FORMAT_NAME).exists():
+        raise FileNotFoundError(errno.ENOENT, "no Headwater data directory", str(directory))
+    found = (directory / FORMAT_NAME).read_text(errors="replace")
+    for version in range(1, FORMAT + 1):
+        if found == _TEXT.format(version):
+            check_complete(directory)
+            return version
+    raise UnknownFormatError(f"{directory} has {found.strip()[:80]!r}; this version knows format {FORMAT}")
+
+
+def check_complete(directory: Path) -> None:
+    if not (directory / JOURNAL_DIR).is_dir():
+        raise MissingFileError(directory / JOURNAL_DIR)
+    index = directory / INDEX_NAME
+    if not index.is_file() or index.stat().st_size == 0:
+        raise MissingFileError(index)
+
+
+def write_format(directory: Path) -> None:
+    """Say, last of all, that the directory has the format of this version."""
+    disk = RealDisk(directory)
+    file = disk.open(f"{FORMAT_NAME}.new")
+    try:
+        file.truncate(0)
+        file.write(0, _TEXT.format(FORMAT).encode())
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(f"{FORMAT_NAME}.new", FORMAT_NAME)
+    disk.sync_names()

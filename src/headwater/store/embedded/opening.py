@@ -1,0 +1,80 @@
+"""Opening a data directory: own it, upgrade it, recover it, and the store over it."""
+
+from __future__ import annotations
+
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from headwater.limits import Limits
+from headwater.store.embedded import index, layout, locking
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.folder import SubprocessFolder
+from headwater.store.embedded.journal import UnknownFormatError
+from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.store import EmbeddedStore, Parts
+from headwater.store.embedded.syncing import best_syncer
+from headwater.store.embedded.threads import ThreadRunner
+from headwater.store.embedded.upgrade import upgrade
+
+
+def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
+    """The store of a directory, made if it is not there. It blocks: call it off the event loop."""
+    is_new = _check_claim(directory)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = locking.own(directory)
+    try:
+        if is_new:
+            _create(directory)
+        if layout.format_of(directory) < layout.FORMAT:
+            upgrade(directory)
+        return _recovered(directory, limits, lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _check_claim(directory: Path) -> bool:
+    """Whether the directory is still to be made. One with files that are not ours is refused and left as it is."""
+    if (directory / layout.FORMAT_NAME).exists():
+        return False
+    ours = {locking.OWNER, locking.FOLD, layout.JOURNAL_DIR, layout.INDEX_NAME, f"{layout.FORMAT_NAME}.new"}
+    if directory.exists() and any(path.name.partition("-")[0] not in ours for path in directory.iterdir()):
+        raise UnknownFormatError(f"{directory} is not empty and not a Headwater data directory")
+    return True
+
+
+def _create(directory: Path) -> None:
+    """The FORMAT file comes last: a directory that has it is complete."""
+    if (directory / layout.FORMAT_NAME).exists():
+        return  # made by another process meanwhile
+    (directory / layout.JOURNAL_DIR).mkdir(mode=0o700, exist_ok=True)
+    for leftover in directory.glob(f"{layout.INDEX_NAME}*"):
+        leftover.unlink()
+    index.create(directory / layout.INDEX_NAME)
+    layout.write_format(directory)
+
+
+def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedStore:
+    disk = RealDisk(directory / layout.JOURNAL_DIR)
+
+    def connect() -> index.IndexReader:
+        return index.IndexReader(index.connect(directory / layout.INDEX_NAME, write=False))
+
+    connection = index.connect(directory / layout.INDEX_NAME, write=False)
+    try:
+        index.check_format(connection)
+        recovered = recover(disk, index.IndexReader(connection), lambda: secrets.randbits(32))
+    finally:
+        connection.close()
+    parts = Parts(
+        disk=disk,
+        connect=connect,
+        syncer=best_syncer(),
+        helper=ThreadRunner("headwater-spare"),
+        folder=SubprocessFolder(directory),
+        readers=ThreadPoolExecutor(2, "headwater-read"),
+        salt=lambda: secrets.randbits(32),
+        release=lock.release,
+    )
+    return EmbeddedStore(parts, recovered, limits)

@@ -1,0 +1,88 @@
+"""Salvage: keep a damaged journal up to its first damage and set the rest aside."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from headwater.store.embedded import index, layout, locking
+from headwater.store.embedded.disk import Disk, RealDisk
+from headwater.store.embedded.journal import (
+    CorruptJournalError,
+    read_file,
+    read_intact,
+    read_segment,
+    segment_name,
+    segment_numbers,
+)
+from headwater.store.embedded.journal_writer import seal_tail
+
+
+class Salvage(NamedTuple):
+    kept_batches: int
+    dropped_bytes: int
+    set_aside: list[str]
+
+
+def salvage_directory(directory: Path) -> Salvage:
+    """Drop the journal of a directory that no server owns from its first damage on; what is dropped is set aside."""
+    layout.format_of(directory)
+    lock = locking.own(directory)
+    connection = index.connect(directory / layout.INDEX_NAME, write=False)
+    try:
+        meta = index.IndexReader(connection).meta()
+        disk = RealDisk(directory / layout.JOURNAL_DIR)
+        return salvage(disk, meta.folded_segment, meta.folded_sequence, lambda: secrets.randbits(32))
+    finally:
+        connection.close()
+        lock.release()
+
+
+def salvage(disk: Disk, folded: int, sequence: int, salt: Callable[[], int]) -> Salvage:
+    """Keep the journal up to the first damage and set the rest aside, under names that are not read again."""
+    numbers = [number for number in segment_numbers(disk) if number > folded]
+    kept, dropped, aside = 0, 0, []
+    expected = folded + 1
+    for number in numbers:
+        name = segment_name(number)
+        _, data = read_file(disk, name)
+        intact = read_intact(name, data, number) if number == expected else None
+        follows = intact is not None and (not intact.batches or intact.batches[0].sequence == sequence + kept + 1)
+        if intact is not None and follows and (intact.sealed or _is_end(name, data, number, numbers)):
+            kept += len(intact.batches)
+            expected += 1
+            continue
+        expected = -1  # nothing after this counts
+        _set_aside(disk, name, data)
+        aside.append(f"{name}.damaged")
+        if intact is not None and follows and intact.batches:
+            kept += len(intact.batches)
+            dropped += len(data) - intact.end
+            seal_tail(disk, intact, intact.batches[-1].sequence + 1, salt)
+        else:
+            dropped += len(data)
+            disk.remove(name)
+    disk.sync_names()
+    return Salvage(kept, dropped, aside)
+
+
+def _is_end(name: str, data: bytes, number: int, numbers: list[int]) -> bool:
+    """Whether a segment without a seal is the newest and broken off as a crash leaves it."""
+    try:
+        return number == numbers[-1] and read_segment(name, data, number, last=True) is not None
+    except CorruptJournalError:
+        return False
+
+
+def _set_aside(disk: Disk, name: str, data: bytes) -> None:
+    """A copy first: the segment itself is replaced only when the copy is safe."""
+    copy = disk.open(f"{name}.damaged")
+    try:
+        copy.truncate(0)
+        copy.write(0, data)
+        copy.sync()
+    finally:
+        copy.close()
+    disk.sync_names()

@@ -1,0 +1,343 @@
+"""The embedded store: a journal that makes writes durable and an index that they are folded into.
+
+Everything that is not folded yet is also in memory: the newest durable states, and the bytes of every unfolded
+segment. A read takes recent bytes from memory and older ones from the index; there is no moment at which a byte is
+in neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from headwater.limits import Limits
+from headwater.log.events import Appended, Created, DocumentDeleted, DocumentWritten, StreamEvent
+from headwater.log.producers import ProducerState
+from headwater.log.state import Document, StreamState
+from headwater.store.contract import Commit, Done, RefusedError
+from headwater.store.embedded.disk import Disk
+from headwater.store.embedded.folder import Folder
+from headwater.store.embedded.index import IndexReader
+from headwater.store.embedded.journal import encode_records
+from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
+from headwater.store.embedded.maintenance import Maintenance
+from headwater.store.embedded.recovery import Recovered
+from headwater.store.embedded.syncing import Syncer
+from headwater.store.embedded.threads import Runner
+from headwater.store.pieces import Piece, RecordEnd, boundary_in, join, list_runs, position_at, read_runs
+
+log = logging.getLogger("headwater.store")
+
+T = TypeVar("T")
+
+
+class Parts(NamedTuple):
+    """What the store is made of; a simulation replaces each of them."""
+
+    disk: Disk
+    connect: Callable[[], IndexReader]
+    syncer: Syncer
+    helper: Runner  # for work that would hold up the loop
+    folder: Folder
+    readers: Executor | None  # runs reads of the index; None runs them in place
+    salt: Callable[[], int]
+    release: Callable[[], None] = lambda: None
+
+
+class EmbeddedStore:
+    """Over 20 methods, since the contract has 13: writing is here, background work is `Maintenance`."""
+
+    def __init__(self, parts: Parts, recovered: Recovered, limits: Limits) -> None:
+        self.next_id = recovered.next_id
+        self._parts = parts
+        self._limits = limits
+        self._unfolded = recovered.unfolded
+        self._local = threading.local()
+        self._opened: list[IndexReader] = []
+        self._held: tuple[Sequence[Commit], dict[int, StreamState], Done] | None = None  # waits for the fold
+        self._broken: Exception | None = None  # after a failed sync nothing more is written
+        self._failed: Callable[[BaseException], None] | None = None
+        self._journal = JournalWriter(
+            parts.disk,
+            number=recovered.next_segment,
+            sequence=recovered.next_sequence,
+            segment_bytes=limits.segment_bytes,
+            salt=parts.salt,
+        )
+        self._maintenance = Maintenance(self._journal, parts, limits, self, recovered.sealed)
+
+    @property
+    def full(self) -> str | None:
+        return self._maintenance.full
+
+    # Writing
+
+    async def start(self, failed: Callable[[BaseException], None]) -> None:
+        self._failed = failed
+        self._parts.syncer.start()
+        await self._maintenance.start()
+
+    def commit(self, batch: Sequence[Commit], done: Done) -> None:
+        self._maintenance.note_write()
+        if self._broken is not None:
+            done(self._broken)
+            return
+        kept = self._copies(batch)
+        if self._maintenance.is_behind:
+            self._held = (batch, kept, done)  # until the fold has caught up
+        else:
+            self._write(batch, kept, done)
+
+    def _write(self, batch: Sequence[Commit], kept: dict[int, StreamState], done: Done) -> None:
+        try:
+            file = self._journal.place(encode_records([commit.record for commit in batch]))
+        except DiskFullError as error:
+            self._maintenance.note_full(str(error))
+            done(RefusedError(str(error)))
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be written after it
+            self._broken = error
+            done(error)
+            return
+        self._maintenance.writing = True
+
+        def synced(error: OSError | None) -> None:
+            self._maintenance.writing = False
+            if error is not None:
+                self._broken = JournalFailedError(file.name, error)
+                done(self._broken)
+                return
+            self._journal.settle()
+            self._maintenance.note_sealed()
+            self._take_in(batch, kept, self._maintenance.segment)
+            done(None)
+
+        self._parts.syncer.sync(file, synced)
+
+    def _copies(self, batch: Sequence[Commit]) -> dict[int, StreamState]:
+        """The streams of a batch as they are after it. Their producers are those moved since the last fold."""
+        kept: dict[int, StreamState] = {}
+        known = self._unfolded.states
+        for commit in batch:
+            for state in commit.after:
+                if type(state) is StreamState and state.id not in kept:
+                    own = kept[state.id] = copy.copy(state)
+                    before = known.get(state.id)
+                    own.producers = {} if before is None else before.producers
+        return kept
+
+    def _take_in(self, batch: Sequence[Commit], kept: dict[int, StreamState], segment: int) -> None:
+        unfolded = self._unfolded
+        for commit in batch:
+            for event, after in zip(commit.record, commit.after, strict=True):
+                if isinstance(event, DocumentWritten | DocumentDeleted):
+                    unfolded.add_document(event.key, after if isinstance(after, Document) else None, segment)
+                else:
+                    self._take_in_event(event, kept[event.id], segment)
+
+    def _take_in_event(self, event: StreamEvent, state: StreamState, segment: int) -> None:
+        at_ms = 0
+        if isinstance(event, Appended):
+            at_ms = event.at_ms
+            if event.producer is not None:
+                state.producers[event.producer.id] = ProducerState(event.producer.epoch, event.producer.seq, at_ms)
+        elif isinstance(event, Created):
+            at_ms = event.at_ms
+            self.next_id = max(self.next_id, event.id + 1)
+        self._unfolded.add(event, state, at_ms, segment)
+
+    async def fold(self) -> None:
+        """Move everything that was written so far into the index."""
+        await self._maintenance.fold_all()
+
+    # From maintenance
+
+    @property
+    def has_unfolded(self) -> bool:
+        return not self._unfolded.empty
+
+    async def folded(self, segment: int) -> None:
+        """A segment is in the index: forget it here, and go on with a batch that waited for that."""
+        await self._unfolded.forget(segment)
+
+    def resume(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._write(*held)
+
+    def refuse_held(self, error: Exception) -> None:
+        if self._held is not None:
+            (_, _, done), self._held = self._held, None
+            done(RefusedError(str(error)))
+
+    def fail(self, error: Exception) -> None:
+        self._broken = self._broken or error
+        if self._held is not None:
+            (_, _, done), self._held = self._held, None
+            done(error)
+        if self._failed is not None:
+            self._failed(error)
+
+    # States
+
+    async def load(self, path: str) -> StreamState | None:
+        unfolded = self._unfolded
+        if path in unfolded.paths:
+            stream_id = unfolded.paths[path]
+            return None if stream_id is None else await self.load_id(stream_id)
+        state = await self._ask_index(lambda index: index.by_path(path))
+        if state is None or state.id in unfolded.deleted:
+            return None
+        recent = unfolded.states.get(state.id)
+        return state if recent is None else _merged(recent, state)
+
+    async def load_id(self, stream_id: int) -> StreamState | None:
+        if stream_id in self._unfolded.deleted:
+            return None
+        recent = self._unfolded.states.get(stream_id)  # before the index: it may be folded meanwhile
+        state = await self._ask_index(lambda index: index.by_id(stream_id))
+        return state if recent is None else _merged(recent, state)
+
+    async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
+        unfolded = self._unfolded
+        new = sorted(p for p, i in unfolded.paths.items() if i is not None and p.startswith(prefix) and p > after)
+        found = {path: unfolded.states[unfolded.paths[path] or 0] for path in new[:limit]}
+        last = after
+        while True:
+            rows = await self._ask_index(lambda index, last=last: index.page(prefix, last, limit))  # type: ignore[misc]
+            for state in rows:
+                if state.path not in unfolded.paths and state.id not in unfolded.deleted:
+                    found[state.path] = unfolded.states.get(state.id, state)
+            if len(rows) < limit or sum(path <= rows[-1].path for path in found) >= limit:
+                break
+            last = rows[-1].path
+        return [msgspec.structs.replace(found[path], producers={}) for path in sorted(found)[:limit]]
+
+    async def due(self, now_ms: int, limit: int) -> list[str]:
+        unfolded = self._unfolded
+        paths = {state.path: None for state in unfolded.deadlines.due(now_ms, limit)}
+        after = (-1, -1)
+        while len(paths) < limit:
+            rows = await self._ask_index(lambda index, after=after: index.due(now_ms, after, limit))  # type: ignore[misc]
+            for _, stream_id in rows:
+                state = unfolded.states.get(stream_id)
+                if state is None and stream_id not in unfolded.deleted:
+                    state = await self._ask_index(lambda index, key=stream_id: index.by_id(key))  # type: ignore[misc]
+                if state is not None and not state.soft_deleted and (state.deadline_ms or now_ms + 1) <= now_ms:
+                    paths[state.path] = None
+            if len(rows) < limit:
+                break
+            after = rows[-1]
+        return list(paths)[:limit]
+
+    # Bytes
+
+    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
+        self._check_exists(stream_id)
+        if start >= end:
+            return Piece(b"", start, start)
+        recent = self._unfolded.runs_from(stream_id, start)
+        if recent and recent[0].start <= start:
+            return read_runs(recent, start, end, bytes_max)
+        stop = min(end, recent[0].start) if recent else end
+        old = await self._ask_index(lambda index: index.read(stream_id, start, stop, bytes_max))
+        recent = self._unfolded.runs_from(stream_id, old.next)  # again: some may have been folded meanwhile
+        left = bytes_max - len(old.data)
+        if old.next >= end or left <= 0 or not recent or recent[0].start != old.next:
+            return old
+        new = read_runs(recent, old.next, end, left)
+        return join([old, new]) if len(new.data) <= left else old
+
+    async def records(self, stream_id: int, start: int, end: int, limit: int) -> list[RecordEnd]:
+        self._check_exists(stream_id)
+        if start >= end:
+            return []
+        recent = self._unfolded.runs_from(stream_id, start)
+        if recent and recent[0].start <= start:
+            return list_runs(recent, start, end, limit)
+        stop = min(end, recent[0].start) if recent else end
+        found = await self._ask_index(lambda index: index.records(stream_id, start, stop, limit))
+        if not found:
+            raise LookupError(f"stream {stream_id} has no bytes at {start}")
+        if found[-1].position < end and len(found) < limit:
+            found += await self.records(stream_id, found[-1].position, end, limit - len(found))
+        return found
+
+    async def boundary(self, stream_id: int, position: int) -> int:
+        self._check_exists(stream_id)
+        for _, run in reversed(self._unfolded.runs.get(stream_id, ())):
+            if run.start <= position:
+                return boundary_in(run, position)
+        return await self._ask_index(lambda index: index.boundary(stream_id, position))
+
+    async def position_at(self, stream_id: int, at_ms: int) -> int | None:
+        self._check_exists(stream_id)
+        recent = self._unfolded.runs_from(stream_id, 0)  # before the index: it may be folded meanwhile
+        found = await self._ask_index(lambda index: index.position_at(stream_id, at_ms))
+        if found is not None:
+            return found
+        return next((place for run in recent if (place := position_at(run, at_ms)) is not None), None)
+
+    def _check_exists(self, stream_id: int) -> None:
+        if stream_id in self._unfolded.deleted:
+            raise LookupError(f"stream {stream_id} is deleted")
+
+    # Documents
+
+    async def document(self, key: str) -> Document | None:
+        if key in self._unfolded.documents:
+            return self._unfolded.documents[key]
+        return await self._ask_index(lambda index: index.document(key))
+
+    async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
+        recent = {key: found for key, found in self._unfolded.documents.items() if key.startswith(prefix)}
+        page = await self._ask_index(lambda index: index.documents(prefix, after, limit + len(recent)))
+        found: dict[str, Document | None] = {document.key: document for document in page}
+        found |= {key: document for key, document in recent.items() if key > after}
+        present = [found[key] for key in sorted(found)]
+        return [document for document in present if document is not None][:limit]
+
+    # The index
+
+    async def _ask_index(self, ask: Callable[[IndexReader], T]) -> T:
+        if self._parts.readers is None:
+            return ask(self._index_here())
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._parts.readers, lambda: ask(self._index_here()))
+
+    def _index_here(self) -> IndexReader:
+        """This thread's own connection."""
+        index: IndexReader | None = getattr(self._local, "index", None)
+        if index is None:
+            index = self._local.index = self._parts.connect()
+            self._opened.append(index)
+        return index
+
+    async def close(self) -> None:
+        await self._maintenance.stop()
+        if self._broken is None:
+            with contextlib.suppress(DiskFullError, JournalFailedError):
+                self._journal.roll()  # sealed, so that the next start need not find its end
+        self._parts.syncer.close()
+        self._parts.helper.close()
+        await self._parts.folder.close()
+        self._journal.close()
+        if self._parts.readers is not None:
+            self._parts.readers.shutdown()
+        for index in self._opened:
+            index.close()
+        self._parts.release()
+
+
+def _merged(recent: StreamState, folded: StreamState | None) -> StreamState:
+    """An unfolded state with the producers that did not move since the last fold."""
+    known = {} if folded is None else folded.producers
+    return msgspec.structs.replace(recent, producers=known | recent.producers)

@@ -1,0 +1,121 @@
+"""Everything durable that the index does not have yet: states, paths, bytes and documents, in memory.
+
+Each is kept until the last segment that touched it is folded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from headwater import limits
+from headwater.log.events import Appended, Created, Deleted, StreamEvent
+from headwater.log.state import Document, StreamState
+from headwater.store.deadlines import Deadlines
+from headwater.store.pieces import GrowingRun
+
+
+class _Touched:
+    """What one segment touched."""
+
+    __slots__ = ("deleted", "documents", "streams")
+
+    def __init__(self) -> None:
+        self.streams: set[int] = set()
+        self.deleted: list[StreamState] = []
+        self.documents: set[str] = set()
+
+
+class Unfolded:
+    def __init__(self) -> None:
+        self.states: dict[int, StreamState] = {}
+        self.paths: dict[str, int | None] = {}  # None: there is no stream, whatever the index says
+        self.deleted: set[int] = set()
+        self.runs: dict[int, deque[tuple[int, GrowingRun]]] = {}  # of each stream, its bytes by segment
+        self.documents: dict[str, Document | None] = {}  # None: deleted
+        self._segments: dict[int, _Touched] = {}
+        self._last: dict[int, int] = {}  # stream → the last segment that touched it
+        self._last_document: dict[str, int] = {}
+        self.deadlines = Deadlines(self.states)
+
+    @property
+    def empty(self) -> bool:
+        return not self._segments
+
+    def add(self, event: StreamEvent, state: StreamState, at_ms: int, segment: int) -> None:
+        """Take in a durable event and the stream's state after it, or the one that was deleted. `at_ms` is the time of
+        its record; the state is kept."""
+        stream_id = event.id
+        self.states[stream_id] = state
+        if self._last.get(stream_id) != segment:
+            self._last[stream_id] = segment
+            self._touch(segment).streams.add(stream_id)
+        if isinstance(event, Appended):
+            if event.data:
+                self._grow(stream_id, event.position, event.data, at_ms, segment)
+        elif isinstance(event, Created):
+            self.paths[event.path] = stream_id
+            if event.data:
+                self._grow(stream_id, state.start, event.data, at_ms, segment)
+            self.deadlines.watch(state)
+        elif isinstance(event, Deleted):
+            self._delete(state, segment)
+
+    def add_document(self, key: str, document: Document | None, segment: int) -> None:
+        self.documents[key] = document
+        self._last_document[key] = segment
+        self._touch(segment).documents.add(key)
+
+    def _touch(self, segment: int) -> _Touched:
+        touched = self._segments.get(segment)
+        if touched is None:
+            touched = self._segments[segment] = _Touched()
+        return touched
+
+    def _grow(self, stream_id: int, position: int, data: bytes, at_ms: int, segment: int) -> None:
+        runs = self.runs.get(stream_id)
+        if runs is None:
+            runs = self.runs[stream_id] = deque()
+        if not runs or runs[-1][0] != segment:
+            runs.append((segment, GrowingRun(position)))
+        runs[-1][1].append(data, at_ms)
+
+    def _delete(self, state: StreamState, segment: int) -> None:
+        self.deleted.add(state.id)
+        self.states.pop(state.id, None)
+        self.runs.pop(state.id, None)
+        if self.paths.get(state.path, state.id) == state.id:
+            self.paths[state.path] = None
+        self._touch(segment).deleted.append(state)
+
+    async def forget(self, segment: int) -> None:
+        """A segment is folded: drop, a little at a time, everything that no later one touched."""
+        touched = self._segments.pop(segment, None)
+        if touched is None:
+            return
+        for count, stream_id in enumerate(touched.streams):
+            if count % limits.YIELD_EVERY_STREAMS == limits.YIELD_EVERY_STREAMS - 1:
+                await asyncio.sleep(0)
+            self._forget_stream(stream_id, segment)
+        for state in touched.deleted:
+            self.deleted.discard(state.id)
+            if state.path in self.paths and self.paths[state.path] is None:
+                del self.paths[state.path]
+        for key in touched.documents:
+            if self._last_document.get(key) == segment:
+                del self._last_document[key], self.documents[key]
+
+    def _forget_stream(self, stream_id: int, segment: int) -> None:
+        runs = self.runs.get(stream_id)
+        if runs is not None and runs[0][0] == segment:
+            runs.popleft()
+            if not runs:
+                del self.runs[stream_id]
+        if self._last.get(stream_id) == segment:
+            del self._last[stream_id]
+            state = self.states.pop(stream_id, None)
+            if state is not None and self.paths.get(state.path) == stream_id:
+                del self.paths[state.path]
+
+    def runs_from(self, stream_id: int, start: int) -> list[GrowingRun]:
+        return [run for _, run in self.runs.get(stream_id, ()) if run.end > start]

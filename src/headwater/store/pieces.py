@@ -1,0 +1,156 @@
+"""Records of a stream in a row, and pieces read from them.
+
+A store keeps a stream as runs of whole records. A run knows where each of its records ends and when it was appended.
+A read returns a piece: bytes, where they begin and where the next read begins, and the end and time of each record.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+
+class UnalignedReadError(ValueError):
+    """A read that starts inside a record."""
+
+
+class RecordEnd(NamedTuple):
+    """Where a record ends in its stream, and when it was appended."""
+
+    position: int
+    at_ms: int
+
+
+class Run(Protocol):
+    """Whole records that follow each other, from `start` in their stream on. `ends` are relative to it."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def ends(self) -> Sequence[int]: ...
+
+    def slice(self, first: int, stop: int) -> bytes:
+        """Bytes between two positions relative to `start`."""
+
+    def time(self, index: int) -> int:
+        """When the record with this index was appended."""
+
+
+class RecordRange(NamedTuple):
+    """Records `first` up to `last` of a run. The run may grow, but what it holds does not change."""
+
+    run: Run
+    first: int
+    last: int
+
+
+class Piece(NamedTuple):
+    data: bytes
+    start: int
+    next: int  # where the next read begins
+    ranges: tuple[RecordRange, ...] = ()
+
+    def records(self) -> Iterator[RecordEnd]:
+        """The end and time of each record. The last one ends where the piece does, even if it was cut there."""
+        for run, first, last in self.ranges:
+            for index in range(first, last):
+                yield RecordEnd(min(run.start + run.ends[index], self.next), run.time(index))
+
+
+def join(pieces: Sequence[Piece]) -> Piece:
+    """Pieces that follow each other as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    ranges = tuple(found for piece in pieces for found in piece.ranges)
+    return Piece(b"".join([piece.data for piece in pieces]), pieces[0].start, pieces[-1].next, ranges)
+
+
+def read_runs(runs: Iterable[Run], start: int, end: int, bytes_max: int) -> Piece:
+    """Whole records of runs that follow each other, the first of which holds `start`: as many as fit, at least one."""
+    parts: list[bytes] = []
+    ranges: list[RecordRange] = []
+    position = start
+    for run in runs:
+        first, last, stop = _fitting(run, position, end, bytes_max)
+        size = run.start + stop - position
+        if parts and size > bytes_max:
+            break
+        parts.append(run.slice(position - run.start, stop))
+        ranges.append(RecordRange(run, first, last))
+        position += size
+        bytes_max -= size
+        if bytes_max <= 0 or position >= end or stop < run.ends[-1]:
+            break
+    return Piece(parts[0] if len(parts) == 1 else b"".join(parts), start, position, tuple(ranges))
+
+
+def _fitting(run: Run, position: int, end: int, bytes_max: int) -> tuple[int, int, int]:
+    """Which records of a run to take: the first, the one after the last, and where they stop, relative to the run."""
+    ends = run.ends
+    start = position - run.start
+    first = bisect_right(ends, start)
+    if start and (first == 0 or ends[first - 1] != start):
+        raise UnalignedReadError("no record starts there")
+    stop = min(end - run.start, ends[-1] if ends else 0)
+    if stop - start > bytes_max:
+        stop = min(stop, ends[max(first, bisect_right(ends, start + bytes_max, lo=first) - 1)])
+    stop = max(start, stop)
+    return first, bisect_left(ends, stop, lo=first) + 1 if stop > start else first, stop
+
+
+def list_runs(runs: Iterable[Run], start: int, end: int, limit: int) -> list[RecordEnd]:
+    """The records of runs that follow each other, the first of which holds `start`."""
+    found: list[RecordEnd] = []
+    position = start
+    for run in runs:
+        first, last, stop = _fitting(run, position, end, end - position)
+        last = min(last, first + limit - len(found))
+        found += [RecordEnd(min(run.start + run.ends[index], end), run.time(index)) for index in range(first, last)]
+        position = run.start + stop
+        if len(found) >= limit or position >= end:
+            break
+    return found
+
+
+def boundary_in(run: Run, position: int) -> int:
+    """The last position up to the one given where a record of the run begins or ends."""
+    before = bisect_right(run.ends, position - run.start)
+    return run.start + (run.ends[before - 1] if before else 0)
+
+
+def position_at(run: Run, at_ms: int) -> int | None:
+    """Where the first record of the run begins that was appended at or after a moment."""
+    index = bisect_left(range(len(run.ends)), at_ms, key=run.time)
+    if index == len(run.ends):
+        return None
+    return run.start + (run.ends[index - 1] if index else 0)
+
+
+class GrowingRun:
+    """Records of one stream, in memory."""
+
+    __slots__ = ("_data", "_times", "ends", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.ends = array("Q")
+        self._data = bytearray()
+        self._times = array("Q")
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self._data)
+
+    def append(self, data: bytes, at_ms: int) -> None:
+        self._data += data
+        self.ends.append(len(self._data))
+        self._times.append(at_ms)
+
+    def slice(self, first: int, stop: int) -> bytes:
+        return bytes(memoryview(self._data)[first:stop])
+
+    def time(self, index: int) -> int:
+        return self._times[index]

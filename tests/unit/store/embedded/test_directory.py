@@ -1,0 +1,384 @@
+"""A data directory from the outside: opened again, damaged, checked, salvaged, copied, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headwater.cli import app
+from headwater.engine import Engine
+from headwater.engine.messages import Read
+from headwater.errors import SequenceRegressionError
+from headwater.limits import Limits
+from headwater.log.commands import Append, Create, Delete, ForkRequest
+from headwater.log.content import ContentKind
+from headwater.log.events import Created
+from headwater.log.producers import ProducerTuple
+from headwater.store.embedded.backup import back_up
+from headwater.store.embedded.checking import check_directory
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.journal import CorruptJournalError, UnknownFormatError, encode_records
+from headwater.store.embedded.journal_writer import JournalWriter
+from headwater.store.embedded.locking import DirectoryInUseError
+from headwater.store.embedded.opening import open_store
+from headwater.store.embedded.salvage import salvage_directory
+
+UNFOLDED = Limits(fold_idle_s=3600)
+FOLDED = Limits(segment_bytes=40_000, fold_idle_s=0.05)
+
+
+def live(directory: Path, body: Callable[[Engine], Awaitable[None]], limits: Limits = UNFOLDED) -> None:
+    async def main() -> None:
+        engine = Engine(open_store(directory, limits), limits)
+        await engine.start()
+        try:
+            await body(engine)
+        finally:
+            await engine.stop()
+
+    asyncio.run(main())
+
+
+async def create(engine: Engine, path: str, **more: object) -> None:
+    await engine.execute(
+        Create(path=path, now_ms=engine.now_ms(), content_type="text/plain", **more)  # type: ignore[arg-type]
+    )
+
+
+async def append(engine: Engine, path: str, body: bytes, **more: object) -> None:
+    await engine.execute(Append(path, engine.now_ms(), body, "text/plain", **more))  # type: ignore[arg-type]
+
+
+async def content(engine: Engine, path: str) -> bytes:
+    stream = await engine.info(path)
+    whole = b""
+    while len(whole) < stream.tail:
+        whole += (await engine.read(Read(path, stream.offset(len(whole)), bytes_max=10_000))).data
+    return whole
+
+
+async def fill(engine: Engine) -> None:
+    await create(engine, "a", body=b"start;", ttl_s=1000)
+    await create(engine, "gone")
+    for number in range(200):
+        await append(
+            engine, "a", f"{number}:{'x' * 300};".encode(), producer=ProducerTuple("p", 0, number), seq=f"{number:05d}"
+        )
+    await create(engine, "fork", fork=ForkRequest("a"), body=b"own;")
+    await append(engine, "fork", b"", close=True)
+    await engine.execute(Delete("gone", engine.now_ms()))
+
+
+WHOLE = b"start;" + b"".join(f"{number}:{'x' * 300};".encode() for number in range(200))
+
+
+async def settled(directory: Path) -> None:
+    """Until the fold has taken everything."""
+    for _ in range(200):
+        await asyncio.sleep(0.05)
+        with sqlite3.connect(directory / "index.db") as connection:
+            row = connection.execute("SELECT state FROM streams WHERE path = 'fork'").fetchone()
+        connection.close()
+        if row is not None:
+            return
+    raise AssertionError("nothing was folded")
+
+
+@pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
+def test_everything_is_there_after_a_restart(tmp_path: Path, limits: Limits) -> None:
+    async def first(engine: Engine) -> None:
+        await fill(engine)
+        if limits is FOLDED:
+            await settled(tmp_path / "data")
+
+    async def second(engine: Engine) -> None:
+        assert await content(engine, "a") == WHOLE
+        assert await content(engine, "fork") == WHOLE + b"own;"
+        stream = await engine.info("a")
+        assert stream.ttl_s == 1000
+        assert (await engine.info("fork")).closed
+        reply = await engine.execute(
+            Append("a", engine.now_ms(), b"again", "text/plain", ProducerTuple("p", 0, 199), "00199")
+        )
+        assert reply.duplicate
+        with pytest.raises(SequenceRegressionError):
+            await append(engine, "a", b"late", seq="00199")
+        page = await engine.page("", "", 10)
+        assert [stream.path for stream in page.streams] == ["a", "fork"]
+        await create(engine, "later")
+        assert (await engine.info("later")).id > stream.id
+
+    live(tmp_path / "data", first, limits)
+    live(tmp_path / "data", second, limits)
+    report = check_directory(tmp_path / "data", lambda _: None)
+    assert report.problems == []
+    assert report.streams == 3
+
+
+def journal_file(directory: Path) -> Path:
+    return max((directory / "journal").glob("0*.journal"))
+
+
+def damage(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_damage_before_the_tail_stops_the_start_and_can_be_salvaged(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    live(directory, fill)
+    path = journal_file(directory)
+    damage(path, 20_000)
+    with pytest.raises(CorruptJournalError) as error:
+        open_store(directory, UNFOLDED)
+    assert error.value.file == str(path)
+    assert 19_000 < error.value.position <= 20_000
+    result = CliRunner().invoke(app, ["serve", "--data-dir", str(directory), "--port", "0"])
+    assert result.exit_code == 1
+    assert f"{path} is corrupt at byte {error.value.position}" in result.stderr
+    assert "headwater check" in result.stderr
+    assert any(str(path) in problem for problem in check_directory(directory, lambda _: None).problems)
+
+    salvaged = salvage_directory(directory)
+    assert salvaged.kept_batches > 10
+    assert salvaged.set_aside == [f"{path.name}.damaged"]
+    assert check_directory(directory, lambda _: None).problems == []
+
+    async def look(engine: Engine) -> None:
+        kept = await content(engine, "a")
+        assert WHOLE.startswith(kept)
+        assert len(kept) > 10_000
+
+    live(directory, look)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 20, 100, 300])
+def test_a_torn_tail_is_cut(tmp_path: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "data"
+    monkeypatch.setattr(JournalWriter, "roll", lambda self: None)  # as if killed: nothing is sealed
+
+    async def write(engine: Engine) -> None:
+        await create(engine, "a")
+        await append(engine, "a", b"first;")
+        await append(engine, "a", b"x" * 500)
+
+    live(directory, write)
+    path = journal_file(directory)
+    data = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(data[:-cut] + bytes(random.Random(cut).randbytes(cut)))
+    monkeypatch.undo()
+
+    async def look(engine: Engine) -> None:
+        assert await content(engine, "a") == b"first;"
+        await append(engine, "a", b"second;")
+
+    async def again(engine: Engine) -> None:
+        assert await content(engine, "a") == b"first;second;"
+
+    live(directory, look)
+    live(directory, again)
+
+
+def test_check_finds_damaged_chunks_and_references(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+
+    async def write(engine: Engine) -> None:
+        await fill(engine)
+        await settled(directory)
+
+    live(directory, write, FOLDED)
+    connection = sqlite3.connect(directory / "index.db")
+    connection.execute("UPDATE chunks SET data = zeroblob(length(data)) WHERE id = (SELECT min(id) FROM chunks)")
+    connection.execute("DELETE FROM streams WHERE path = 'fork'")
+    connection.commit()
+    connection.close()
+    problems = check_directory(directory, lambda _: None).problems
+    assert any("is damaged" in problem for problem in problems)
+    assert any("counts 1 forks and has 0" in problem for problem in problems)
+    result = CliRunner().invoke(app, ["check", str(directory)])
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
+def test_a_backup_of_a_running_server_opens(tmp_path: Path, limits: Limits) -> None:
+    directory, target = tmp_path / "data", tmp_path / "copy"
+
+    async def write_while_copying(engine: Engine) -> None:
+        await create(engine, "a")
+        copying = asyncio.get_running_loop().run_in_executor(None, back_up, directory, target, lambda *_: None)
+        number = 0
+        while not copying.done() or number < 500:
+            await append(engine, "a", f"{number:06d};{'y' * 100}".encode())
+            number += 1
+        await copying
+
+    async def look(engine: Engine) -> None:
+        whole = await content(engine, "a")
+        count = len(whole) // 107
+        assert whole == b"".join(f"{number:06d};{'y' * 100}".encode() for number in range(count))
+        await append(engine, "a", b"and on")
+
+    live(directory, write_while_copying, limits)
+    assert check_directory(target, lambda _: None).problems == []
+    live(target, look, limits)
+    with pytest.raises(FileExistsError):
+        back_up(directory, target, lambda *_: None)
+
+
+def test_one_owner_at_a_time(tmp_path: Path) -> None:
+    async def body(_: Engine) -> None:
+        with pytest.raises(DirectoryInUseError, match="in use by process"):
+            open_store(tmp_path / "data", UNFOLDED)
+        with pytest.raises(DirectoryInUseError):
+            check_directory(tmp_path / "data", lambda _: None)
+
+    live(tmp_path / "data", body)
+
+
+def test_unknown_formats_are_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    live(directory, fill)
+    (directory / "FORMAT").write_text("headwater data directory, format 99\n")
+    with pytest.raises(UnknownFormatError, match="format 99"):
+        open_store(directory, UNFOLDED)
+    (directory / "FORMAT").write_text("headwater data directory, format 2\n")
+    connection = sqlite3.connect(directory / "index.db")
+    connection.execute("UPDATE meta SET value = 7 WHERE key = 'format'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(UnknownFormatError, match="format 7"):
+        open_store(directory, UNFOLDED)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "precious.txt").write_text("not ours")
+    with pytest.raises(UnknownFormatError, match="not empty"):
+        open_store(other, UNFOLDED)
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "nowhere")])
+    assert result.exit_code == 1
+    assert "no Headwater data directory" in result.stderr
+
+
+def test_space_comes_back(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    limits = Limits(segment_bytes=400_000, fold_idle_s=0.05)
+
+    def size() -> int:
+        connection = sqlite3.connect(directory / "index.db")
+        [pages], [page] = [connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")]
+        connection.close()
+        return int(pages * page)
+
+    async def body(engine: Engine) -> None:
+        await create(engine, "big")
+        for _ in range(100):
+            await append(engine, "big", random.Random(1).randbytes(50_000))
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if size() > 4_500_000:
+                break
+        assert size() > 4_500_000
+        await engine.execute(Delete("big", engine.now_ms()))
+        for _ in range(200):
+            await asyncio.sleep(0.05)
+            if size() < 1_000_000:
+                return
+        raise AssertionError(f"{size()} bytes are left")
+
+    live(directory, body, limits)
+
+
+def three_segments(directory: Path) -> list[Path]:
+    """A directory whose journal has three sealed segments that nobody folded."""
+    open_directory(directory)
+    disk = RealDisk(directory / "journal")
+    writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 20, salt=lambda: 5)
+    for number in range(3):
+        event = Created(id=number + 1, path=f"s{number}", content_type="a/b", kind=ContentKind.BINARY, at_ms=1)
+        writer.place(encode_records([(event,)])).sync()
+        writer.settle()
+        writer.roll()
+    return sorted((directory / "journal").glob("0*.journal"))
+
+
+def open_directory(directory: Path) -> None:
+    async def body(_: Engine) -> None:
+        """Only to make it."""
+
+    live(directory, body)
+
+
+def names(directory: Path) -> list[str]:
+    found: list[str] = []
+
+    async def body(engine: Engine) -> None:
+        page = await engine.page("", "", 10)
+        found.extend(stream.path for stream in page.streams)
+
+    live(directory, body)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("harm", "left"),
+    [
+        (lambda paths: damage(paths[1], paths[1].stat().st_size - 2), ["s0", "s1"]),  # its seal
+        (lambda paths: damage(paths[1], 4), ["s0"]),  # its header
+        (lambda paths: damage(paths[1], 60), ["s0"]),  # its batch
+        (lambda paths: paths[1].unlink(), ["s0"]),
+        (lambda paths: damage(paths[2], 3), ["s0", "s1"]),  # the header of the newest
+    ],
+)
+def test_salvage_leaves_a_directory_that_opens(
+    tmp_path: Path, harm: Callable[[list[Path]], None], left: list[str]
+) -> None:
+    directory = tmp_path / "data"
+    harm(three_segments(directory))
+    with pytest.raises((CorruptJournalError, UnknownFormatError)):
+        open_store(directory, UNFOLDED)
+    salvage_directory(directory)
+    assert check_directory(directory, lambda _: None).problems == []
+    assert names(directory) == left
+
+
+def test_an_undamaged_journal_is_not_touched_by_salvage(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    three_segments(directory)
+    salvaged = salvage_directory(directory)
+    assert (salvaged.kept_batches, salvaged.dropped_bytes, salvaged.set_aside) == (3, 0, [])
+    assert names(directory) == ["s0", "s1", "s2"]
+
+
+async def worker_pid(directory: Path, before: int) -> int:
+    """The process that holds the lock of the fold worker, once it is another than before."""
+    for _ in range(200):
+        await asyncio.sleep(0.05)
+        lock = directory / "fold.lock"
+        pid = int(lock.read_text() or 0) if lock.exists() else 0
+        if pid not in (0, before, os.getpid()):
+            return pid
+    raise AssertionError("no fold worker was started")
+
+
+def test_a_fold_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+
+    async def body(engine: Engine) -> None:
+        await create(engine, "a", body=b"x" * 1000)
+        pid = await worker_pid(directory, 0)
+        for _ in range(2):
+            os.kill(pid, signal.SIGKILL)
+            await append(engine, "a", b"y" * 1000)
+            pid = await worker_pid(directory, pid)
+        assert await content(engine, "a") == b"x" * 1000 + b"y" * 2000
+
+    live(directory, body, FOLDED)
+    assert check_directory(directory, lambda _: None).problems == []

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.log.events import Appended, Deleted, Record, Touched
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.journal import (
+    CorruptJournalError,
+    UnknownFormatError,
+    encode_records,
+    read_segment,
+    read_segments,
+    segment_name,
+)
+from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter, failure
+
+
+def record(number: int) -> Record:
+    return (Appended(1, number, 5, b"data" * number), Touched(2, number), Deleted(3))
+
+
+def write(disk: RealDisk, batches: int, *, segment_bytes: int = 2_000) -> JournalWriter:
+    writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=segment_bytes, salt=lambda: 99)
+    for number in range(batches):
+        writer.place(encode_records([record(number)])).sync()
+        writer.settle()
+    return writer
+
+
+def sequences(disk: RealDisk, folded: int = 0, first: int = 1) -> list[int]:
+    return [batch.sequence for segment in read_segments(disk, folded, first) for batch in segment.batches]
+
+
+def test_batches_come_back_in_order_across_segments(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    write(disk, 50).close()
+    segments = list(read_segments(disk, 0, 1))
+    assert len(segments) > 2
+    assert [segment.sealed for segment in segments] == [True] * (len(segments) - 1) + [False]
+    records = [r for segment in segments for batch in segment.batches for r in batch.records()]
+    assert records == [record(number) for number in range(50)]
+    assert sequences(disk) == list(range(1, 51))
+
+
+def test_a_spare_file_is_used_and_folded_ones_are_recycled(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 20, salt=lambda: 7)
+    writer.prepare()
+    assert "spare.journal" in disk.names()
+    writer.place(encode_records([record(1)])).sync()
+    writer.settle()
+    assert disk.names() == [segment_name(1)]
+    assert (tmp_path / segment_name(1)).stat().st_size == 1 << 20
+    writer.roll()
+    writer.recycle(1)
+    assert disk.names() == ["spare.journal"]
+    writer.place(encode_records([record(2)])).sync()
+    writer.settle()
+    writer.close()
+    assert sequences(disk, folded=1, first=2) == [2]  # and nothing of what the file held before
+
+
+def test_a_missing_segment_is_noticed(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    write(disk, 50).close()
+    disk.remove(segment_name(2))
+    with pytest.raises(CorruptJournalError, match=r"0002\.journal .* missing"):
+        sequences(disk)
+
+
+def test_a_segment_out_of_order_is_noticed(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    write(disk, 50).close()
+    (tmp_path / segment_name(2)).write_bytes((tmp_path / segment_name(3)).read_bytes())
+    with pytest.raises(CorruptJournalError):
+        sequences(disk)
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    import struct
+    import zlib
+
+    disk = RealDisk(tmp_path)
+    write(disk, 1).close()
+    path = tmp_path / segment_name(1)
+    data = bytearray(path.read_bytes())
+    data[4:8] = struct.pack("<I", 99)
+    data[20:24] = struct.pack("<I", zlib.crc32(data[:20]))
+    path.write_bytes(data)
+    with pytest.raises(UnknownFormatError, match="format 99"):
+        sequences(disk)
+
+
+def test_no_room_can_be_waited_out_and_nothing_else_can() -> None:
+    assert isinstance(failure("f", OSError(errno.ENOSPC, "full")), DiskFullError)
+    assert isinstance(failure("f", OSError(errno.EDQUOT, "quota")), DiskFullError)
+    assert isinstance(failure("f", OSError(errno.EIO, "broken")), JournalFailedError)
+
+
+@given(st.data())
+def test_any_single_flipped_byte_is_noticed_or_is_the_tail(data: st.DataObject) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        disk = RealDisk(Path(directory))
+        write(disk, 8, segment_bytes=1 << 20).close()
+        path = Path(directory) / segment_name(1)
+        whole = path.read_bytes()
+        segment = read_segment("s", whole, 1, last=True)
+        assert segment is not None
+        position = data.draw(st.integers(0, len(whole) - 1))
+        broken = bytearray(whole)
+        broken[position] ^= data.draw(st.integers(1, 255))
+        last_batch = segment.batches[-1].position
+        try:
+            found = read_segment("s", bytes(broken), 1, last=True)
+        except (CorruptJournalError, UnknownFormatError):
+            assert position < last_batch
+        else:
+            assert found is not None
+            assert position >= last_batch  # broken off at the very end
+            assert len(found.batches) == 7
+
+
+def test_a_client_cannot_make_recovery_slow(tmp_path: Path) -> None:
+    import struct
+    import time
+
+    disk = RealDisk(tmp_path)
+    writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 25, salt=lambda: 99)
+    bait = struct.pack("<4sQIII", b"HWB\n", 70_000, 0, 4_000_000, 0) * 200_000
+    writer.place(encode_records([(Appended(1, 0, 5, bait),)])).sync()
+    writer.close()  # never settled: a batch broken off, full of what looks like batches
+    path = tmp_path / segment_name(1)
+    path.write_bytes(path.read_bytes()[:-1])
+    started = time.monotonic()
+    assert sequences(disk) == []
+    assert time.monotonic() - started < 2
