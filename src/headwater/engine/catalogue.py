@@ -18,7 +18,7 @@ from headwater.engine.messages import StreamInfo
 from headwater.engine.tails import Tail
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
 from headwater.log.commands import Command, Create, WriteDocuments
-from headwater.log.events import Created, DocumentDeleted, DocumentWritten, Event, StreamEvent
+from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Event, StreamEvent
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import Store
 
@@ -118,7 +118,7 @@ class Catalogue:
 
     def apply(self, event: Event) -> LoadedStream | LoadedDocument:
         """Change the newest state; readers do not see it yet."""
-        if isinstance(event, DocumentWritten | DocumentDeleted):
+        if isinstance(event, DOCUMENT_EVENTS):
             document = self._documents[event.key]
             document.newest = evolve_document(document.newest, event)
             document.pending += 1
@@ -126,6 +126,11 @@ class Catalogue:
         stream = self._create(event) if isinstance(event, Created) else self._change(event)
         stream.pending += 1
         return stream
+
+    def apply_append(self, stream: LoadedStream, event: Appended) -> None:
+        """The same for the one event that most commands come down to."""
+        evolve(stream.state, event)
+        stream.pending += 1
 
     def _create(self, event: Created) -> LoadedStream:
         state = evolve(None, event)

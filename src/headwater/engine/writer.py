@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -27,13 +28,12 @@ from headwater.errors import (
 )
 from headwater.limits import Limits
 from headwater.log.commands import Append, Command, Create, Expire, Reply, WriteDocuments
-from headwater.log.deciding import decide, fork_anchor, fork_source, is_expired
+from headwater.log.deciding import Decision, decide, fork_anchor, fork_source, is_expired
 from headwater.log.events import (
+    DOCUMENT_EVENTS,
     Appended,
     Created,
     Deleted,
-    DocumentDeleted,
-    DocumentWritten,
     Event,
     SoftDeleted,
     Touched,
@@ -42,6 +42,8 @@ from headwater.log.state import Document, evolve, evolve_document
 from headwater.store.contract import RefusedError, Store
 
 log = logging.getLogger("headwater.engine")
+
+_WITH_BODY = (Append, Create)
 
 FetchRecord = Callable[[LoadedStream, int, bool], Awaitable[bytes]]
 
@@ -66,7 +68,7 @@ class Writer:
         )
         self._refusing: Callable[[], HeadwaterError] | None = None  # no command is decided
         self._next_id = 1
-        self._loads: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.written_ms = 0  # when a batch last became durable
 
     # Life
@@ -85,7 +87,7 @@ class Writer:
 
     async def finish(self) -> None:
         """Until everything that was accepted is durable and answered."""
-        await asyncio.gather(*self._loads, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         drained = asyncio.Event()
         self._committer.add(Entry((), (), Reply(), lambda _: drained.set()))
         await drained.wait()
@@ -99,12 +101,17 @@ class Writer:
     # Deciding
 
     def submit(self, command: Command, answered: Answered) -> None:
-        if type(command) is Append and not command.documents and self._catalogue.newest(command.path) is not None:
-            self._decide(command, answered)
-            return
-        task = asyncio.create_task(self._load_and_decide(command, answered))
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        if type(command) is Append and not command.documents:
+            stream = self._catalogue.newest(command.path)
+            if stream is not None:
+                self._decide(command, stream, answered)
+                return
+        self._in_background(self._load_and_decide(command, answered))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _load_and_decide(self, command: Command, answered: Answered) -> None:
         try:
@@ -118,7 +125,8 @@ class Writer:
             log.exception("loading for %s failed", type(command).__name__)
             answered(_internal(error))
         else:
-            self._decide(command, answered)
+            stream = None if isinstance(command, WriteDocuments) else self._catalogue.newest(command.path)
+            self._decide(command, stream, answered)
 
     async def _with_record(self, command: Create) -> Create:
         """A fork with a sub-offset looks into the source's record at its offset: fetch that record."""
@@ -133,43 +141,50 @@ class Writer:
         record = await self._fetch_record(stream, anchor, fork.sub_offset > 0)
         return msgspec.structs.replace(command, fork=msgspec.structs.replace(fork, record=record))
 
-    def _decide(self, command: Command, answered: Answered) -> None:
+    def _decide(self, command: Command, stream: LoadedStream | None, answered: Answered) -> None:
+        """Decide a command whose streams are loaded; `stream` is the one at its path."""
         if self._refusing is not None:
             answered(self._refusing())
             return
         if self._store.full:
             answered(_full(self._store.full))
             return
-        stream = None
-        if not isinstance(command, WriteDocuments):
-            stream = self._catalogue.newest(command.path)
-            if stream is not None:
-                stream.used = True
-                self.renew_if_watched(stream, command.now_ms)
-            if isinstance(command, Create):
-                command = msgspec.structs.replace(command, stream_id=self._next_id)
-                self._next_id += 1
+        if stream is not None:
+            stream.used = True
+            if stream.live is not None:
+                self.renew_if_watched(stream, self._now_ms())
+        if isinstance(command, Create):
+            command = msgspec.structs.replace(command, stream_id=self._next_id)
+            self._next_id += 1
         try:
-            size_bytes = len(command.body) if isinstance(command, Append | Create) else 0
+            size_bytes = len(command.body) if isinstance(command, _WITH_BODY) else 0
             self._committer.check_room(size_bytes)
             decision = decide(self._catalogue, command)
         except OverloadedError as error:
             answered(error)
-            return
         except HeadwaterError as error:
             self._answer_when_certain(command, error, answered)
-            return
         except Exception as error:
             log.exception("deciding %s failed", type(command).__name__)
             answered(_internal(error))
-            return
-        if decision.events:
-            changed = tuple([self._catalogue.apply(event) for event in decision.events])
-            self._committer.add(Entry(decision.events, changed, decision.reply, answered), size_bytes)
-            return
-        if stream is not None and not isinstance(command, Expire):
-            self.renew(stream, self._now_ms())
-        self._answer_when_certain(command, decision.reply, answered)
+        else:
+            if decision.events:
+                self._accept(decision, stream, answered, size_bytes)
+            else:
+                if stream is not None and not isinstance(command, Expire):
+                    self.renew(stream, self._now_ms())
+                self._answer_when_certain(command, decision.reply, answered)
+
+    def _accept(self, decision: Decision, stream: LoadedStream | None, answered: Answered, size_bytes: int) -> None:
+        events = decision.events
+        event = events[0]
+        changed: tuple[LoadedStream | LoadedDocument, ...]
+        if type(event) is Appended and stream is not None and len(events) == 1:
+            self._catalogue.apply_append(stream, event)
+            changed = (stream,)
+        else:
+            changed = tuple([self._catalogue.apply(event) for event in events])
+        self._committer.add(Entry(events, changed, decision.reply, answered), size_bytes)
 
     def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
         if isinstance(command, WriteDocuments):
@@ -264,9 +279,7 @@ class Writer:
         entries = entries + self._committer.withdraw()
         if isinstance(error, RefusedError):
             self._refusing = lambda: _full(str(error))
-            task = asyncio.create_task(self._roll_back(entries, error))
-            self._loads.add(task)
-            task.add_done_callback(self._loads.discard)
+            self._in_background(self._roll_back(entries, error))
             return
         # A write that failed leaves nobody knowing what is durable: nothing built on it may be written any more.
         for entry in entries:
@@ -301,7 +314,7 @@ def _answer(entry: Entry, answer: Answer) -> None:
 
 def _document(event: Event, loaded: LoadedDocument) -> Document | None:
     """The document after an event that is durable, while later ones are not."""
-    if not isinstance(event, DocumentWritten | DocumentDeleted):
+    if not isinstance(event, DOCUMENT_EVENTS):
         raise TypeError(f"{type(event).__name__} does not concern a document")
     return evolve_document(loaded.durable, event)
 

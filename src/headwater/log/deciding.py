@@ -38,10 +38,10 @@ from headwater.log.commands import (
     Command,
     Create,
     Delete,
+    Expire,
     ForkRequest,
     Reply,
     WriteDocument,
-    WriteDocuments,
 )
 from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of, same_type
 from headwater.log.events import (
@@ -82,22 +82,25 @@ _NOTHING: Record = ()
 
 
 def decide(view: View, command: Command) -> Decision:
-    if isinstance(command, WriteDocuments):
-        return Decision(_written(view, command.documents), Reply())
-    state = view.at(command.path)
-    if isinstance(command, Append):
-        decision = _append(live(state, command.now_ms), command)
+    if type(command) is Append:
+        decision = _append(live(view.at(command.path), command.now_ms), command)
     elif isinstance(command, Create):
-        decision = _create(view, state, command)
+        decision = _create(view, view.at(command.path), command)
     elif isinstance(command, Delete):
-        decision = Decision(_removal(view, live(state, command.now_ms)), Reply())
-    elif state is None or state.soft_deleted or not is_expired(state, command.now_ms):
-        return Decision(_NOTHING, Reply())
+        decision = Decision(_removal(view, live(view.at(command.path), command.now_ms)), Reply())
+    elif isinstance(command, Expire):
+        return Decision(_expiry(view, view.at(command.path), command.now_ms), Reply())
     else:
-        return Decision(_removal(view, state), Reply())
+        return Decision(_written(view, command.documents), Reply())
     if command.documents and decision.events:
         return Decision(decision.events + _written(view, command.documents), decision.reply)
     return decision
+
+
+def _expiry(view: View, state: StreamState | None, now_ms: int) -> Record:
+    if state is None or state.soft_deleted or not is_expired(state, now_ms):
+        return _NOTHING
+    return _removal(view, state)
 
 
 def _written(view: View, documents: tuple[WriteDocument, ...]) -> Record:

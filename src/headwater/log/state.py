@@ -65,7 +65,7 @@ class StreamState(msgspec.Struct, kw_only=True):
         return 0 if self.fork is None else self.fork.depth
 
     def offset(self, position: int) -> Offset:
-        return offset_at(self.id, self.lineage, position)
+        return offset_at(self.id, self.lineage, position) if self.lineage else Offset(self.id, position)
 
     def copy(self) -> StreamState:
         """A state that can evolve on its own."""
@@ -82,12 +82,12 @@ class Document(msgspec.Struct, frozen=True, gc=False):
 
 def evolve(state: StreamState | None, event: StreamEvent) -> StreamState | None:
     """The state after an event; None once the stream is deleted."""
-    if isinstance(event, Created):
+    if type(event) is Created:
         return _created(event)
     if state is None or state.id != event.id:
         raise ValueError(f"{type(event).__name__} does not apply to {_name(state)}")
     state.version += 1
-    if isinstance(event, Appended):
+    if type(event) is Appended:
         _append(state, event)
     elif isinstance(event, Touched):
         state.accessed_ms = max(state.accessed_ms, event.at_ms)

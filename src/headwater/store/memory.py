@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from headwater.log.events import Appended, Created, DocumentDeleted, DocumentWritten, StreamEvent
+from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, DocumentEvent, StreamEvent
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import Commit, Done
 from headwater.store.deadlines import Deadlines
@@ -64,7 +64,7 @@ class MemoryStore:
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         for commit in batch:
             for event in commit.record:
-                if isinstance(event, DocumentWritten | DocumentDeleted):
+                if isinstance(event, DOCUMENT_EVENTS):
                     self._apply_document(event)
                 else:
                     self._apply(event)
@@ -98,7 +98,7 @@ class MemoryStore:
             del self._ids[state.path]
             self._paths.discard(state.path)
 
-    def _apply_document(self, event: DocumentWritten | DocumentDeleted) -> None:
+    def _apply_document(self, event: DocumentEvent) -> None:
         document = evolve_document(self._documents.get(event.key), event)
         if document is None:
             del self._documents[event.key]

@@ -14,6 +14,8 @@ from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import Segment
 from headwater.store.embedded.replay import Replay, Replayed
 
+_WITH_DATA = (Created, Appended)
+
 
 class _Growth:
     """What a segment adds to one stream."""
@@ -61,7 +63,7 @@ def _grow(growth: dict[int, _Growth], replayed: Replayed) -> None:
     event, state = replayed.event, replayed.state
     if isinstance(event, Deleted):
         growth.pop(event.id, None)
-    elif isinstance(event, Created | Appended) and event.data and state is not None:
+    elif isinstance(event, _WITH_DATA) and event.data and state is not None:
         grown = growth.get(event.id)
         if grown is None:
             grown = growth[event.id] = _Growth(state.tail - len(event.data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from headwater.log.events import DocumentDeleted, DocumentWritten
+from headwater.log.events import DOCUMENT_EVENTS
 from headwater.store.embedded.disk import Disk
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.journal import Segment, read_segments, segment_name, segment_numbers
@@ -35,7 +35,7 @@ def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovere
             yield segment
 
     for number, event, state in replay.run(segments()):
-        if isinstance(event, DocumentWritten | DocumentDeleted):
+        if isinstance(event, DOCUMENT_EVENTS):
             unfolded.add_document(event.key, replay.documents[event.key], number)
         elif state is not None:
             unfolded.add(event, state, state.appended_ms, number)

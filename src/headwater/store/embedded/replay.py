@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from headwater.log.events import Created, DocumentDeleted, DocumentWritten, Event
+from headwater.log.events import DOCUMENT_EVENTS, Created, Event
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.embedded.journal import CorruptJournalError, JournalBatch, Segment
 
@@ -52,7 +52,7 @@ class Replay:
         self.batches += 1
 
     def _apply(self, event: Event) -> StreamState | None:
-        if isinstance(event, DocumentWritten | DocumentDeleted):
+        if isinstance(event, DOCUMENT_EVENTS):
             self.documents[event.key] = evolve_document(self.document(event.key), event)
             return None
         if isinstance(event, Created):

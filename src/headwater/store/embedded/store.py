@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from copy import copy
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from headwater.limits import Limits
-from headwater.log.events import Appended, Created, DocumentDeleted, DocumentWritten, StreamEvent
+from headwater.log.events import DOCUMENT_EVENTS, Appended, Created
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, Done, RefusedError
@@ -129,7 +129,7 @@ class EmbeddedStore:
         for commit in batch:
             for state in commit.after:
                 if type(state) is StreamState and state.id not in kept:
-                    own = kept[state.id] = copy.copy(state)
+                    own = kept[state.id] = copy(state)
                     before = known.get(state.id)
                     own.producers = {} if before is None else before.producers
         return kept
@@ -138,21 +138,17 @@ class EmbeddedStore:
         unfolded = self._unfolded
         for commit in batch:
             for event, after in zip(commit.record, commit.after, strict=True):
-                if isinstance(event, DocumentWritten | DocumentDeleted):
+                if type(event) is Appended:
+                    state, at_ms, producer = kept[event.id], event.at_ms, event.producer
+                    if producer is not None:
+                        state.producers[producer.id] = ProducerState(producer.epoch, producer.seq, at_ms)
+                    unfolded.append(event, state, at_ms, segment)
+                elif isinstance(event, DOCUMENT_EVENTS):
                     unfolded.add_document(event.key, after if isinstance(after, Document) else None, segment)
                 else:
-                    self._take_in_event(event, kept[event.id], segment)
-
-    def _take_in_event(self, event: StreamEvent, state: StreamState, segment: int) -> None:
-        at_ms = 0
-        if isinstance(event, Appended):
-            at_ms = event.at_ms
-            if event.producer is not None:
-                state.producers[event.producer.id] = ProducerState(event.producer.epoch, event.producer.seq, at_ms)
-        elif isinstance(event, Created):
-            at_ms = event.at_ms
-            self.next_id = max(self.next_id, event.id + 1)
-        self._unfolded.add(event, state, at_ms, segment)
+                    unfolded.add(event, kept[event.id], kept[event.id].appended_ms, segment)
+                    if isinstance(event, Created):
+                        self.next_id = max(self.next_id, event.id + 1)
 
     async def fold(self) -> None:
         """Move everything that was written so far into the index."""

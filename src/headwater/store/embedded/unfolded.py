@@ -45,21 +45,28 @@ class Unfolded:
     def add(self, event: StreamEvent, state: StreamState, at_ms: int, segment: int) -> None:
         """Take in a durable event and the stream's state after it, or the one that was deleted. `at_ms` is the time of
         its record; the state is kept."""
-        stream_id = event.id
+        if isinstance(event, Appended):
+            self.append(event, state, at_ms, segment)
+            return
+        self._keep(event.id, state, segment)
+        if isinstance(event, Created):
+            self.paths[event.path] = event.id
+            if event.data:
+                self._grow(event.id, state.start, event.data, at_ms, segment)
+            self.deadlines.watch(state)
+        elif isinstance(event, Deleted):
+            self._delete(state, segment)
+
+    def append(self, event: Appended, state: StreamState, at_ms: int, segment: int) -> None:
+        self._keep(event.id, state, segment)
+        if event.data:
+            self._grow(event.id, event.position, event.data, at_ms, segment)
+
+    def _keep(self, stream_id: int, state: StreamState, segment: int) -> None:
         self.states[stream_id] = state
         if self._last.get(stream_id) != segment:
             self._last[stream_id] = segment
             self._touch(segment).streams.add(stream_id)
-        if isinstance(event, Appended):
-            if event.data:
-                self._grow(stream_id, event.position, event.data, at_ms, segment)
-        elif isinstance(event, Created):
-            self.paths[event.path] = stream_id
-            if event.data:
-                self._grow(stream_id, state.start, event.data, at_ms, segment)
-            self.deadlines.watch(state)
-        elif isinstance(event, Deleted):
-            self._delete(state, segment)
 
     def add_document(self, key: str, document: Document | None, segment: int) -> None:
         self.documents[key] = document

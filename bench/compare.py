@@ -1,0 +1,141 @@
+"""This version beside another, alternating in one run: `python -m bench.compare TREE [--rounds 5] [--seconds 3]`.
+
+TREE is a checkout of the other version, for example one made by `git worktree add`. Each round runs every load against
+both, and the order changes from round to round. A ratio is this version's over the other's, as the median of the
+rounds; above 1 this version is better. CPU is the server's own, user and system, so it is less sensitive to what else
+the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvloop
+
+from bench.load import append_load, call, create_streams, delivery_load, read_all
+from bench.machine import describe_machine
+from bench.servers import ROOT, Server, running
+from headwater.client.load import percentile
+
+BODY = b'{"pad":"' + b"x" * 90 + b'"}'
+HOT_BYTES = 50_000_000
+COLD_BYTES = 200_000_000
+
+Figures = dict[str, float]  # larger is better
+
+
+@contextlib.contextmanager
+def serving(tree: Path, *options: str) -> Iterator[Server]:
+    command = ["env", f"PYTHONPATH={tree / 'src'}", sys.executable, "-m", "headwater", "serve", "--port", "0", *options]
+    with running("headwater", command) as server:
+        yield server
+
+
+def cpu_s(server: Server) -> float:
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def appends(tree: Path, seconds: float, *storage: str) -> Figures:
+    with serving(tree, *storage) as server:
+        names = [f"bench/{number}" for number in range(64)]
+        create_streams(server, names)
+        before_s = cpu_s(server)
+        run = uvloop.run(append_load(server, [[name] for name in names], BODY, seconds))
+        used_s = cpu_s(server) - before_s
+    return {"appends/s": run.per_second, "appends per CPU second": run.count / used_s}
+
+
+def fill(server: Server, name: str, size: int) -> None:
+    call(server, "PUT", name)
+    body = b"[" + b",".join([BODY] * 5_000) + b"]"
+    for _ in range(-(-size // len(body))):
+        call(server, "POST", name, body)
+
+
+def catch_up(server: Server, name: str) -> Figures:
+    before_s = cpu_s(server)
+    found = [read_all(server, name) for _ in range(5)]
+    used_s = max(0.01, cpu_s(server) - before_s)
+    best = max(size / seconds for size, seconds in found)
+    return {"MB/s": best / 1e6, "MB per CPU second": sum(size for size, _ in found) / used_s / 1e6}
+
+
+def memory_catch_up(tree: Path, seconds: float) -> Figures:
+    with serving(tree, "--memory") as server:
+        fill(server, "hot", HOT_BYTES)
+        return catch_up(server, "hot")
+
+
+def cold_catch_up(tree: Path, seconds: float) -> Figures:
+    with tempfile.TemporaryDirectory(dir=ROOT) as directory:
+        data_dir = f"{directory}/data"
+        with serving(tree, "--data-dir", data_dir, "--limit", "fold_idle_s=0.5") as server:
+            fill(server, "cold", COLD_BYTES)
+            while any(Path(data_dir, "journal").glob("0*.journal")):  # until all of it is folded
+                time.sleep(0.1)
+        with serving(tree, "--data-dir", data_dir) as server:
+            return catch_up(server, "cold")
+
+
+def delivery(tree: Path, seconds: float) -> Figures:
+    with serving(tree, "--memory") as server:
+        call(server, "PUT", "live")
+        before_s = cpu_s(server)
+        delays = uvloop.run(delivery_load(server, "live", 200, 60, 0.01))
+        used_s = max(0.01, cpu_s(server) - before_s)
+    return {"1/p50 s": 1 / percentile(delays, 0.5), "deliveries per CPU second": len(delays) / used_s}
+
+
+def durable_appends(tree: Path, seconds: float) -> Figures:
+    with tempfile.TemporaryDirectory(dir=ROOT) as directory:
+        return appends(tree, seconds, "--data-dir", f"{directory}/data")
+
+
+def memory_appends(tree: Path, seconds: float) -> Figures:
+    return appends(tree, seconds, "--memory")
+
+
+LOADS: dict[str, Callable[[Path, float], Figures]] = {
+    "durable appends, 64 connections": durable_appends,
+    "memory appends, 64 connections": memory_appends,
+    "catch-up from memory": memory_catch_up,
+    "catch-up from the index": cold_catch_up,
+    "SSE delivery, 200 subscribers": delivery,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tree", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--only", default="", help="part of a load's name")
+    arguments = parser.parse_args()
+    trees = [ROOT, arguments.tree.resolve()]
+    for key, value in describe_machine().items():
+        print(f"{key}: {value}")
+    for title, load in LOADS.items():
+        if arguments.only not in title:
+            continue
+        found: dict[Path, list[Figures]] = {tree: [] for tree in trees}
+        for number in range(arguments.rounds):
+            for tree in trees if number % 2 else reversed(trees):
+                found[tree].append(load(tree, arguments.seconds))
+        ours, theirs = (found[tree] for tree in trees)
+        for name in ours[0]:
+            ratio = statistics.median(one[name] / other[name] for one, other in zip(ours, theirs, strict=True))
+            values = [statistics.median(figures[name] for figures in side) for side in (ours, theirs)]
+            print(f"{ratio:6.3f}  {title:<34} {name:<28} {values[0]:>12,.0f} {values[1]:>12,.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
