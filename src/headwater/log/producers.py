@@ -16,7 +16,6 @@ from __future__ import annotations
 import msgspec
 
 from headwater.errors import NewEpochSequenceError, SequenceGapError, StaleEpochError
-from headwater.protocol.streams import headers
 
 
 class ProducerTuple(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -29,6 +28,8 @@ class ProducerTuple(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 def is_duplicate(known: tuple[int, int] | None, producer: ProducerTuple) -> bool:
     """True for a duplicate, False for a request to carry out; every other row of the table is raised."""
+    from headwater.protocol.streams import headers
+
     if known is None:
         _check_gap(0, producer.seq)
         return False
@@ -49,6 +50,8 @@ def is_duplicate(known: tuple[int, int] | None, producer: ProducerTuple) -> bool
 
 
 def _check_gap(expected: int, received: int) -> None:
+    from headwater.protocol.streams import headers
+
     if received != expected:
         raise SequenceGapError(
             f"expected sequence {expected}, received {received}",
