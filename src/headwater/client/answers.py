@@ -11,9 +11,9 @@ import msgspec
 from headwater import errors
 from headwater.client.effects import Reply, Request
 from headwater.errors import HeadwaterError
+from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
 
-_PROBLEM = "urn:headwater:"
 _DETAIL_MAX = 500
 
 
@@ -68,12 +68,12 @@ def may_pass(status: int) -> bool:
 
 def _named(reply: Reply) -> tuple[type[HeadwaterError], str, bool]:
     problem = _Problem()
-    if reply.headers.get("content-type", "").startswith("application/problem+json"):
+    if reply.headers.get("content-type", "").startswith(PROBLEM_MEDIA_TYPE):
         try:
             problem = msgspec.json.decode(reply.body, type=_Problem)
         except msgspec.MsgspecError:
             problem = _Problem()
-    code = problem.type.removeprefix(_PROBLEM)
+    code = problem.type.removeprefix(PROBLEM_TYPE_PREFIX)
     if code in _CODES:
         return _CODES[code], problem.detail, True
     detail = problem.detail or reply.body[:_DETAIL_MAX].decode(errors="replace").strip()
