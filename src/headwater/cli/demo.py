@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.cli.failing import FAILED, failures, leave
+from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT
 
 if TYPE_CHECKING:
     from headwater.demo.run import Look, Verdict
@@ -126,9 +127,10 @@ def _board(look: Look) -> Group:
     flows.add_row("shop/events", "Spark", f"{look.taken:,}", f"{look.taken_per_second:,.0f}", behind)
     batch = "no batch yet" if look.batch is None else f"batch {look.batch}"
     flows.add_row("Spark", "shop/current", f"{look.published:,}", f"{look.published_per_second:,.0f}", batch)
+    root = f"{look.url}{STREAM_ROOT}"
     places = Text(
-        f"\ntable: {look.table or 'no version yet'}\n{look.url}/v1/stream/shop/events?offset=-1\n"
-        f"{look.url}/v1/stream/shop/current?offset=-1\n{look.url}/v1/stream/__ds/streams\n",
+        f"\ntable: {look.table or 'no version yet'}\n{root}shop/events?offset=-1\n"
+        f"{root}shop/current?offset=-1\n{root}{RESERVED}/streams\n",
         style="cyan",
         overflow="fold",
     )

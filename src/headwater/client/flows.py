@@ -17,6 +17,7 @@ from headwater.errors import ProtocolError, StreamGoneError, StreamNotFoundError
 from headwater.log.content import DEFAULT_CONTENT_TYPE
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.streams import headers
+from headwater.protocol.streams.paths import RESERVED
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +185,7 @@ def delete(session: Session, url: str) -> Flow[None]:
 
 
 def list_page(session: Session, prefix: str, after: str | None, limit: int) -> Flow[StreamPage]:
-    url = with_query(f"{session.root}/__ds/streams", prefix=prefix or None, after=after, limit=str(limit))
+    url = with_query(f"{session.root}{RESERVED}/streams", prefix=prefix or None, after=after, limit=str(limit))
     reply = yield from exchange(session, Request("GET", url))
     try:
         return msgspec.json.decode(reply.body, type=StreamPage)
@@ -207,7 +208,7 @@ def splits(
         raise ValueError(f"not a stream of this client's server: {url}")
     numbers = {"parts": parts, "bytes": part_bytes, "limit": limit}
     query = {name: str(number) for name, number in numbers.items() if number is not None}
-    asked = with_query(f"{session.root}/__ds/splits", path=path, offset=offset, until=until, **query)
+    asked = with_query(f"{session.root}{RESERVED}/splits", path=path, offset=offset, until=until, **query)
     reply = yield from exchange(session, Request("GET", asked))
     try:
         return msgspec.json.decode(reply.body, type=Splits)
@@ -225,5 +226,5 @@ def _instant(moment: datetime | str) -> str:
 
 def path_of(session: Session, url: str) -> str | None:
     """A stream's path below the client's root; None if it is elsewhere."""
-    root = f"{session.root}/"
+    root = session.root
     return unquote(urlsplit(url).path[len(urlsplit(root).path) :]) if url.startswith(root) else None

@@ -13,9 +13,8 @@ import msgspec
 from headwater.client.answers import error_of
 from headwater.client.effects import Flow, FreshToken, Reply, Report, Request, Send, Sleep
 from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
-from headwater.protocol.streams.paths import quote_path
+from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
 
-STREAM_ROOT = "/v1/stream"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -67,7 +66,8 @@ class Session:
             _ = parts.port
         except ValueError as error:
             raise ValueError(f"{error}: {url!r}") from None
-        self.root = url.rstrip("/") if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{STREAM_ROOT}"
+        origin = f"{parts.scheme}://{parts.netloc}"
+        self.root = f"{url.rstrip('/')}/" if parts.path.strip("/") else f"{origin}{STREAM_ROOT}"
         self._origin = (parts.scheme, parts.netloc)
         self.headers = {name.lower(): value for name, value in (headers or {}).items()}
         if parts.hostname in LOOPBACK:
@@ -87,7 +87,7 @@ class Session:
         path = path.strip("/")
         if not path:
             raise ValueError("a stream's path cannot be empty")
-        return f"{self.root}/{quote_path(path)}"
+        return f"{self.root}{quote_path(path)}"
 
     def dressed(self, request: Request) -> Request:
         """The request with the headers that every request carries."""

@@ -13,11 +13,10 @@ import msgspec
 
 from headwater import limits
 from headwater.client import Client, Report, Retry, Timeouts
-from headwater.client.session import STREAM_ROOT
 from headwater.client.transport import POOL
 from headwater.errors import InvalidPathError, OptionError
 from headwater.log.content import ContentKind, kind_of
-from headwater.protocol.streams.paths import parse_path, quote_path
+from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
 
 T = TypeVar("T", int, float)
 
@@ -247,8 +246,8 @@ def _split_url(url: str) -> tuple[str, list[str]]:
         raise OptionError(f"url is a server's, such as http://127.0.0.1:4437, got {shown}")
     if parts.username is not None or parts.password is not None:
         raise OptionError("url must not hold credentials, which would show in logs; use the option token")
-    root, found, below = url.rstrip("/").partition(f"{STREAM_ROOT}/")
-    return (root + STREAM_ROOT if found else url, [unquote(below)] if below else [])
+    server, found, below = f"{url.rstrip('/')}/".partition(STREAM_ROOT)
+    return (server + STREAM_ROOT if found else url, [unquote(below.rstrip("/"))] if below else [])
 
 
 def _names(text: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Stream paths: what a URL may name, decoded once and compared as text."""
+"""Stream paths: where streams are on a server, what a URL may name, decoded once and compared as text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import quote, unquote_to_bytes
 from headwater import limits
 from headwater.errors import InvalidPathError
 
-RESERVED = "__ds"
-
+STREAM_ROOT = "/v1/stream/"  # what precedes the path of a stream in its URL
+RESERVED = "__ds"  # the first segment of the server's own routes below the root
 
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_~!$&'()*+,;=:@-][A-Za-z0-9_~!$&'()*+,;=:@.-]*(?:/(?!$)|$))+")
 
