@@ -13,6 +13,7 @@ import msgspec
 from headwater.client.answers import error_of
 from headwater.client.effects import Flow, FreshToken, Reply, Report, Request, Send, Sleep
 from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
+from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -71,7 +72,7 @@ class Session:
         self._origin = (parts.scheme, parts.netloc)
         self.headers = {name.lower(): value for name, value in (headers or {}).items()}
         if parts.hostname in LOOPBACK:
-            self.headers.setdefault("accept-encoding", "identity")  # what does not travel is not worth compressing
+            self.headers.setdefault("accept-encoding", IDENTITY)  # compression costs more than it saves on one machine
         self.token = token if isinstance(token, str) else None
         self.token_hook = token if callable(token) else None
         self.retry = retry
