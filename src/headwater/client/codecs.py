@@ -13,10 +13,10 @@ import msgspec
 
 from headwater.errors import ProtocolError
 from headwater.log.content import ContentKind, kind_of
+from headwater.protocol.json_arrays import split_array
 
 JSON = "application/json"
 
-_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 _COMMA_TRIES_MAX = 64
 
 
@@ -42,7 +42,7 @@ def encode_json(value: Any) -> bytes:
 
 def _checked_json(text: bytes) -> bytes:
     try:
-        if len(_raw_list.decode(b"[" + text + b"]")) == 1:
+        if len(split_array(b"[" + text + b"]")) == 1:
             text.decode()
             return text
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -133,7 +133,7 @@ def _json_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
     if isinstance(wanted, ArrayDecoder):
         return wanted.decode_array
     if wanted is bytes:
-        return lambda text: [bytes(raw) for raw in _raw_list.decode(text)]
+        return lambda text: [bytes(raw) for raw in split_array(text)]
     if _is_pydantic(wanted):
         return _pydantic_decoder(wanted)
     return msgspec.json.Decoder(list[wanted]).decode
@@ -283,7 +283,7 @@ class Messages:
 
 def _split(text: bytes) -> list[msgspec.Raw]:
     try:
-        return _raw_list.decode(text)
+        return split_array(text)
     except (msgspec.DecodeError, RecursionError) as error:
         broken = ProtocolError(f"expected an array of JSON messages: {error}")
         broken.retryable = True  # most likely cut short on the way
@@ -292,7 +292,7 @@ def _split(text: bytes) -> list[msgspec.Raw]:
 
 def _is_array(text: bytes) -> bool:
     try:
-        _raw_list.decode(text)
+        split_array(text)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

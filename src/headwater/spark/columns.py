@@ -17,6 +17,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 from headwater.client import Client, Reader, Stream
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
+from headwater.protocol.json_arrays import split_array
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import Connection
 from headwater.spark.positions import Place, Range, byte_position
@@ -47,7 +48,6 @@ STATE_COLUMNS = {
 }
 VALUES = ("value", "old_value")  # whose type is the user's to choose
 _KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType()}
-_messages = msgspec.json.Decoder(list[msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 
 
@@ -86,12 +86,12 @@ class Values:
         self._value = value
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([split_array(text).cast(self._value)], names=["value"])
+        return pa.RecordBatch.from_arrays([text_column(text).cast(self._value)], names=["value"])
 
 
-def split_array(text: bytes | bytearray) -> pa.Array:
-    """The elements of a JSON array, as text. No JSON text holds the byte 0, so that can stand between them."""
-    messages = _messages.decode(text)
+def text_column(text: bytes | bytearray) -> pa.Array:
+    """The elements of a JSON array as a column of text. The byte 0 separates them: it occurs in no JSON text."""
+    messages = split_array(text)
     joined = b"\0".join(messages)
     if not messages:
         return pa.array([], pa.string())
@@ -131,7 +131,7 @@ class Events:
         reasons = [_reason(event) for event in events]
         columns = {name: self._column(name, events, reasons) for name in self._kinds}
         if self._sized:
-            sizes = [len(memoryview(message)) + 1 for message in _messages.decode(text)]
+            sizes = [len(memoryview(message)) + 1 for message in split_array(text)]
             columns["size"] = pa.array(sizes, pa.int64())
         columns["bad"] = pa.array(reasons, pa.string())
         return pa.RecordBatch.from_pydict(columns)

@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from headwater import limits
 from headwater.client import Client, Reader, Stream, StreamInfo
 from headwater.errors import (
@@ -28,6 +26,7 @@ from headwater.errors import (
     UnauthorizedError,
 )
 from headwater.log.content import ContentKind, kind_of
+from headwater.protocol.json_arrays import split_array
 from headwater.spark.options import EARLIEST, JOURNAL_ROOT, LATEST, ReadOptions
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
 
@@ -266,10 +265,7 @@ class _Sizes:
 
     @staticmethod
     def decode_array(text: bytes) -> list[int]:
-        return [len(memoryview(message)) + 1 for message in _messages.decode(text)]
-
-
-_messages = msgspec.json.Decoder(list[msgspec.Raw])
+        return [len(memoryview(message)) + 1 for message in split_array(text)]
 
 
 class _Walk:
