@@ -56,14 +56,9 @@ def error_of(request: Request, reply: Reply) -> HeadwaterError:
     error.nothing_done = reply.status == 429 or (is_ours and reply.status in (503, 507))
     error.status = reply.status
     error.url = request.url
-    error.retryable = may_pass(reply.status)
+    error.retryable = errors.is_retryable(reply.status)
     error.retry_after_s = retry_after_s(reply.headers)
     return error
-
-
-def may_pass(status: int) -> bool:
-    """Whether the same request may be answered otherwise later."""
-    return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
 
 
 def _named(reply: Reply) -> tuple[type[HeadwaterError], str, bool]:
