@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import typer
 
+from headwater import limits
 from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
 from headwater.cli.connecting import Path as StreamPath
 from headwater.cli.failing import leave
@@ -20,8 +21,6 @@ from headwater.log.producers import ProducerTuple
 
 if TYPE_CHECKING:
     from headwater.client import Stream
-
-CHUNK_BYTES = 64 * 1024
 
 
 def command(
@@ -100,5 +99,5 @@ def _pieces(source: BinaryIO, kind: ContentKind) -> Iterator[tuple[int, bytes, i
                 yield number, text, len(line)
         return
     read = getattr(source, "read1", source.read)
-    while chunk := read(CHUNK_BYTES):
+    while chunk := read(limits.CLI_READ_BYTES):
         yield 1, chunk, len(chunk)

@@ -15,13 +15,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headwater import limits
 from headwater.cli.failing import FAILED, failures, leave
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT
 
 if TYPE_CHECKING:
     from headwater.demo.run import Look, Verdict
-
-_LINE_EVERY_S = 5.0
 
 
 def command(
@@ -102,7 +101,7 @@ class _Board:
         if self._live is not None:
             self._live.start()
             self._live.update(_board(look))
-        elif look.seconds - self._said_s >= _LINE_EVERY_S:
+        elif look.seconds - self._said_s >= limits.DEMO_LINE_EVERY_S:
             self._said_s = look.seconds
             lag = look.fed - look.taken
             told = f"{look.seconds:6.1f} s  fed {look.fed:,} ({look.fed_per_second:,.0f}/s)  "

@@ -89,7 +89,7 @@ class AsyncClient:
         """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet."""
         return AsyncStream(self, self._session.url_of(path), content_type)
 
-    async def list(self, prefix: str = "", *, page_size: int = 1000) -> AsyncIterator[StreamInfo]:
+    async def list(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> AsyncIterator[StreamInfo]:
         """Every stream whose path begins with the prefix, in path order."""
         after: str | None = None
         while True:

@@ -8,13 +8,11 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from headwater import errors
+from headwater import errors, limits
 from headwater.client.effects import Reply, Request
 from headwater.errors import HeadwaterError
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
-
-_DETAIL_MAX = 500
 
 
 class _Problem(msgspec.Struct):
@@ -71,7 +69,7 @@ def _named(reply: Reply) -> tuple[type[HeadwaterError], str, bool]:
     code = problem.type.removeprefix(PROBLEM_TYPE_PREFIX)
     if code in _CODES:
         return _CODES[code], problem.detail, True
-    detail = problem.detail or reply.body[:_DETAIL_MAX].decode(errors="replace").strip()
+    detail = problem.detail or reply.body[: limits.ERROR_DETAIL_BYTES_MAX].decode(errors="replace").strip()
     if not detail and reply.status not in _STATUSES:
         detail = f"status {reply.status}"
     return _inferred(reply.status, reply.headers), detail, False

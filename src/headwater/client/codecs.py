@@ -11,13 +11,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from headwater import limits
 from headwater.errors import ProtocolError
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.json_arrays import split_array
 
 JSON = "application/json"
-
-_COMMA_TRIES_MAX = 64
 
 
 # Values to bytes
@@ -215,7 +214,7 @@ class Messages:
             return []
         text = self._text()
         end = len(text)
-        for _ in range(_COMMA_TRIES_MAX):
+        for _ in range(limits.SPLIT_TRIES_MAX):
             end = text.rfind(b",", 0, end)
             if end < 0:
                 break

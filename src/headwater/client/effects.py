@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from headwater import limits
 from headwater.errors import HeadwaterError
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ class Request(msgspec.Struct, frozen=True):
     url: str
     headers: dict[str, str] = {}
     body: bytes = b""
-    read_timeout_s: float = 30.0
+    read_timeout_s: float = limits.ANSWER_TIMEOUT_S
 
 
 class Reply(msgspec.Struct, frozen=True):

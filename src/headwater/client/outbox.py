@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 EPOCH_CHANCE_BITS = 12
 EPOCH_START_S = 1_704_067_200  # 2024-01-01: milliseconds and 12 bits from then fit into an epoch until 2093
-CLAIM_TRIES = 3
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -152,7 +151,7 @@ class Outbox:
         self._settings = settings
         self._retry = retry
         self._on_delivery = on_delivery
-        self._claims_left = CLAIM_TRIES if identity.claiming else 0
+        self._claims_left = limits.PRODUCER_CLAIMS_MAX if identity.claiming else 0
         self._settled = False  # something was stored in this epoch: it is ours
         self._next_seq = 0
         self._open: Parcel | None = None

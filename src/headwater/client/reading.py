@@ -360,7 +360,9 @@ class Reading:
         if self._live is not True or not (refused or doubtful):
             return
         self._strikes += 1
-        if refused or self._strikes >= (limits.SSE_STRIKES_PROVEN if self._sse_proven else limits.SSE_STRIKES):
+        if refused or self._strikes >= (
+            limits.SSE_FAILURES_PROVEN_MAX if self._sse_proven else limits.SSE_FAILURES_MAX
+        ):
             self._mode = "long-poll"
             error.retryable = True
 

@@ -10,6 +10,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
 
+from headwater import limits
 from headwater.client.answers import error_of
 from headwater.client.effects import Flow, FreshToken, Reply, Report, Request, Send, Sleep
 from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
@@ -26,9 +27,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     for ever.
     """
 
-    attempts: int = 6
-    first_s: float = 0.1
-    most_s: float = 10.0
+    attempts: int = limits.RETRY_ATTEMPTS_MAX
+    first_s: float = limits.RETRY_FIRST_S
+    most_s: float = limits.RETRY_MAX_S
 
     def delay_s(self, failures: int, chance: float, at_least_s: float | None = None) -> float:
         """The wait after so many failures; at least what the server asked for."""
@@ -39,11 +40,11 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait for bytes before a connection counts as dead."""
 
-    connect_s: float = 10.0
-    answer_s: float = 30.0
-    long_poll_s: float = 90.0
-    sse_idle_s: float = 45.0
-    sse_first_s: float = 10.0  # until server-sent events are known to get through
+    connect_s: float = limits.CONNECT_TIMEOUT_S
+    answer_s: float = limits.ANSWER_TIMEOUT_S
+    long_poll_s: float = limits.LONG_POLL_TIMEOUT_S
+    sse_idle_s: float = limits.SSE_IDLE_TIMEOUT_S
+    sse_first_s: float = limits.SSE_FIRST_TIMEOUT_S
 
 
 class Session:

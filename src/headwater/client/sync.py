@@ -91,7 +91,7 @@ class Client:
         """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet."""
         return Stream(self, self._session.url_of(path), content_type)
 
-    def list(self, prefix: str = "", *, page_size: int = 1000) -> Iterator[StreamInfo]:
+    def list(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> Iterator[StreamInfo]:
         """Every stream whose path begins with the prefix, in path order."""
         after: str | None = None
         while True:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import httpx
 
+from headwater import limits
 from headwater.client.effects import Request
 from headwater.client.session import Session, lost
 from headwater.errors import NetworkError
 
-POOL = httpx.Limits(max_connections=None, max_keepalive_connections=20)  # every live reader holds a connection
+# Without a bound on connections: every live reader holds one.
+POOL = httpx.Limits(max_connections=None, max_keepalive_connections=limits.IDLE_CONNECTIONS_MAX)
 
 
 def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: Request) -> httpx.Request:

@@ -18,6 +18,7 @@ import msgspec
 from pyspark.sql.streaming.query import StreamingQuery
 
 import headwater.spark
+from headwater import limits
 from headwater.client import Client
 from headwater.demo.feeding import Feeder
 from headwater.demo.job import CurrentState
@@ -28,8 +29,6 @@ from headwater.state.events import EventDecoder, is_change_event
 
 EVENTS = "shop/events"
 CURRENT = "shop/current"
-_RATE_OVER_S = 5.0
-_CATCH_UP_S = 120.0
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +77,7 @@ def serving(data_dir: Path, port: int) -> Iterator[str]:
         yield found[0]
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(limits.DEMO_STOP_S)
 
 
 def run(
@@ -145,7 +144,7 @@ class _Watch:
         taken = sum(self._seen.values())
         now, fed, published = time.monotonic(), self._feeder.fed, _count(self._client, CURRENT)
         self._past.append((now, fed, taken, published))
-        while now - self._past[0][0] > _RATE_OVER_S:
+        while now - self._past[0][0] > limits.DEMO_RATE_OVER_S:
             self._past.popleft()
         then, fed_then, taken_then, published_then = self._past[0]
         over_s = max(now - then, 0.001)
@@ -163,16 +162,16 @@ class _Watch:
             published_per_second=(published - published_then) / over_s,
         )
         show(found)
-        time.sleep(0.25)
+        time.sleep(limits.DEMO_LOOK_EVERY_S)
         return found
 
     def catch_up(self, show: Callable[[Look], None]) -> None:
         """Until the query has committed a batch that ends at the stream's end."""
         tail = self._client.stream(EVENTS).head().tail_offset
-        deadline_s = time.monotonic() + _CATCH_UP_S
+        deadline_s = time.monotonic() + limits.DEMO_CATCH_UP_S
         while not self._has_reached(tail):
             if time.monotonic() > deadline_s:
-                raise ClientError(f"Spark did not catch up within {_CATCH_UP_S:.0f} s")
+                raise ClientError(f"Spark did not catch up within {limits.DEMO_CATCH_UP_S:.0f} s")
             self.look(show)
         self.look(show)
 

@@ -23,7 +23,6 @@ T = TypeVar("T", int, float)
 EARLIEST = "earliest"
 LATEST = "latest"
 JOURNAL_ROOT = "_spark"  # streams of our own: what a batch appends, and rows on their way
-_CONNECT_ATTEMPTS = 3  # before anything was answered: a typing error should not take a minute to show
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +42,11 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
     def open(self, *, patient: bool = True) -> Client:
         """A client that gives up after `retry_s` of failures in a row or, where that is too patient, at once."""
+        attempts = limits.PRODUCER_INTEGER_MAX if patient else limits.SPARK_CONNECT_ATTEMPTS_MAX
         return _OwnClient(
             self.url,
             token=self.token,
-            retry=Retry(attempts=limits.PRODUCER_INTEGER_MAX if patient else _CONNECT_ATTEMPTS, most_s=5.0),
+            retry=Retry(attempts=attempts, most_s=limits.SPARK_RETRY_MAX_S),
             timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
             on_error=_Patience(self.retry_s).hear,
             http=httpx.Client(limits=POOL, verify=self.url.startswith("https:")),  # certificates take 20 ms to load
@@ -163,7 +163,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise OptionError(f"contentType is a media type such as application/json, got {content_type!r}")
     write_id = found.text("writeId")
     if write_id is not None and not _is_id(write_id):
-        raise OptionError("writeId takes letters, digits and -_.:~, at most 128 of them")
+        raise OptionError(f"writeId takes letters, digits and -_.:~, at most {limits.SPARK_WRITE_ID_BYTES_MAX} of them")
     version = found.text("writeVersion") or "0"
     if not (version.isascii() and version.isdigit() and int(version) <= limits.PRODUCER_INTEGER_MAX):
         raise OptionError(f"writeVersion is a number that grows from write to write, got {version!r}")
@@ -184,8 +184,8 @@ def _connection(root: str, found: _Given) -> Connection:
     return Connection(
         url=root,
         token=found.text("token"),
-        connect_s=found.number("connectTimeout", float, 10.0),
-        answer_s=found.number("requestTimeout", float, 30.0),
+        connect_s=found.number("connectTimeout", float, limits.CONNECT_TIMEOUT_S),
+        answer_s=found.number("requestTimeout", float, limits.ANSWER_TIMEOUT_S),
         retry_s=found.number("retryTimeout", float, limits.SPARK_RETRY_S),
     )
 
@@ -287,7 +287,8 @@ def _positions(name: str, text: str, words: tuple[str, ...], streams: tuple[str,
 
 
 def _is_id(text: str) -> bool:
-    return len(text) <= 128 and text.isascii() and text.strip(".") != "" and text.translate(_ID_CHARACTERS) == ""
+    fits = len(text) <= limits.SPARK_WRITE_ID_BYTES_MAX and text.isascii()
+    return fits and text.strip(".") != "" and text.translate(_ID_CHARACTERS) == ""
 
 
 _ID_CHARACTERS = str.maketrans("", "", "-_.:~abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")

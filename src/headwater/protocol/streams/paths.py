@@ -15,7 +15,7 @@ RESERVED = "__ds"  # the first segment of the server's own routes below the root
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_~!$&'()*+,;=:@-][A-Za-z0-9_~!$&'()*+,;=:@.-]*(?:/(?!$)|$))+")
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=limits.PATHS_CACHED_MAX)
 def parse_path(raw: str) -> str:
     """The stream path in the part of a URL after the stream root, percent-encoded as it arrived."""
     if len(raw) <= limits.PATH_SEGMENT_BYTES_MAX and _PLAIN.fullmatch(raw):
