@@ -14,7 +14,7 @@ import typer
 from headwater import limits
 from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
 from headwater.cli.connecting import Path as StreamPath
-from headwater.cli.failing import leave
+from headwater.cli.failing import fail
 from headwater.cli.output import meter, print_json
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.producers import ProducerTuple
@@ -75,7 +75,7 @@ def _append_file(stream: Stream, name: str, kind: ContentKind) -> tuple[int, int
                     producer.append(piece)
                 except ValueError as error:
                     producer.close()
-                    leave(f"{name}, line {number}: {error}\nWhat precedes it was appended ({count:,}).")
+                    fail(f"{name}, line {number}: {error}\nWhat precedes it was appended ({count:,}).")
                 count, size, read = count + 1, size + len(piece), read + piece_bytes
                 update(read, None)
             producer.flush()

@@ -54,12 +54,12 @@ def connected(url: str, token: str | None) -> Iterator[Client]:
     from headwater.client import Client
 
     try:
-        client = Client(url, token=token, on_error=_tell)
+        client = Client(url, token=token, on_error=_report_retry)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
     with failures(), client:
         yield client
 
 
-def _tell(report: Report) -> None:
+def _report_retry(report: Report) -> None:
     typer.echo(f"headwater: {report.error}; trying again in {report.delay_s:.1f} s", err=True)

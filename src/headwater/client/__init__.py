@@ -7,6 +7,7 @@ from headwater.client.outbox import Delivery, ProducerMetrics
 from headwater.client.reading import LiveMode
 from headwater.client.session import Retry, Timeouts
 from headwater.client.sync import Client, Producer, Reader, Stream
+from headwater.log.producers import ProducerTuple
 
 __all__ = [
     "Appended",
@@ -20,6 +21,7 @@ __all__ = [
     "LiveMode",
     "Producer",
     "ProducerMetrics",
+    "ProducerTuple",
     "Reader",
     "Report",
     "Retry",

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 import msgspec
 
 from headwater import errors, limits
-from headwater.client.effects import Reply, Request
+from headwater.client.effects import HttpReply, HttpRequest
 from headwater.errors import HeadwaterError
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
@@ -47,7 +47,7 @@ _STATUSES: dict[int, type[HeadwaterError]] = {
 }
 
 
-def error_of(request: Request, reply: Reply) -> HeadwaterError:
+def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
     kind, detail, is_ours = _named(reply)
     error = kind(detail, headers=tuple(reply.headers.items()))
     # Our server says 503 and 507 of what it refused; a gateway may say so of what it passed on.
@@ -59,7 +59,7 @@ def error_of(request: Request, reply: Reply) -> HeadwaterError:
     return error
 
 
-def _named(reply: Reply) -> tuple[type[HeadwaterError], str, bool]:
+def _named(reply: HttpReply) -> tuple[type[HeadwaterError], str, bool]:
     problem = _Problem()
     if reply.headers.get("content-type", "").startswith(PROBLEM_MEDIA_TYPE):
         try:
@@ -95,7 +95,7 @@ def retry_after_s(given: Mapping[str, str]) -> float | None:
         return None
 
 
-def required(request: Request, reply: Reply, *names: str) -> str:
+def required(request: HttpRequest, reply: HttpReply, *names: str) -> str:
     """The first of some headers; an answer that has none of them is none of this protocol."""
     for name in names:
         if name in reply.headers:

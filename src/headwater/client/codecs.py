@@ -105,8 +105,8 @@ class Decoder:
         """Of a character that is cut in two: taken, but not delivered."""
         return len(self._text.held) if self._text is not None else 0
 
-    def answer(self, skip: int) -> Messages | Run:
-        return Messages(self._decode, skip) if self.kind is ContentKind.JSON else Run(self._text, skip)
+    def answer(self, skip: int) -> JsonAnswer | BytesAnswer:
+        return JsonAnswer(self._decode, skip) if self.kind is ContentKind.JSON else BytesAnswer(self._text, skip)
 
 
 class _Text:
@@ -149,7 +149,7 @@ def _pydantic_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
     return adapter.validate_json
 
 
-class Run:
+class BytesAnswer:
     """The bytes of an answer, or the text in them."""
 
     def __init__(self, text: _Text | None, skip: int) -> None:
@@ -187,7 +187,7 @@ class Run:
         return self.some()
 
 
-class Messages:
+class JsonAnswer:
     """The JSON array of an answer, taken in parts if it is large.
 
     A comma is between two messages exactly if what precedes it is a valid array once a bracket is put in its place.
@@ -265,11 +265,11 @@ class Messages:
         try:
             items = self._decode(text)
         except ValueError:  # of msgspec and pydantic alike: the type does not fit, or it is no JSON at all
-            items = self._up_to_a_bad_one(_split(text))
+            items = self._up_to_invalid(_split(text))
         self.taken += len(items)
         return items
 
-    def _up_to_a_bad_one(self, messages: list[msgspec.Raw]) -> list[Any]:
+    def _up_to_invalid(self, messages: list[msgspec.Raw]) -> list[Any]:
         items: list[Any] = []
         for message in messages:
             try:

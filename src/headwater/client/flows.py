@@ -11,7 +11,7 @@ import msgspec
 
 from headwater.client.answers import required
 from headwater.client.codecs import body_of, encoder_of
-from headwater.client.effects import Flow, Reply, Request
+from headwater.client.effects import Flow, HttpReply, HttpRequest
 from headwater.client.session import Session, exchange, with_query
 from headwater.errors import ProtocolError, StreamGoneError, StreamNotFoundError
 from headwater.log.content import DEFAULT_CONTENT_TYPE
@@ -77,7 +77,7 @@ def create(
     encode = encoder_of(content_type or DEFAULT_CONTENT_TYPE)
     encoded = [encode(message) for message in messages]
     body = body_of(content_type or DEFAULT_CONTENT_TYPE, encoded) if encoded else b""
-    request = Request("PUT", url, given, body)
+    request = HttpRequest("PUT", url, given, body)
     reply = yield from exchange(session, request)
     required(request, reply, headers.NEXT_OFFSET)
     return reply.status == 201
@@ -102,7 +102,7 @@ def fork(
 
 
 def head(session: Session, url: str) -> Flow[StreamInfo]:
-    request = Request("HEAD", url)
+    request = HttpRequest("HEAD", url)
     reply = yield from exchange(session, request)
     ttl = reply.headers.get(headers.TTL)
     return StreamInfo(
@@ -123,7 +123,7 @@ def append_request(
     seq: str | None = None,
     producer: ProducerTuple | None = None,
     close: bool = False,
-) -> Request:
+) -> HttpRequest:
     given = {"content-type": content_type}
     if seq is not None:
         given[headers.SEQ] = seq
@@ -133,7 +133,7 @@ def append_request(
         given[headers.PRODUCER_SEQ] = str(producer.seq)
     if close:
         given[headers.CLOSED] = "true"
-    return Request("POST", url, given, body)
+    return HttpRequest("POST", url, given, body)
 
 
 def append(
@@ -169,7 +169,7 @@ def append_body(
     return appended(request, reply, producer)
 
 
-def appended(request: Request, reply: Reply, producer: ProducerTuple | None) -> Appended:
+def appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | None) -> Appended:
     # A duplicate has no offset at the reference server, and a close may have none anywhere.
     required(request, reply, headers.NEXT_OFFSET, headers.PRODUCER_EPOCH, headers.CLOSED)
     duplicate = producer is not None and reply.status == 204 and bool(request.body)
@@ -178,7 +178,7 @@ def appended(request: Request, reply: Reply, producer: ProducerTuple | None) -> 
 
 def delete(session: Session, url: str) -> Flow[None]:
     try:
-        yield from exchange(session, Request("DELETE", url))
+        yield from exchange(session, HttpRequest("DELETE", url))
     except (StreamNotFoundError, StreamGoneError) as error:
         if error.attempts == 1:  # else an earlier attempt did it, and its answer was lost
             raise
@@ -186,7 +186,7 @@ def delete(session: Session, url: str) -> Flow[None]:
 
 def list_page(session: Session, prefix: str, after: str | None, limit: int) -> Flow[StreamPage]:
     url = with_query(f"{session.root}{RESERVED}/streams", prefix=prefix or None, after=after, limit=str(limit))
-    reply = yield from exchange(session, Request("GET", url))
+    reply = yield from exchange(session, HttpRequest("GET", url))
     try:
         return msgspec.json.decode(reply.body, type=StreamPage)
     except msgspec.MsgspecError as error:
@@ -209,7 +209,7 @@ def splits(
     numbers = {"parts": parts, "bytes": part_bytes, "limit": limit}
     query = {name: str(number) for name, number in numbers.items() if number is not None}
     asked = with_query(f"{session.root}{RESERVED}/splits", path=path, offset=offset, until=until, **query)
-    reply = yield from exchange(session, Request("GET", asked))
+    reply = yield from exchange(session, HttpRequest("GET", asked))
     try:
         return msgspec.json.decode(reply.body, type=Splits)
     except msgspec.MsgspecError as error:

@@ -12,7 +12,7 @@ import msgspec
 
 from headwater import limits
 from headwater.client.answers import error_of
-from headwater.client.effects import Flow, FreshToken, Reply, Report, Request, Send, Sleep
+from headwater.client.effects import Flow, GetToken, HttpReply, HttpRequest, Report, Send, Sleep
 from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
@@ -91,7 +91,7 @@ class Session:
             raise ValueError("a stream's path cannot be empty")
         return f"{self.root}{quote_path(path)}"
 
-    def dressed(self, request: Request) -> Request:
+    def with_headers(self, request: HttpRequest) -> HttpRequest:
         """The request with the headers that every request carries."""
         given = {**self.headers, **request.headers}
         if self.token is not None and urlsplit(request.url)[:2] in (self._origin, ("", "")):
@@ -102,17 +102,17 @@ class Session:
                 raise ValueError(f"{name} must be printable ASCII: {shown}")
         return msgspec.structs.replace(request, headers=given)
 
-    def authorized(self) -> Flow[None]:
-        """See to it that there is a token, if there is anyone to ask for one."""
+    def ensure_token(self) -> Flow[None]:
+        """Ask the token hook for the first token, if there is a hook."""
         if self.token is None and self.token_hook is not None:
-            self.token = yield FreshToken()
+            self.token = yield GetToken()
 
-    def renewed(self, refused: str | None) -> Flow[bool]:
-        """Whether there is another token than the one that was refused."""
+    def refresh_token(self, refused: str | None) -> Flow[bool]:
+        """Replace a token that the server refused; False if there is no other."""
         if self.token_hook is None:
             return False
         if self.token == refused:
-            self.token = yield FreshToken()
+            self.token = yield GetToken()
         return self.token != refused
 
 
@@ -123,19 +123,19 @@ def with_query(url: str, **query: str | None) -> str:
     return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, added)))))
 
 
-def attempt(session: Session, request: Request) -> Flow[Reply]:
+def attempt(session: Session, request: HttpRequest) -> Flow[HttpReply]:
     """Send once, or twice if the token had run out. Any answer that is not a success is an error."""
-    yield from session.authorized()
+    yield from session.ensure_token()
     token = session.token
-    reply: Reply = yield Send(session.dressed(request))
-    if reply.status == 401 and (yield from session.renewed(token)):
-        reply = yield Send(session.dressed(request))
+    reply: HttpReply = yield Send(session.with_headers(request))
+    if reply.status == 401 and (yield from session.refresh_token(token)):
+        reply = yield Send(session.with_headers(request))
     if reply.status >= 300:
         raise error_of(request, reply)
     return reply
 
 
-def exchange(session: Session, request: Request, *, repeatable: bool = True) -> Flow[Reply]:
+def exchange(session: Session, request: HttpRequest, *, repeatable: bool = True) -> Flow[HttpReply]:
     """Send until there is a success or no hope of one.
 
     What must not happen twice is sent again only if the server said that it did nothing.
@@ -161,7 +161,7 @@ def pause(session: Session, error: HeadwaterError, attempts: int) -> Flow[None]:
     yield Sleep(delay_s)
 
 
-def lost(request: Request, reason: str, how: Literal["connect", "timeout", "lost"] = "lost") -> NetworkError:
+def lost(request: HttpRequest, reason: str, how: Literal["connect", "timeout", "lost"] = "lost") -> NetworkError:
     error = NetworkError(reason)
     error.url = request.url
     error.how = how

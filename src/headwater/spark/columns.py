@@ -19,7 +19,7 @@ from headwater.errors import DataLossError, InvalidEventError, MessageError, Sch
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.json_arrays import split_array
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
-from headwater.spark.options import Connection
+from headwater.spark.options import ConnectionOptions
 from headwater.spark.positions import Place, Range, byte_position
 from headwater.spark.values import ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
@@ -73,7 +73,7 @@ def check_schema(given: StructType, columns: dict[str, str]) -> None:
             raise SchemaError(f"{told}; read it as it is, then cast it or parse it with from_json")
 
 
-class Messages(Protocol):
+class ColumnDecoder(Protocol):
     """Decodes the messages of an answer to columns."""
 
     def decode_array(self, text: bytes | bytearray, /) -> Any: ...
@@ -180,7 +180,7 @@ class RangeReader:
     """Reads ranges to batches of a schema."""
 
     def __init__(
-        self, connection: Connection, client: Client, schema: StructType, *, state: bool, skip_bad: bool
+        self, connection: ConnectionOptions, client: Client, schema: StructType, *, state: bool, skip_bad: bool
     ) -> None:
         self._connection = connection
         self._client = client
@@ -215,7 +215,7 @@ class RangeReader:
 
     # Streams of messages
 
-    def _decoder(self) -> Messages:
+    def _decoder(self) -> ColumnDecoder:
         if self._state:
             return Events(self._spark_schema)
         return Values(self._schema.field("value").type if "value" in self._names else pa.string())

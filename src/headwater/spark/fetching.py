@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 from headwater import limits
 from headwater.client.session import with_query
 from headwater.protocol.streams import headers
-from headwater.spark.options import Connection
+from headwater.spark.options import ConnectionOptions
 
 _END = b"\r\n\r\n"
 
@@ -31,7 +31,7 @@ def can_fetch(url: str) -> bool:
     return parts.scheme == "http" and ("http" not in getproxies() or bool(proxy_bypass(host)))
 
 
-def fetch(connection: Connection, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
+def fetch(connection: ConnectionOptions, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
     """The answers of a range, each with the offset after it. OSError and UnexpectedAnswerError end it early."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname or "", parts.port or 80), connection.connect_s) as opened:

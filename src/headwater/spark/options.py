@@ -25,7 +25,7 @@ LATEST = "latest"
 JOURNAL_ROOT = "_spark"  # streams of our own: what a batch appends, and rows on their way
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How tasks and the driver reach the server. The token is never part of what is printed."""
 
     url: str
@@ -35,7 +35,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     retry_s: float
 
     def __repr__(self) -> str:
-        return f"Connection({self.url!r})"
+        return f"ConnectionOptions({self.url!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [("url", self.url)]
@@ -48,7 +48,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             token=self.token,
             retry=Retry(attempts=attempts, most_s=limits.SPARK_RETRY_MAX_S),
             timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
-            on_error=_Patience(self.retry_s).hear,
+            on_error=_RetryDeadline(self.retry_s).check,
             http=httpx.Client(limits=POOL, verify=self.url.startswith("https:")),  # certificates take 20 ms to load
         )
 
@@ -60,14 +60,14 @@ class _OwnClient(Client):
         self._http.close()
 
 
-class _Patience:
+class _RetryDeadline:
     """Ends an operation whose failures in a row have gone on for too long."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._since_s = 0.0
 
-    def hear(self, report: Report) -> None:
+    def check(self, report: Report) -> None:
         now_s = time.monotonic()
         if report.attempt == 1:
             self._since_s = now_s
@@ -76,7 +76,7 @@ class _Patience:
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    connection: Connection
+    connection: ConnectionOptions
     streams: tuple[str, ...] = ()
     pattern: str | None = None
     starting: str | dict[str, str] = EARLIEST
@@ -93,7 +93,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    connection: Connection
+    connection: ConnectionOptions
     stream: str | None = None
     create_target: bool = True
     content_type: str | None = None
@@ -180,8 +180,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _connection(root: str, found: _Given) -> Connection:
-    return Connection(
+def _connection(root: str, found: _Given) -> ConnectionOptions:
+    return ConnectionOptions(
         url=root,
         token=found.text("token"),
         connect_s=found.number("connectTimeout", float, limits.CONNECT_TIMEOUT_S),

@@ -18,7 +18,7 @@ _M_MMAP_THRESHOLD = -3
 
 
 @functools.cache
-def forget_imports() -> None:
+def freeze_imports() -> None:
     """Once in a worker, when all that tasks need was imported: leave it out of garbage collections."""
     gc.collect()
     gc.freeze()

@@ -100,7 +100,7 @@ class Following:
         self.offset, self.skip = batch.offset, batch.skip
         self.up_to_date = batch.up_to_date
 
-    def must_begin_anew(self, error: HeadwaterError) -> bool:
+    def must_restart(self, error: HeadwaterError) -> bool:
         """Whether a start from a checkpoint or a snapshot was in vain: the stream is not the one it was taken of."""
         if self.offset == BEGINNING or not isinstance(error, (OffsetGoneError, InvalidOffsetError)):
             return False
