@@ -20,13 +20,15 @@ COMPRESS_BYTES_MIN = 1_024
 # What a request may name.
 PATH_BYTES_MAX = 1_024
 PATH_SEGMENT_BYTES_MAX = 255
+PATHS_CACHED_MAX = 65_536  # parsed paths
 HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
 TTL_S_MAX = 100 * 366 * 86_400
 FORK_DEPTH_MAX = 128
 LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100
+RECORDS_PAGE_MAX = 10_000
+RECORDS_PAGE_DEFAULT = 1_000
 SPLITS_MAX = 10_000
-PATHS_CACHED_MAX = 65_536  # parsed paths
 
 # The client's bounds; a caller may choose otherwise for a producer.
 PRODUCER_BATCH_BYTES = 1024 * 1024

@@ -2,7 +2,7 @@
 
 from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream
 from headwater.client.effects import Batch, Report
-from headwater.client.flows import Appended, Splits, StreamInfo
+from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
 from headwater.client.outbox import Delivery, ProducerMetrics
 from headwater.client.reading import LiveMode
 from headwater.client.session import Retry, Timeouts
@@ -23,6 +23,7 @@ __all__ = [
     "ProducerMetrics",
     "ProducerTuple",
     "Reader",
+    "RecordInfo",
     "Report",
     "Retry",
     "Splits",

@@ -34,7 +34,7 @@ from headwater.client.effects import (
     Send,
     Sleep,
 )
-from headwater.client.flows import Appended, Splits, StreamInfo
+from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
 from headwater.client.outbox import (
     Identity,
     OnDelivery,
@@ -286,6 +286,28 @@ class AsyncStream:
                 limit=limit,
             )
         )
+
+    async def records(
+        self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_DEFAULT
+    ) -> AsyncIterator[RecordInfo]:
+        """The appends from an offset on, up to `until` or to the end as it is now, each with its time.
+
+        Fetched in pages of so many records as they are iterated over. An extension of Headwater's; with another server
+        it is a ProtocolError.
+        """
+        begin: str | None = offset
+        while begin is not None:
+            found = await self._client._run(flows.record_page(self._session, self.url, begin, until, page))
+            for record in found.records:
+                yield record
+            begin = found.continues_at(until)
+
+    async def offset_at(self, time: datetime) -> str:
+        """The offset from which everything was appended at or after a time, which needs a time zone.
+
+        The end of the stream if nothing was. An extension of Headwater's; with another server it is a ProtocolError.
+        """
+        return await self._client._run(flows.offset_at(self._session, self.url, time))
 
     async def append(
         self,

@@ -1,10 +1,10 @@
-"""The requests that are answered at once: create, head, append, close, delete, fork, list."""
+"""The requests that are answered at once: create, head, append, close, delete, fork, list, splits, record times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -13,7 +13,13 @@ from headwater.client.answers import required
 from headwater.client.codecs import body_of, encoder_of
 from headwater.client.effects import Flow, HttpReply, HttpRequest
 from headwater.client.session import Session, exchange, with_query
-from headwater.errors import ProtocolError, StreamGoneError, StreamNotFoundError
+from headwater.errors import (
+    MethodNotAllowedError,
+    ProtocolError,
+    StreamGoneError,
+    StreamNotFoundError,
+    UnknownRouteError,
+)
 from headwater.log.content import DEFAULT_CONTENT_TYPE
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.streams import headers
@@ -46,6 +52,28 @@ class Splits(msgspec.Struct, frozen=True):
     until: str
     bytes: int
     splits: list[str]
+
+
+class RecordInfo(msgspec.Struct, frozen=True):
+    """One append, of one or more messages: where it begins and ends, and when the server stored it, in UTC."""
+
+    offset: str
+    next_offset: str
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class RecordPage(msgspec.Struct):
+    """Records in a range of a stream, from `offset`."""
+
+    offset: str
+    next_offset: str
+    up_to_date: bool
+    records: list[RecordInfo]
+
+    def continues_at(self, until: str | None) -> str | None:
+        """Where the next page begins; None if this is the last one."""
+        is_last = self.up_to_date or not self.records or self.next_offset == until
+        return None if is_last else self.next_offset
 
 
 class StreamPage(msgspec.Struct):
@@ -203,9 +231,7 @@ def splits(
     part_bytes: int | None,
     limit: int | None,
 ) -> Flow[Splits]:
-    path = path_of(session, url)
-    if path is None:
-        raise ValueError(f"not a stream of this client's server: {url}")
+    path = _own_path(session, url)
     numbers = {"parts": parts, "bytes": part_bytes, "limit": limit}
     query = {name: str(number) for name, number in numbers.items() if number is not None}
     asked = with_query(f"{session.root}{RESERVED}/splits", path=path, offset=offset, until=until, **query)
@@ -216,12 +242,53 @@ def splits(
         raise ProtocolError(f"this server does not split streams: {error}") from None
 
 
+def record_page(session: Session, url: str, offset: str, until: str | None, limit: int) -> Flow[RecordPage]:
+    return _record_page(session, url, offset=offset, until=until, limit=str(limit))
+
+
+def offset_at(session: Session, url: str, time: datetime) -> Flow[str]:
+    page = yield from _record_page(session, url, at=_not_before(time), limit="1")
+    return page.offset
+
+
+def _record_page(session: Session, url: str, **query: str | None) -> Flow[RecordPage]:
+    asked = with_query(f"{session.root}{RESERVED}/records", path=_own_path(session, url), **query)
+    try:
+        reply = yield from exchange(session, HttpRequest("GET", asked))
+        return msgspec.json.decode(reply.body, type=RecordPage)
+    except StreamNotFoundError as error:
+        yield from head(session, url)  # raises if it is the stream that does not exist
+        reason: Exception = error
+    except (UnknownRouteError, MethodNotAllowedError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        reason = error
+    raise ProtocolError(f"this server does not offer record times: {reason}")
+
+
+def _not_before(time: datetime) -> str:
+    """A moment to the millisecond, which is how exact record times are; rounded up, so that nothing precedes it."""
+    if time.tzinfo is None:
+        raise ValueError(f"the time needs a time zone, such as datetime.now(UTC); got {time.isoformat()}")
+    try:
+        moment = time.astimezone(UTC)
+        moment += timedelta(microseconds=-moment.microsecond % 1000)
+    except OverflowError:
+        raise ValueError(f"the time is out of range: {time.isoformat()}") from None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _instant(moment: datetime | str) -> str:
     if isinstance(moment, str):
         return moment
     if moment.tzinfo is None:
         raise ValueError("expires_at needs a time zone")
     return headers.format_instant(int(moment.astimezone(UTC).timestamp() * 1000))
+
+
+def _own_path(session: Session, url: str) -> str:
+    path = path_of(session, url)
+    if path is None:
+        raise ValueError(f"not a stream of this client's server: {url}")
+    return path
 
 
 def path_of(session: Session, url: str) -> str | None:
