@@ -49,7 +49,7 @@ def failures(listening: str = "") -> Iterator[None]:
     except (UnknownFormatError, sqlite3.DatabaseError) as error:
         fail(str(error))
     except BrokenPipeError:
-        # Whoever read our output has had enough, as `head` does; nothing is wrong. Python would complain at exit.
+        # The reader of our output closed it, as `head` does: not an error. Python would report it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except OSError as error:

@@ -101,7 +101,7 @@ class AsyncClient:
                 return
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._owns_http:
             await self._http.aclose()
 
@@ -519,7 +519,7 @@ class AsyncReader(Generic[T]):
         return [item async for batch in self.batches() for item in batch.items]
 
     async def close(self) -> None:
-        """Stop reading and let go of the connection, also while another task waits for the next message.
+        """Stop reading and close the connection, also while another task waits for the next message.
 
         One that waits for the answer to a long-poll ends with it.
         """

@@ -96,7 +96,7 @@ def retry_after_s(given: Mapping[str, str]) -> float | None:
 
 
 def required(request: HttpRequest, reply: HttpReply, *names: str) -> str:
-    """The first of some headers; an answer that has none of them is none of this protocol."""
+    """The first of some headers that the answer has; ProtocolError if it has none of them."""
     for name in names:
         if name in reply.headers:
             return reply.headers[name]

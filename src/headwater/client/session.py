@@ -21,10 +21,10 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How to go on after a failure: waits that double, with full jitter.
+    """Exponential backoff with full jitter.
 
-    A request is given up after `attempts`. A read is too, as long as nothing was ever answered; after that it goes on
-    for ever.
+    A request fails after `attempts`. So does a read as long as the server has never answered; after that it is retried
+    without end.
     """
 
     attempts: int = limits.RETRY_ATTEMPTS_MAX

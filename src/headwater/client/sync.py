@@ -102,7 +102,7 @@ class Client:
                 return
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._owns_http:
             self._http.close()
 
@@ -493,7 +493,7 @@ class Reader(Generic[T]):
         return [item for batch in self.batches() for item in batch.items]
 
     def close(self) -> None:
-        """Stop reading and let go of the connection, also while another thread waits for the next message.
+        """Stop reading and close the connection, also while another thread waits for the next message.
 
         One that waits for the answer to a long-poll ends with it.
         """

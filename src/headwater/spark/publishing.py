@@ -1,17 +1,17 @@
-"""Exactly once into streams, whatever is retried, replayed, repartitioned or run twice.
+"""Exactly-once writes to streams: retries, replays and repartitioning never append a row twice.
 
-Tasks publish nothing. A task hands its rows to the driver, or, where they are many, stores them in a stream of its own
-and hands over where they are. When all tasks are done the driver writes down what the batch appends, and then appends
-it, as the producer of the query in the epoch of the batch: what was appended before is a duplicate, an older run is
-fenced.
+Tasks append nothing to the targets. A task returns its rows to the driver or, if they are many, stores them in a
+staging stream of its own and returns where they are. When all tasks are done the driver writes a list of what the batch
+appends, and then appends it as the producer of the query, with the batch number as epoch: the server recognises what
+was appended before as a duplicate, and an older run of the query is fenced.
 
-What is written down first counts. Whoever comes later with the same batch, however its rows are ordered, partitioned or
-chosen, finds the list and appends what that names; so every append of a batch has one content, and a repetition of it
-can be recognised by its number alone.
+The first list that is written for a batch is the one that counts. A retry of the batch finds the list and uses it, even
+if its own rows are in another order or in other partitions. So every append of a batch has one content, and the server
+recognises a repeated append by its number alone.
 
-    _spark/{writer}/{batch}/list                     what a batch appends, and a mark when it has
-    _spark/{writer}/{batch}/{partition}-{attempt}    rows that a task stored
-    _spark/{writer}/fence                            where a run that was overtaken finds out
+    _spark/{writer}/{batch}/list                     what a batch appends, and a mark when that is done
+    _spark/{writer}/{batch}/{partition}-{attempt}    staged rows of a task
+    _spark/{writer}/fence                            tells a run that a later batch has begun
 """
 
 from __future__ import annotations
