@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 
 import uvloop
+from headwater.engine.opening import open_store
+from headwater.log.model import evolve
+from headwater.log.values import Created
 
 from bench.load import call
 from bench.machine import describe_machine
 from bench.servers import headwater
 from headwater.client.load import percentile
-from headwater.engine.opening import open_store
 from headwater.limits import Limits
 from headwater.log.content import ContentKind
-from headwater.log.model import evolve
-from headwater.log.values import Created
 from headwater.store.contract import Commit
 
 BATCH = 500

@@ -57,16 +57,26 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 
+def is_retryable(status: int) -> bool:
+    """Whether the same request may succeed later, by the status of its answer."""
+    return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
+
+
 class HeadwaterError(Exception):
     """Anything that Headwater reports to whoever asked.
 
-    The rest is set on the client's side, where the request is known; `nothing_done` if it certainly had no effect.
+    `retryable` follows from `status`, unless a class or an instance says otherwise. The rest is set on the client's
+    side, where the request is known; `nothing_done` if it certainly had no effect.
     """
 
     status: int = 500
     title: ClassVar[str] = "Internal error"
-    retryable: bool = False
+    retryable: bool = is_retryable(status)
     advice: ClassVar[str] = "Look at the server's log."
+
+    def __init_subclass__(cls) -> None:
+        if "status" in vars(cls) and "retryable" not in vars(cls):
+            cls.retryable = is_retryable(cls.status)
 
     def __init__(self, detail: str = "", *, retry_after_s: float | None = None) -> None:
         super().__init__(detail or self.title)
@@ -182,7 +192,6 @@ class MethodNotAllowedError(RequestError):
 class RequestTimeoutError(RequestError):
     status = 408
     title = "Request not received in time"
-    retryable = True
     advice = "Send it again."
 
 
@@ -264,7 +273,6 @@ class UrlTooLongError(RequestError):
 class TooManyRequestsError(RequestError):
     status = 429
     title = "Too many requests"
-    retryable = True
     advice = "Wait as long as Retry-After says, then send it again."
 
 
@@ -286,19 +294,16 @@ class InternalError(ServerError):
 class OverloadedError(ServerError):
     status = 503
     title = "Too many writes waiting"
-    retryable = True
 
 
 class StoppingError(ServerError):
     status = 503
     title = "Server is stopping"
-    retryable = True
 
 
 class StorageFullError(ServerError):
     status = 507
     title = "No room to store it"
-    retryable = True
     advice = "Give the server more disk, then try again."
 
 

@@ -20,11 +20,14 @@ COMPRESS_BYTES_MIN = 1_024
 # What a request may name.
 PATH_BYTES_MAX = 1_024
 PATH_SEGMENT_BYTES_MAX = 255
+PATHS_CACHED_MAX = 65_536  # parsed paths
 HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
 TTL_S_MAX = 100 * 366 * 86_400
 FORK_DEPTH_MAX = 128
 LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100
+RECORDS_PAGE_MAX = 10_000
+RECORDS_PAGE_DEFAULT = 1_000
 SPLITS_MAX = 10_000
 
 # The store's own numbers.
@@ -49,8 +52,6 @@ TTL_RENEWAL_PARTS = 20  # a renewal is recorded when this part of the time-to-li
 EXPIRE_STREAMS_MAX = 1_000  # in one sweep
 RETRY_AFTER_S = 1.0  # what clients are told to wait when a write is refused for now
 STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
-RECORDS_PAGE_DEFAULT = 1_000
-RECORDS_PAGE_MAX = 10_000
 
 # The client's bounds; a caller may choose otherwise for a producer.
 PRODUCER_BATCH_BYTES = 1024 * 1024
@@ -64,9 +65,21 @@ READ_BROKEN_ANSWERS_MAX = 5  # in a row, before it is not the network's fault
 READ_TRIM_ANSWERS_MAX = 1_000
 READ_EMPTY_POLL_S = 0.2
 ERROR_BODY_BYTES_MAX = 64 * 1024
-SSE_STRIKES = 2
-SSE_STRIKES_PROVEN = 5
+SSE_FAILURES_MAX = 2  # in a row, before a reader falls back to long-poll
+SSE_FAILURES_PROVEN_MAX = 5  # where server-sent events got through before
 SSE_SHORT_FEED_S = 1.0
+RETRY_ATTEMPTS_MAX = 6
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
+LONG_POLL_TIMEOUT_S = 90.0
+SSE_IDLE_TIMEOUT_S = 45.0
+SSE_FIRST_TIMEOUT_S = 10.0  # until server-sent events are known to get through
+IDLE_CONNECTIONS_MAX = 20  # kept open for the next request
+PRODUCER_CLAIMS_MAX = 3  # of a higher epoch, one after the other
+SPLIT_TRIES_MAX = 64  # commas tried from the end of a partial answer, before more of it is awaited
+ERROR_DETAIL_BYTES_MAX = 500  # of a body that is not a problem document, shown in an error
 
 # A StreamDB's bounds.
 STATE_TXIDS_KEPT = 10_000
@@ -88,6 +101,34 @@ SPARK_REQUEST_BYTES = 4 * 1024 * 1024  # of rows in one append: what a batch has
 SPARK_INLINE_BYTES = 256 * 1024  # of rows that a task hands to the driver; more it stores on the server
 SPARK_GATHERED_BYTES = 64 * 1024 * 1024  # of rows that a task holds, all targets together
 SPARK_STAGED_TTL_S = 7 * 86_400  # of rows stored by tasks that nobody published
+SPARK_CONNECT_ATTEMPTS_MAX = 3  # of a check before a query runs: a mistyped URL should fail fast
+SPARK_RETRY_MAX_S = 5.0  # between two attempts
+SPARK_HEAD_BYTES_MAX = 64 * 1024  # of the headers of an answer
+SPARK_FREE_BYTES_KEPT = 256 * 1024 * 1024  # freed memory that a worker does not return to the kernel
+SPARK_WRITE_ID_BYTES_MAX = 128
+SPARK_JAVA_VERSION_S = 60.0  # that `java -version` may take
+
+# The commands' bounds.
+CLI_READ_BYTES = 64 * 1024  # of standard input or a file, in one message of a stream that is not JSON
+CLI_PROGRESS_AFTER_S = 1.0  # a command that is done sooner shows no progress bar
+CLI_TABLE_COLUMNS_MAX = 10_000  # the width of a table: lines are never cut
+CLI_COMPLETE_CONNECT_S = 0.5
+CLI_COMPLETE_ANSWER_S = 1.0
+CLI_COMPLETE_PATHS_MAX = 50
+BENCH_FILL_MESSAGES = 1_000  # produced between two looks at the clock
+BENCH_LIVE_MESSAGES = 200
+BENCH_LIVE_PAUSE_S = 0.005
+
+# The demo's bounds.
+DEMO_LINE_EVERY_S = 5.0  # where there is no terminal
+DEMO_LOOK_EVERY_S = 0.25
+DEMO_RATE_OVER_S = 5.0
+DEMO_CATCH_UP_S = 120.0
+DEMO_FEED_EVERY_S = 0.02
+DEMO_STOP_S = 30.0  # for the last events to be stored, and for the server to stop
+DEMO_VERSIONS_KEPT = 2  # of the table
+DEMO_CUSTOMERS_MAX = 500
+DEMO_OPEN_ORDERS_MAX = 1_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

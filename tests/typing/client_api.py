@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, assert_type
 
 import msgspec
@@ -18,7 +19,9 @@ from headwater.client import (
     Client,
     Delivery,
     ProducerMetrics,
+    ProducerTuple,
     Reader,
+    RecordInfo,
     Report,
     Retry,
     Stream,
@@ -61,6 +64,9 @@ def blocking() -> None:
         assert_type(stream.close(), Appended)
         assert_type(stream.fork("b"), Stream)
         assert_type(c.list("a"), Iterator[StreamInfo])
+        assert_type(stream.records(until="x", page=5), Iterator[RecordInfo])
+        assert_type(stream.offset_at(datetime.now(UTC)), str)
+        assert_type(stream.append(1, producer=ProducerTuple("id", 0, 0)), Appended)
         assert_type(stream.read(), Reader[Any])
         assert_type(stream.read(type=Price), Reader[Price])
         assert_type(stream.read(type=Cart, live=True), Reader[Cart])
@@ -98,6 +104,8 @@ async def asynchronous() -> None:
         assert_type(await stream.head(), StreamInfo)
         assert_type(await stream.fork("b"), AsyncStream)
         assert_type(c.list(), AsyncIterator[StreamInfo])
+        assert_type(stream.records(offset="x"), AsyncIterator[RecordInfo])
+        assert_type(await stream.offset_at(datetime.now(UTC)), str)
         assert_type(stream.read(type=Price), AsyncReader[Price])
         async for price in stream.read(type=Price, live=True):
             assert_type(price, Price)

@@ -32,6 +32,16 @@ def test_every_error_says_what_to_do() -> None:
         assert kind.advice.endswith(".")
 
 
+def test_whether_a_retry_can_help_follows_from_the_status() -> None:
+    for kind in tree(errors.HeadwaterError):
+        if kind.status:
+            assert kind.retryable == kind().retryable == errors.is_retryable(kind.status), kind
+    retryable = {kind for kind in tree(errors.ClientError) if kind.retryable}
+    assert retryable == {errors.NetworkError}
+    assert [status for status in range(400, 600) if not errors.is_retryable(status)][-2:] == [501, 505]
+    assert [status for status in range(200, 500) if errors.is_retryable(status)] == [408, 425, 429]
+
+
 def test_codes_are_stable_names() -> None:
     assert errors.StreamNotFoundError().code == "stream-not-found"
     assert errors.InvalidJsonError().code == "invalid-json"

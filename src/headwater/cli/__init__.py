@@ -10,7 +10,7 @@ from headwater.cli import list as listing
 
 app = typer.Typer(
     name="headwater",
-    help="Changing state, in step across machines and organisations, over plain HTTP.",
+    help="Ordered, durable streams of state changes over HTTP.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -46,7 +46,7 @@ def options(
         False, "--version", help="Show the version and leave.", callback=_show_version, is_eager=True
     ),
 ) -> None:
-    """Changing state, in step across machines and organisations, over plain HTTP."""
+    """Ordered, durable streams of state changes over HTTP."""
 
 
 def main() -> None:

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import typer
 
+from headwater import limits
 from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
 from headwater.cli.connecting import Path as StreamPath
-from headwater.cli.failing import leave
+from headwater.cli.failing import fail
 from headwater.cli.output import meter, print_json
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.producers import ProducerTuple
 
 if TYPE_CHECKING:
     from headwater.client import Stream
-
-CHUNK_BYTES = 64 * 1024
 
 
 def command(
@@ -76,7 +75,7 @@ def _append_file(stream: Stream, name: str, kind: ContentKind) -> tuple[int, int
                     producer.append(piece)
                 except ValueError as error:
                     producer.close()
-                    leave(f"{name}, line {number}: {error}\nWhat precedes it was appended ({count:,}).")
+                    fail(f"{name}, line {number}: {error}\nWhat precedes it was appended ({count:,}).")
                 count, size, read = count + 1, size + len(piece), read + piece_bytes
                 update(read, None)
             producer.flush()
@@ -100,5 +99,5 @@ def _pieces(source: BinaryIO, kind: ContentKind) -> Iterator[tuple[int, bytes, i
                 yield number, text, len(line)
         return
     read = getattr(source, "read1", source.read)
-    while chunk := read(CHUNK_BYTES):
+    while chunk := read(limits.CLI_READ_BYTES):
         yield 1, chunk, len(chunk)

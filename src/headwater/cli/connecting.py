@@ -6,11 +6,13 @@ The client is imported where it is used: it takes a tenth of a second that `head
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from headwater import limits
 from headwater.cli.failing import failures
 from headwater.errors import HeadwaterError
 
@@ -25,10 +27,11 @@ def complete_path(context: typer.Context, incomplete: str) -> list[str]:
     from headwater.client import Client, Retry, Timeouts
 
     url, token = context.params.get("url") or DEFAULT_URL, context.params.get("token")
-    quick = Timeouts(connect_s=0.5, answer_s=1.0)
+    quick = Timeouts(connect_s=limits.CLI_COMPLETE_CONNECT_S, answer_s=limits.CLI_COMPLETE_ANSWER_S)
+    most = limits.CLI_COMPLETE_PATHS_MAX
     try:
         with Client(url, token=token, retry=Retry(attempts=1), timeouts=quick) as client:
-            return [info.path for info, _ in zip(client.list(incomplete, page_size=50), range(50), strict=False)]
+            return [info.path for info in itertools.islice(client.list(incomplete, page_size=most), most)]
     except (HeadwaterError, ValueError):
         return []
 
@@ -51,12 +54,12 @@ def connected(url: str, token: str | None) -> Iterator[Client]:
     from headwater.client import Client
 
     try:
-        client = Client(url, token=token, on_error=_tell)
+        client = Client(url, token=token, on_error=_report_retry)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
     with failures(), client:
         yield client
 
 
-def _tell(report: Report) -> None:
+def _report_retry(report: Report) -> None:
     typer.echo(f"headwater: {report.error}; trying again in {report.delay_s:.1f} s", err=True)

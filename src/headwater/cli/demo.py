@@ -15,12 +15,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headwater.cli.failing import FAILED, failures, leave
+from headwater import limits
+from headwater.cli.failing import FAILED, fail, failures
+from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT
 
 if TYPE_CHECKING:
-    from headwater.demo.run import Look, Verdict
-
-_LINE_EVERY_S = 5.0
+    from headwater.demo.run import Comparison, Status
 
 
 def command(
@@ -39,14 +39,14 @@ def command(
     try:
         from headwater.demo.run import run
     except ImportError as error:
-        leave(f"the demo needs Spark: pip install 'headwater[spark]' ({error})", FAILED)
+        fail(f"the demo needs Spark: pip install 'headwater[spark]' ({error})", FAILED)
     console = Console(highlight=False)
     stopping = _Stopping(seconds)
     board = _Board(console)
     with failures(f"cannot listen on port {port}"), board, stopping:
-        verdict = run(data_dir, port=port, per_second=rate, going=stopping.going, show=board.show, say=board.say)
-    _print_verdict(console, verdict)
-    raise typer.Exit(0 if verdict.right else FAILED)
+        comparison = run(data_dir, port=port, per_second=rate, going=stopping.going, show=board.show, say=board.say)
+    _print_comparison(console, comparison)
+    raise typer.Exit(0 if comparison.right else FAILED)
 
 
 class _Stopping:
@@ -97,19 +97,19 @@ class _Board:
     def say(self, what: str) -> None:
         self._console.print(f"headwater: {what}")
 
-    def show(self, look: Look) -> None:
+    def show(self, status: Status) -> None:
         if self._live is not None:
             self._live.start()
-            self._live.update(_board(look))
-        elif look.seconds - self._said_s >= _LINE_EVERY_S:
-            self._said_s = look.seconds
-            lag = look.fed - look.taken
-            told = f"{look.seconds:6.1f} s  fed {look.fed:,} ({look.fed_per_second:,.0f}/s)  "
-            told += f"Spark {look.taken:,} ({look.taken_per_second:,.0f}/s, {max(lag, 0):,} behind)  "
-            self._console.print(told + f"batch {look.batch}  published {look.published:,}", soft_wrap=True)
+            self._live.update(_board(status))
+        elif status.seconds - self._said_s >= limits.DEMO_LINE_EVERY_S:
+            self._said_s = status.seconds
+            lag = status.fed - status.taken
+            told = f"{status.seconds:6.1f} s  fed {status.fed:,} ({status.fed_per_second:,.0f}/s)  "
+            told += f"Spark {status.taken:,} ({status.taken_per_second:,.0f}/s, {max(lag, 0):,} behind)  "
+            self._console.print(told + f"batch {status.batch}  published {status.published:,}", soft_wrap=True)
 
 
-def _board(look: Look) -> Group:
+def _board(status: Status) -> Group:
     flows = Table(box=None, pad_edge=False, header_style="bold")
     for column, justify in (
         ("from", "left"),
@@ -119,27 +119,28 @@ def _board(look: Look) -> Group:
         ("", "left"),
     ):
         flows.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    lag = max(look.fed - look.taken, 0)
-    lag_s = lag / look.fed_per_second if look.fed_per_second else 0.0
-    flows.add_row("shop", "shop/events", f"{look.fed:,}", f"{look.fed_per_second:,.0f}", "")
+    lag = max(status.fed - status.taken, 0)
+    lag_s = lag / status.fed_per_second if status.fed_per_second else 0.0
+    flows.add_row("shop", "shop/events", f"{status.fed:,}", f"{status.fed_per_second:,.0f}", "")
     behind = Text(f"{lag:,} events, {lag_s:.1f} s behind", style="yellow" if lag_s > 10 else "green")
-    flows.add_row("shop/events", "Spark", f"{look.taken:,}", f"{look.taken_per_second:,.0f}", behind)
-    batch = "no batch yet" if look.batch is None else f"batch {look.batch}"
-    flows.add_row("Spark", "shop/current", f"{look.published:,}", f"{look.published_per_second:,.0f}", batch)
+    flows.add_row("shop/events", "Spark", f"{status.taken:,}", f"{status.taken_per_second:,.0f}", behind)
+    batch = "no batch yet" if status.batch is None else f"batch {status.batch}"
+    flows.add_row("Spark", "shop/current", f"{status.published:,}", f"{status.published_per_second:,.0f}", batch)
+    root = f"{status.url}{STREAM_ROOT}"
     places = Text(
-        f"\ntable: {look.table or 'no version yet'}\n{look.url}/v1/stream/shop/events?offset=-1\n"
-        f"{look.url}/v1/stream/shop/current?offset=-1\n{look.url}/v1/stream/__ds/streams\n",
+        f"\ntable: {status.table or 'no version yet'}\n{root}shop/events?offset=-1\n"
+        f"{root}shop/current?offset=-1\n{root}{RESERVED}/streams\n",
         style="cyan",
         overflow="fold",
     )
-    return Group(Text(f"{look.seconds:.0f} s  (Ctrl-C ends it)\n", style="bold"), flows, places)
+    return Group(Text(f"{status.seconds:.0f} s  (Ctrl-C ends it)\n", style="bold"), flows, places)
 
 
-def _print_verdict(console: Console, verdict: Verdict) -> None:
+def _print_comparison(console: Console, comparison: Comparison) -> None:
     def told(right: bool) -> str:
         return "[green]the same[/green]" if right else "[bold red]DIFFERENT[/bold red]"
 
-    console.print(f"{verdict.events:,} events, {verdict.batches:,} batches in {verdict.seconds:.1f} s")
-    console.print(f"state by a plain fold:   {verdict.keys:,} keys")
-    console.print(f"state in the table:      {verdict.table_keys:,} keys, {told(verdict.table_right)}")
-    console.print(f"state by the new stream: {verdict.stream_keys:,} keys, {told(verdict.stream_right)}")
+    console.print(f"{comparison.events:,} events, {comparison.batches:,} batches in {comparison.seconds:.1f} s")
+    console.print(f"state by a plain fold:   {comparison.keys:,} keys")
+    console.print(f"state in the table:      {comparison.table_keys:,} keys, {told(comparison.table_right)}")
+    console.print(f"state by the new stream: {comparison.stream_keys:,} keys, {told(comparison.stream_right)}")

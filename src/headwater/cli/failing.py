@@ -43,25 +43,25 @@ def failures(listening: str = "") -> Iterator[None]:
     try:
         yield
     except errors.HeadwaterError as error:
-        leave(f"{error}\n{error.advice}", next((code for kind, code in _CODES if isinstance(error, kind)), FAILED))
+        fail(f"{error}\n{error.advice}", next((code for kind, code in _CODES if isinstance(error, kind)), FAILED))
     except CorruptJournalError as error:
-        leave(f"{error}\nNothing was changed. See `headwater check --help` for how to look and how to salvage.")
+        fail(f"{error}\nNothing was changed. See `headwater check --help` for how to look and how to salvage.")
     except (UnknownFormatError, sqlite3.DatabaseError) as error:
-        leave(str(error))
+        fail(str(error))
     except BrokenPipeError:
-        # Whoever read our output has had enough, as `head` does; nothing is wrong. Python would complain at exit.
+        # The reader of our output closed it, as `head` does: not an error. Python would report it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
-            leave(f"{listening}: {error.strerror}")
-        leave(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            fail(f"{listening}: {error.strerror}")
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except ValueError as error:
-        leave(str(error), WRONG_CALL)
+        fail(str(error), WRONG_CALL)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def leave(message: str, code: int = FAILED) -> NoReturn:
+def fail(message: str, code: int = FAILED) -> NoReturn:
     typer.echo(f"headwater: {message}", err=True)
     raise typer.Exit(code)

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-PROGRESS_AFTER_S = 1.0
-UNBROKEN_WIDTH = 10_000
+from headwater import limits
 
 
 def print_json(value: Any) -> None:
@@ -29,7 +28,7 @@ def print_table(rows: list[dict[str, Any]], columns: list[str]) -> None:
         table.add_column(column.replace("_", " "), no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
-    Console(highlight=False, width=UNBROKEN_WIDTH).print(table)
+    Console(highlight=False, width=limits.CLI_TABLE_COLUMNS_MAX).print(table)
 
 
 def _cell(value: Any) -> str:
@@ -53,7 +52,7 @@ def meter(what: str, total_bytes: int | None = None) -> Iterator[Callable[[int, 
     started_s = time.monotonic()
 
     def update(done: int, total: int | None) -> None:
-        if not progress.live.is_started and time.monotonic() - started_s >= PROGRESS_AFTER_S:
+        if not progress.live.is_started and time.monotonic() - started_s >= limits.CLI_PROGRESS_AFTER_S:
             progress.start()
         progress.update(task, completed=done, total=total_bytes if total is None else total)
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import typer
 
 from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
+from headwater.cli.failing import WRONG_CALL, fail
+from headwater.cli.moments import parse_moment
 from headwater.cli.output import meter
 from headwater.cli.printing import print_batch
 from headwater.log.content import kind_of
+from headwater.protocol.streams.offsets import BEGINNING
 
 
 def command(
     path: Path,
-    offset: str = typer.Option("-1", "--offset", "-o", help="Where to begin: an offset, -1 or now."),
+    offset: str | None = typer.Option(
+        None, "--offset", "-o", help="Where to begin: an offset, -1 or now.", show_default="-1"
+    ),
+    since: str | None = typer.Option(
+        None, help="Begin with what was appended since: 30s, 15m, 1h or 2d ago, or as 2030-01-01T00:00:00Z."
+    ),
     skip: int = typer.Option(0, min=0, help="Leave out so many messages (bytes) after that offset."),
     until: str | None = typer.Option(None, help="Where to end: nothing at or past this offset."),
     url: Url = DEFAULT_URL,
@@ -23,11 +33,22 @@ def command(
 
     With --json each line is a batch with its messages and the offset after them.
     """
+    moment = None if since is None else _moment(since)
+    if offset is not None and since is not None:
+        fail("--offset and --since exclude each other: give one of them", WRONG_CALL)
     with connected(url, token) as client, meter("reading") as update:
         stream = client.stream(path)
         kind = kind_of(stream.head().content_type)
         size = 0
-        for batch in stream.read(type=bytes, offset=offset, skip=skip, until=until).batches():
+        begin = stream.offset_at(moment) if moment is not None else offset or BEGINNING
+        for batch in stream.read(type=bytes, offset=begin, skip=skip, until=until).batches():
             print_batch(batch, kind, as_json=as_json)
             size += sum(map(len, batch.items))
             update(size, None)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return parse_moment(text, datetime.now(UTC))
+    except ValueError as error:
+        fail(f"--since: {error}", WRONG_CALL)

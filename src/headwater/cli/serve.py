@@ -9,6 +9,7 @@ import typer
 
 from headwater.cli.failing import failures
 from headwater.limits import parse_limits
+from headwater.protocol.streams.paths import STREAM_ROOT
 from headwater.server.serve import serve
 
 
@@ -31,7 +32,7 @@ def command(
         raise typer.BadParameter(str(error), param_hint="--limit") from None
 
     def ready(url: str) -> None:
-        typer.echo(f"headwater serving streams at {url}/v1/stream/")
+        typer.echo(f"headwater serving streams at {url}{STREAM_ROOT}")
 
     with failures(f"cannot listen on {host}:{port}"):
         code = serve(None if memory else data_dir, host, port, limits, ready)

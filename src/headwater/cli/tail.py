@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from headwater.client import LiveMode
 
 
-class Live(StrEnum):
+class LiveOption(StrEnum):
     AUTO = "auto"
     SSE = "sse"
     LONG_POLL = "long-poll"
 
 
-_MODES: dict[Live, LiveMode] = {Live.AUTO: True, Live.SSE: "sse", Live.LONG_POLL: "long-poll"}
+_MODES: dict[LiveOption, LiveMode] = {LiveOption.AUTO: True, LiveOption.SSE: "sse", LiveOption.LONG_POLL: "long-poll"}
 
 
 def command(
     path: Path,
     offset: str = typer.Option("now", "--offset", "-o", help="Where to begin: an offset, -1 or now."),
-    live: Live = typer.Option(Live.AUTO, help="How to follow; auto finds what the network lets through."),
+    live: LiveOption = typer.Option(LiveOption.AUTO, help="How to follow; auto finds what the network lets through."),
     url: Url = DEFAULT_URL,
     token: Token = None,
     as_json: AsJson = False,

@@ -2,11 +2,12 @@
 
 from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream
 from headwater.client.effects import Batch, Report
-from headwater.client.flows import Appended, Splits, StreamInfo
+from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
 from headwater.client.outbox import Delivery, ProducerMetrics
 from headwater.client.reading import LiveMode
 from headwater.client.session import Retry, Timeouts
 from headwater.client.sync import Client, Producer, Reader, Stream
+from headwater.log.producers import ProducerTuple
 
 __all__ = [
     "Appended",
@@ -20,7 +21,9 @@ __all__ = [
     "LiveMode",
     "Producer",
     "ProducerMetrics",
+    "ProducerTuple",
     "Reader",
+    "RecordInfo",
     "Report",
     "Retry",
     "Splits",

@@ -20,27 +20,27 @@ from headwater.client.codecs import JSON, encoder_of
 from headwater.client.cursor import Cursor
 from headwater.client.effects import (
     Batch,
+    CloseReply,
     Effect,
     Emit,
     Flow,
-    FreshToken,
-    Hangup,
+    GetToken,
+    HttpReply,
+    HttpRequest,
     Open,
     Progress,
     Receive,
-    Reply,
     Report,
-    Request,
     Send,
     Sleep,
 )
-from headwater.client.flows import Appended, Splits, StreamInfo
+from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
 from headwater.client.outbox import (
     Identity,
-    News,
     OnDelivery,
     Outbox,
-    Parcel,
+    Outcome,
+    PendingBatch,
     ProducerMetrics,
     ProducerSettings,
     deliver,
@@ -83,13 +83,13 @@ class AsyncClient:
     @property
     def headers(self) -> dict[str, str]:
         """What every request carries, the token included."""
-        return self._session.dressed(Request("", "")).headers
+        return self._session.with_headers(HttpRequest("", "")).headers
 
     def stream(self, path: str, *, content_type: str | None = None) -> AsyncStream:
         """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet."""
         return AsyncStream(self, self._session.url_of(path), content_type)
 
-    async def list(self, prefix: str = "", *, page_size: int = 1000) -> AsyncIterator[StreamInfo]:
+    async def list(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> AsyncIterator[StreamInfo]:
         """Every stream whose path begins with the prefix, in path order."""
         after: str | None = None
         while True:
@@ -101,7 +101,7 @@ class AsyncClient:
                 return
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._owns_http:
             await self._http.aclose()
 
@@ -115,13 +115,13 @@ class AsyncClient:
 
     async def _run(self, flow: Flow[R]) -> R:
         progress = Progress(flow)
-        async for _ in self._drive(progress, _Wire(self._http, self._session)):
+        async for _ in self._drive(progress, _AsyncTransport(self._http, self._session)):
             raise RuntimeError("only a read delivers batches")
         return progress.result
 
-    async def _drive(self, progress: Progress[Any], wire: _Wire) -> AsyncGenerator[Batch[Any], None]:
-        """Do what a flow asks for until it ends, or the wire is interrupted."""
-        async with contextlib.aclosing(wire):
+    async def _drive(self, progress: Progress[Any], transport: _AsyncTransport) -> AsyncGenerator[Batch[Any], None]:
+        """Do what a flow asks for until it ends, or the transport is interrupted."""
+        async with contextlib.aclosing(transport):
             effect = progress.go()
             while effect is not None:
                 outcome: Any = None
@@ -129,21 +129,21 @@ class AsyncClient:
                     yield effect.batch
                 else:
                     try:
-                        outcome = await wire.perform(effect)
+                        outcome = await transport.perform(effect)
                     except HeadwaterError as error:
                         outcome = error
-                if wire.interrupted.is_set():
+                if transport.interrupted.is_set():
                     return
                 effect = progress.go(outcome)
 
 
-class _Wire:
+class _AsyncTransport:
     """Does what flows ask for. At most one answer is open at a time; errors of httpx become NetworkErrors."""
 
     def __init__(self, http: httpx.AsyncClient, session: Session) -> None:
         self._http = http
         self._session = session
-        self._request = Request("", "")
+        self._request = HttpRequest("", "")
         self._response: httpx.Response | None = None
         self._chunks: AsyncIterator[bytes] | None = None
         self.interrupted = asyncio.Event()
@@ -164,19 +164,19 @@ class _Wire:
                 return await self.open(request)
             case Receive():
                 return await self.receive()
-            case Hangup():
+            case CloseReply():
                 await self.aclose()
             case Sleep(seconds):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.interrupted.wait(), seconds)
             case Report():
                 if self._session.on_error is not None:
-                    await _settled(self._session.on_error(effect))
-            case FreshToken():
-                return self._session.token_hook and await _settled(self._session.token_hook())
+                    await _resolved(self._session.on_error(effect))
+            case GetToken():
+                return self._session.token_hook and await _resolved(self._session.token_hook())
         return None
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: HttpRequest) -> HttpReply:
         reply = await self.open(request)
         chunks = []
         try:
@@ -184,9 +184,9 @@ class _Wire:
                 chunks.append(chunk)
         finally:
             await self.aclose()
-        return Reply(reply.status, reply.headers, b"".join(chunks))
+        return HttpReply(reply.status, reply.headers, b"".join(chunks))
 
-    async def open(self, request: Request) -> Reply:
+    async def open(self, request: HttpRequest) -> HttpReply:
         await self.aclose()
         self._request = request
         try:
@@ -196,7 +196,7 @@ class _Wire:
         except httpx.HTTPError as error:
             raise network_error(request, error) from error
         self._chunks = self._response.aiter_bytes()
-        return Reply(self._response.status_code, self._response.headers)
+        return HttpReply(self._response.status_code, self._response.headers)
 
     async def receive(self) -> bytes:
         if self._chunks is None:
@@ -216,7 +216,7 @@ class _Wire:
                 await response.aclose()
 
 
-async def _settled(value: Any) -> Any:
+async def _resolved(value: Any) -> Any:
     """What a hook returned, awaited if it is a coroutine."""
     return await value if inspect.isawaitable(value) else value
 
@@ -243,19 +243,19 @@ class AsyncStream:
 
         False if it was there already with the same configuration; with another it is a ConfigurationError.
         """
-        made_of = content_type or self.content_type or JSON
+        content_type_used = content_type or self.content_type or JSON
         made = await self._client._run(
             flows.create(
                 self._session,
                 self.url,
-                made_of,
+                content_type_used,
                 ttl_s=ttl_s,
                 expires_at=expires_at,
                 closed=closed,
                 messages=messages,
             )
         )
-        self.content_type = made_of
+        self.content_type = content_type_used
         return made
 
     async def head(self) -> StreamInfo:
@@ -287,6 +287,28 @@ class AsyncStream:
             )
         )
 
+    async def records(
+        self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_DEFAULT
+    ) -> AsyncIterator[RecordInfo]:
+        """The appends from an offset on, up to `until` or to the end as it is now, each with its time.
+
+        Fetched in pages of so many records as they are iterated over. An extension of Headwater's; with another server
+        it is a ProtocolError.
+        """
+        begin: str | None = offset
+        while begin is not None:
+            found = await self._client._run(flows.record_page(self._session, self.url, begin, until, page))
+            for record in found.records:
+                yield record
+            begin = found.continues_at(until)
+
+    async def offset_at(self, time: datetime) -> str:
+        """The offset from which everything was appended at or after a time, which needs a time zone.
+
+        The end of the stream if nothing was. An extension of Headwater's; with another server it is a ProtocolError.
+        """
+        return await self._client._run(flows.offset_at(self._session, self.url, time))
+
     async def append(
         self,
         value: Any,
@@ -313,7 +335,13 @@ class AsyncStream:
         """Append messages in one request: all of them or none."""
         return await self._client._run(
             flows.append(
-                self._session, self.url, await self._made_of(), values, seq=seq, producer=producer, close=close
+                self._session,
+                self.url,
+                await self._known_content_type(),
+                values,
+                seq=seq,
+                producer=producer,
+                close=close,
             )
         )
 
@@ -322,12 +350,16 @@ class AsyncStream:
 
         The server alone checks it.
         """
-        made_of = await self._made_of()
-        return await self._client._run(flows.append_body(self._session, self.url, made_of, body, producer=producer))
+        content_type_used = await self._known_content_type()
+        return await self._client._run(
+            flows.append_body(self._session, self.url, content_type_used, body, producer=producer)
+        )
 
     async def close(self) -> Appended:
         """Close the stream: readers come to an end, appends are refused. Closing it again changes nothing."""
-        return await self._client._run(flows.append(self._session, self.url, await self._made_of(), (), close=True))
+        return await self._client._run(
+            flows.append(self._session, self.url, await self._known_content_type(), (), close=True)
+        )
 
     async def delete(self) -> None:
         await self._client._run(flows.delete(self._session, self.url))
@@ -419,7 +451,7 @@ class AsyncStream:
     def __repr__(self) -> str:
         return f"AsyncStream({self.url!r})"
 
-    async def _made_of(self) -> str:
+    async def _known_content_type(self) -> str:
         """The content type; the server is asked once if nobody said."""
         return self.content_type or (await self.head()).content_type
 
@@ -436,7 +468,7 @@ class AsyncReader(Generic[T]):
         self._client = client
         self._reading_from = reading_from
         self._cursor = Cursor[T](offset, skip)
-        self._wire = _Wire(client._http, client._session)
+        self._transport = _AsyncTransport(client._http, client._session)
         self._arrived: AsyncGenerator[Batch[Any], None] | None = None
         self._ended = False
         self._begin()
@@ -487,19 +519,19 @@ class AsyncReader(Generic[T]):
         return [item async for batch in self.batches() for item in batch.items]
 
     async def close(self) -> None:
-        """Stop reading and let go of the connection, also while another task waits for the next message.
+        """Stop reading and close the connection, also while another task waits for the next message.
 
         One that waits for the answer to a long-poll ends with it.
         """
         self._ended = True
-        await self._wire.interrupt()
+        await self._transport.interrupt()
         if self._arrived is not None:
             with contextlib.suppress(RuntimeError):  # it is running, and finds itself interrupted
                 await self._arrived.aclose()
 
     def _begin(self) -> None:
         reading = self._reading_from(self._cursor.offset, self._cursor.skip)
-        self._arrived = self._client._drive(Progress(reading.flow()), self._wire)
+        self._arrived = self._client._drive(Progress(reading.flow()), self._transport)
 
     async def _next(self) -> Batch[T] | None:
         """What arrives next. After an error it goes on from where the reader is."""
@@ -581,7 +613,7 @@ class AsyncProducer:
         try:
             self._pump()
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: box.told >= target)
+                await self._changed.wait_for(lambda: box.settled >= target)
         except TimeoutError:
             raise TimeoutError(f"messages still on their way after {timeout_s} s") from None
         finally:
@@ -599,7 +631,7 @@ class AsyncProducer:
             await self.flush(timeout_s)
         except BaseException:
             closed = ClientError("the producer was closed before everything was stored")
-            await asyncio.shield(self._announce(self._box.give_up(closed)))
+            await asyncio.shield(self._notify(self._box.give_up(closed)))
             raise
         finally:
             if self._timer is not None:
@@ -620,15 +652,15 @@ class AsyncProducer:
                 await self.close(limits.PRODUCER_LEAVE_S)
 
     async def _learn(self) -> Callable[[Any], bytes]:
-        self._content_type = await self._stream._made_of()
+        self._content_type = await self._stream._known_content_type()
         self._encode = encoder_of(self._content_type)
         return self._encode
 
     def _pump(self) -> None:
         """Send what is due now, and come back when the next batch will be."""
         loop, box = asyncio.get_running_loop(), self._box
-        while (parcel := box.take(self._session.clock())) is not None:
-            task = loop.create_task(self._send(parcel))
+        while (batch := box.take(self._session.clock())) is not None:
+            task = loop.create_task(self._send(batch))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
         if self._timer is not None:
@@ -636,27 +668,27 @@ class AsyncProducer:
         wait_s = box.wait_s(self._session.clock())
         self._timer = None if wait_s is None else loop.call_later(wait_s, self._pump)
 
-    async def _send(self, parcel: Parcel) -> None:
-        await self._announce(await self._deliver(parcel))
+    async def _send(self, batch: PendingBatch) -> None:
+        await self._notify(await self._deliver(batch))
         self._pump()
 
-    async def _announce(self, news: News) -> None:
-        news.tell()
-        self._box.told += news.messages
+    async def _notify(self, outcome: Outcome) -> None:
+        outcome.notify()
+        self._box.settled += outcome.messages
         async with self._changed:
             self._changed.notify_all()
 
-    async def _deliver(self, parcel: Parcel) -> News:
+    async def _deliver(self, batch: PendingBatch) -> Outcome:
         box, session = self._box, self._session
         try:
             try:
-                sent = await self._client._run(deliver(session, self._stream.url, self._content_type, box, parcel))
+                sent = await self._client._run(deliver(session, self._stream.url, self._content_type, box, batch))
             except HeadwaterError as error:
-                news = box.failed(parcel, error, session.clock(), session.chance())
+                outcome = box.failed(batch, error, session.clock(), session.chance())
             else:
-                return box.stored(parcel, sent)
-            if news.report is not None and session.on_error is not None:
-                await _settled(session.on_error(news.report))
+                return box.stored(batch, sent)
+            if outcome.report is not None and session.on_error is not None:
+                await _resolved(session.on_error(outcome.report))
         except Exception as error:  # noqa: BLE001  # a sender that died would leave everyone waiting
-            return box.broken(parcel, error)
-        return news
+            return box.broken(batch, error)
+        return outcome

@@ -8,13 +8,11 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from headwater import errors
-from headwater.client.effects import Reply, Request
+from headwater import errors, limits
+from headwater.client.effects import HttpReply, HttpRequest
 from headwater.errors import HeadwaterError
+from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
-
-_PROBLEM = "urn:headwater:"
-_DETAIL_MAX = 500
 
 
 class _Problem(msgspec.Struct):
@@ -49,14 +47,14 @@ _STATUSES: dict[int, type[HeadwaterError]] = {
 }
 
 
-def error_of(request: Request, reply: Reply) -> HeadwaterError:
+def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
     kind, detail, is_ours = _named(reply)
     error = kind(detail)
     # Our server says 503 and 507 of what it refused; a gateway may say so of what it passed on.
     error.nothing_done = reply.status == 429 or (is_ours and reply.status in (503, 507))
     error.status = reply.status
     error.url = request.url
-    error.retryable = may_pass(reply.status)
+    error.retryable = errors.is_retryable(reply.status)
     error.retry_after_s = retry_after_s(reply.headers)
     if isinstance(error, errors.StaleEpochError):
         error.epoch = _integer(reply, headers.PRODUCER_EPOCH)
@@ -66,27 +64,22 @@ def error_of(request: Request, reply: Reply) -> HeadwaterError:
     return error
 
 
-def _integer(reply: Reply, name: str) -> int | None:
+def _integer(reply: HttpReply, name: str) -> int | None:
     value = reply.headers.get(name, "")
     return int(value) if value.isascii() and value.isdigit() else None
 
 
-def may_pass(status: int) -> bool:
-    """Whether the same request may be answered otherwise later."""
-    return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
-
-
-def _named(reply: Reply) -> tuple[type[HeadwaterError], str, bool]:
+def _named(reply: HttpReply) -> tuple[type[HeadwaterError], str, bool]:
     problem = _Problem()
-    if reply.headers.get("content-type", "").startswith("application/problem+json"):
+    if reply.headers.get("content-type", "").startswith(PROBLEM_MEDIA_TYPE):
         try:
             problem = msgspec.json.decode(reply.body, type=_Problem)
         except msgspec.MsgspecError:
             problem = _Problem()
-    code = problem.type.removeprefix(_PROBLEM)
+    code = problem.type.removeprefix(PROBLEM_TYPE_PREFIX)
     if code in _CODES:
         return _CODES[code], problem.detail, True
-    detail = problem.detail or reply.body[:_DETAIL_MAX].decode(errors="replace").strip()
+    detail = problem.detail or reply.body[: limits.ERROR_DETAIL_BYTES_MAX].decode(errors="replace").strip()
     if not detail and reply.status not in _STATUSES:
         detail = f"status {reply.status}"
     return _inferred(reply.status, reply.headers), detail, False
@@ -112,8 +105,8 @@ def retry_after_s(given: Mapping[str, str]) -> float | None:
         return None
 
 
-def required(request: Request, reply: Reply, *names: str) -> str:
-    """The first of some headers; an answer that has none of them is none of this protocol."""
+def required(request: HttpRequest, reply: HttpReply, *names: str) -> str:
+    """The first of some headers that the answer has; ProtocolError if it has none of them."""
     for name in names:
         if name in reply.headers:
             return reply.headers[name]

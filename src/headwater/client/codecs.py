@@ -11,13 +11,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from headwater import limits
 from headwater.errors import ProtocolError
 from headwater.log.content import ContentKind, kind_of
+from headwater.log.json_framing import split_array
 
 JSON = "application/json"
-
-_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
-_COMMA_TRIES_MAX = 64
 
 
 # Values to bytes
@@ -42,7 +41,7 @@ def encode_json(value: Any) -> bytes:
 
 def _checked_json(text: bytes) -> bytes:
     try:
-        if len(_raw_list.decode(b"[" + text + b"]")) == 1:
+        if len(split_array(b"[" + text + b"]")) == 1:
             text.decode()
             return text
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -106,8 +105,8 @@ class Decoder:
         """Of a character that is cut in two: taken, but not delivered."""
         return len(self._text.held) if self._text is not None else 0
 
-    def answer(self, skip: int) -> Messages | Run:
-        return Messages(self._decode, skip) if self.kind is ContentKind.JSON else Run(self._text, skip)
+    def answer(self, skip: int) -> JsonAnswer | BytesAnswer:
+        return JsonAnswer(self._decode, skip) if self.kind is ContentKind.JSON else BytesAnswer(self._text, skip)
 
 
 class _Text:
@@ -133,7 +132,7 @@ def _json_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
     if isinstance(wanted, ArrayDecoder):
         return wanted.decode_array
     if wanted is bytes:
-        return lambda text: [bytes(raw) for raw in _raw_list.decode(text)]
+        return lambda text: [bytes(raw) for raw in split_array(text)]
     if _is_pydantic(wanted):
         return _pydantic_decoder(wanted)
     return msgspec.json.Decoder(list[wanted]).decode
@@ -150,7 +149,7 @@ def _pydantic_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
     return adapter.validate_json
 
 
-class Run:
+class BytesAnswer:
     """The bytes of an answer, or the text in them."""
 
     def __init__(self, text: _Text | None, skip: int) -> None:
@@ -188,7 +187,7 @@ class Run:
         return self.some()
 
 
-class Messages:
+class JsonAnswer:
     """The JSON array of an answer, taken in parts if it is large.
 
     A comma is between two messages exactly if what precedes it is a valid array once a bracket is put in its place.
@@ -215,7 +214,7 @@ class Messages:
             return []
         text = self._text()
         end = len(text)
-        for _ in range(_COMMA_TRIES_MAX):
+        for _ in range(limits.SPLIT_TRIES_MAX):
             end = text.rfind(b",", 0, end)
             if end < 0:
                 break
@@ -266,11 +265,11 @@ class Messages:
         try:
             items = self._decode(text)
         except ValueError:  # of msgspec and pydantic alike: the type does not fit, or it is no JSON at all
-            items = self._up_to_a_bad_one(_split(text))
+            items = self._up_to_invalid(_split(text))
         self.taken += len(items)
         return items
 
-    def _up_to_a_bad_one(self, messages: list[msgspec.Raw]) -> list[Any]:
+    def _up_to_invalid(self, messages: list[msgspec.Raw]) -> list[Any]:
         items: list[Any] = []
         for message in messages:
             try:
@@ -283,7 +282,7 @@ class Messages:
 
 def _split(text: bytes) -> list[msgspec.Raw]:
     try:
-        return _raw_list.decode(text)
+        return split_array(text)
     except (msgspec.DecodeError, RecursionError) as error:
         broken = ProtocolError(f"expected an array of JSON messages: {error}")
         broken.retryable = True  # most likely cut short on the way
@@ -292,7 +291,7 @@ def _split(text: bytes) -> list[msgspec.Raw]:
 
 def _is_array(text: bytes) -> bool:
     try:
-        _raw_list.decode(text)
+        split_array(text)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

@@ -11,20 +11,21 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from headwater import limits
 from headwater.errors import HeadwaterError
 
 T = TypeVar("T")
 
 
-class Request(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     method: str
     url: str
     headers: dict[str, str] = {}
     body: bytes = b""
-    read_timeout_s: float = 30.0
+    read_timeout_s: float = limits.ANSWER_TIMEOUT_S
 
 
-class Reply(msgspec.Struct, frozen=True):
+class HttpReply(msgspec.Struct, frozen=True):
     """An answer; the names of its headers are in lower case. The body is empty where it is yet to be received."""
 
     status: int
@@ -33,23 +34,23 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send a request and get the whole Reply."""
+    """Send a request and get the whole HttpReply."""
 
-    request: Request
+    request: HttpRequest
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Send a request and get the Reply without its body; at most one is open at a time."""
+    """Send a request and get the HttpReply without its body; at most one is open at a time."""
 
-    request: Request
+    request: HttpRequest
 
 
 class Receive(msgspec.Struct, frozen=True):
     """Get the next bytes of the open reply's body, none at its end."""
 
 
-class Hangup(msgspec.Struct, frozen=True):
-    """Let go of the open reply, if there is one."""
+class CloseReply(msgspec.Struct, frozen=True):
+    """Close the open reply, if there is one."""
 
 
 class Sleep(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ class Report(msgspec.Struct, frozen=True):
     delay_s: float
 
 
-class FreshToken(msgspec.Struct, frozen=True):
+class GetToken(msgspec.Struct, frozen=True):
     """Ask the token hook for a token."""
 
 
@@ -89,7 +90,7 @@ class Emit(msgspec.Struct, frozen=True):
     batch: Batch[Any]
 
 
-Effect: TypeAlias = Send | Open | Receive | Hangup | Sleep | Report | FreshToken | Emit
+Effect: TypeAlias = Send | Open | Receive | CloseReply | Sleep | Report | GetToken | Emit
 Flow: TypeAlias = Generator[Effect, Any, T]
 
 

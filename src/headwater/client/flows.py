@@ -1,22 +1,29 @@
-"""The requests that are answered at once: create, head, append, close, delete, fork, list."""
+"""The requests that are answered at once: create, head, append, close, delete, fork, list, splits, record times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from headwater.client.answers import required
 from headwater.client.codecs import body_of, encoder_of
-from headwater.client.effects import Flow, Reply, Request
+from headwater.client.effects import Flow, HttpReply, HttpRequest
 from headwater.client.session import Session, exchange, with_query
-from headwater.errors import ProtocolError, StreamGoneError, StreamNotFoundError
+from headwater.errors import (
+    MethodNotAllowedError,
+    ProtocolError,
+    StreamGoneError,
+    StreamNotFoundError,
+    UnknownRouteError,
+)
 from headwater.log.content import DEFAULT_CONTENT_TYPE
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.streams import headers
+from headwater.protocol.streams.paths import RESERVED
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +52,28 @@ class Splits(msgspec.Struct, frozen=True):
     until: str
     bytes: int
     splits: list[str]
+
+
+class RecordInfo(msgspec.Struct, frozen=True):
+    """One append, of one or more messages: where it begins and ends, and when the server stored it, in UTC."""
+
+    offset: str
+    next_offset: str
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class RecordPage(msgspec.Struct):
+    """Records in a range of a stream, from `offset`."""
+
+    offset: str
+    next_offset: str
+    up_to_date: bool
+    records: list[RecordInfo]
+
+    def continues_at(self, until: str | None) -> str | None:
+        """Where the next page begins; None if this is the last one."""
+        is_last = self.up_to_date or not self.records or self.next_offset == until
+        return None if is_last else self.next_offset
 
 
 class StreamPage(msgspec.Struct):
@@ -76,7 +105,7 @@ def create(
     encode = encoder_of(content_type or DEFAULT_CONTENT_TYPE)
     encoded = [encode(message) for message in messages]
     body = body_of(content_type or DEFAULT_CONTENT_TYPE, encoded) if encoded else b""
-    request = Request("PUT", url, given, body)
+    request = HttpRequest("PUT", url, given, body)
     reply = yield from exchange(session, request)
     required(request, reply, headers.NEXT_OFFSET)
     return reply.status == 201
@@ -101,7 +130,7 @@ def fork(
 
 
 def head(session: Session, url: str) -> Flow[StreamInfo]:
-    request = Request("HEAD", url)
+    request = HttpRequest("HEAD", url)
     reply = yield from exchange(session, request)
     ttl = reply.headers.get(headers.TTL)
     return StreamInfo(
@@ -122,7 +151,7 @@ def append_request(
     seq: str | None = None,
     producer: ProducerTuple | None = None,
     close: bool = False,
-) -> Request:
+) -> HttpRequest:
     given = {"content-type": content_type}
     if seq is not None:
         given[headers.SEQ] = seq
@@ -132,7 +161,7 @@ def append_request(
         given[headers.PRODUCER_SEQ] = str(producer.seq)
     if close:
         given[headers.CLOSED] = "true"
-    return Request("POST", url, given, body)
+    return HttpRequest("POST", url, given, body)
 
 
 def append(
@@ -168,7 +197,7 @@ def append_body(
     return appended(request, reply, producer)
 
 
-def appended(request: Request, reply: Reply, producer: ProducerTuple | None) -> Appended:
+def appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | None) -> Appended:
     # A duplicate has no offset at the reference server, and a close may have none anywhere.
     required(request, reply, headers.NEXT_OFFSET, headers.PRODUCER_EPOCH, headers.CLOSED)
     duplicate = producer is not None and reply.status == 204 and bool(request.body)
@@ -177,15 +206,15 @@ def appended(request: Request, reply: Reply, producer: ProducerTuple | None) -> 
 
 def delete(session: Session, url: str) -> Flow[None]:
     try:
-        yield from exchange(session, Request("DELETE", url))
+        yield from exchange(session, HttpRequest("DELETE", url))
     except (StreamNotFoundError, StreamGoneError) as error:
         if error.attempts == 1:  # else an earlier attempt did it, and its answer was lost
             raise
 
 
 def list_page(session: Session, prefix: str, after: str | None, limit: int) -> Flow[StreamPage]:
-    url = with_query(f"{session.root}/__ds/streams", prefix=prefix or None, after=after, limit=str(limit))
-    reply = yield from exchange(session, Request("GET", url))
+    url = with_query(f"{session.root}{RESERVED}/streams", prefix=prefix or None, after=after, limit=str(limit))
+    reply = yield from exchange(session, HttpRequest("GET", url))
     try:
         return msgspec.json.decode(reply.body, type=StreamPage)
     except msgspec.MsgspecError as error:
@@ -202,17 +231,49 @@ def splits(
     part_bytes: int | None,
     limit: int | None,
 ) -> Flow[Splits]:
-    path = path_of(session, url)
-    if path is None:
-        raise ValueError(f"not a stream of this client's server: {url}")
+    path = _own_path(session, url)
     numbers = {"parts": parts, "bytes": part_bytes, "limit": limit}
     query = {name: str(number) for name, number in numbers.items() if number is not None}
-    asked = with_query(f"{session.root}/__ds/splits", path=path, offset=offset, until=until, **query)
-    reply = yield from exchange(session, Request("GET", asked))
+    asked = with_query(f"{session.root}{RESERVED}/splits", path=path, offset=offset, until=until, **query)
+    reply = yield from exchange(session, HttpRequest("GET", asked))
     try:
         return msgspec.json.decode(reply.body, type=Splits)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"this server does not split streams: {error}") from None
+
+
+def record_page(session: Session, url: str, offset: str, until: str | None, limit: int) -> Flow[RecordPage]:
+    return _record_page(session, url, offset=offset, until=until, limit=str(limit))
+
+
+def offset_at(session: Session, url: str, time: datetime) -> Flow[str]:
+    page = yield from _record_page(session, url, at=_not_before(time), limit="1")
+    return page.offset
+
+
+def _record_page(session: Session, url: str, **query: str | None) -> Flow[RecordPage]:
+    asked = with_query(f"{session.root}{RESERVED}/records", path=_own_path(session, url), **query)
+    try:
+        reply = yield from exchange(session, HttpRequest("GET", asked))
+        return msgspec.json.decode(reply.body, type=RecordPage)
+    except StreamNotFoundError as error:
+        yield from head(session, url)  # raises if it is the stream that does not exist
+        reason: Exception = error
+    except (UnknownRouteError, MethodNotAllowedError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        reason = error
+    raise ProtocolError(f"this server does not offer record times: {reason}")
+
+
+def _not_before(time: datetime) -> str:
+    """A moment to the millisecond, which is how exact record times are; rounded up, so that nothing precedes it."""
+    if time.tzinfo is None:
+        raise ValueError(f"the time needs a time zone, such as datetime.now(UTC); got {time.isoformat()}")
+    try:
+        moment = time.astimezone(UTC)
+        moment += timedelta(microseconds=-moment.microsecond % 1000)
+    except OverflowError:
+        raise ValueError(f"the time is out of range: {time.isoformat()}") from None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _instant(moment: datetime | str) -> str:
@@ -223,7 +284,14 @@ def _instant(moment: datetime | str) -> str:
     return headers.format_instant(int(moment.astimezone(UTC).timestamp() * 1000))
 
 
+def _own_path(session: Session, url: str) -> str:
+    path = path_of(session, url)
+    if path is None:
+        raise ValueError(f"not a stream of this client's server: {url}")
+    return path
+
+
 def path_of(session: Session, url: str) -> str | None:
     """A stream's path below the client's root; None if it is elsewhere."""
-    root = f"{session.root}/"
+    root = session.root
     return unquote(urlsplit(url).path[len(urlsplit(root).path) :]) if url.startswith(root) else None

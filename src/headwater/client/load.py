@@ -15,12 +15,9 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
+from headwater import limits
 from headwater.client.aio import AsyncClient, AsyncStream
 from headwater.errors import NetworkError, ServerError
-
-FILL_BATCH_MESSAGES = 1_000
-LIVE_MESSAGES = 200
-LIVE_PAUSE_S = 0.005
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -154,7 +151,7 @@ class LoadTest:
         started_s = time.perf_counter()
         async with stream.producer() as producer:
             while time.perf_counter() - started_s < self._seconds:
-                for _ in range(FILL_BATCH_MESSAGES):
+                for _ in range(limits.BENCH_FILL_MESSAGES):
                     await producer.append(self._message)
         metrics, wrote_s = producer.metrics, time.perf_counter() - started_s
         started_s = time.perf_counter()
@@ -184,10 +181,10 @@ class LoadTest:
 
         following = asyncio.create_task(follow())
         sent: dict[int, float] = {}
-        for number in range(LIVE_MESSAGES):
+        for number in range(limits.BENCH_LIVE_MESSAGES):
             sent[number] = time.perf_counter()
             await stream.append(number)
-            await asyncio.sleep(LIVE_PAUSE_S)
+            await asyncio.sleep(limits.BENCH_LIVE_PAUSE_S)
         await stream.close()
         await following
         delays = [arrived[number] - sent[number] for number in sent]

@@ -1,9 +1,9 @@
 """The idempotent producer without its input and output: what to send when, and what an answer means.
 
 Messages wait in the order given, are packed into batches by size or after `linger_s`, and go out numbered, up to
-`in_flight_max` at a time. A batch is sent until it is answered, always with its number, so the server stores it once
-and in its place. One that arrives before its predecessor is refused (409) and waits for it. What cannot be mended
-fails everything that waits behind it: nothing is ever left out in the middle.
+`in_flight_max` at a time. A batch is retried until it is answered, always with its number, so the server stores it once
+and in order. One that arrives before its predecessor is refused (409) and waits for it. A non-retryable error fails
+the batch and all that follow it: no batch is ever left out in the middle.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 EPOCH_CHANCE_BITS = 12
 EPOCH_START_S = 1_704_067_200  # 2024-01-01: milliseconds and 12 bits from then fit into an epoch until 2093
-CLAIM_TRIES = 3
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -45,14 +44,14 @@ class Delivery(msgspec.Struct, frozen=True):
 OnDelivery: TypeAlias = Callable[[Delivery], Any]
 
 
-class News(msgspec.Struct, frozen=True):
-    """Callbacks to make, for so many messages whose fate is known now."""
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of `messages` messages, and the callbacks to call with it."""
 
     messages: int = 0
     report: Report | None = None  # of an error that will be retried
     calls: list[tuple[OnDelivery, Delivery]] = []
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         for callback, delivery in self.calls:
             try:
                 callback(delivery)
@@ -113,8 +112,8 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("linger_s must not be negative and delivery_timeout_s must be more than 0")
 
 
-class Parcel(msgspec.Struct, eq=False):
-    """A batch on its way: its number, and what happened to it so far."""
+class PendingBatch(msgspec.Struct, eq=False):
+    """A batch that is not stored yet: its number, and what happened to it so far."""
 
     messages: list[bytes]
     bytes: int
@@ -125,8 +124,8 @@ class Parcel(msgspec.Struct, eq=False):
     attempts: int = 0
     in_flight: bool = False
     uncertain: bool = False  # an attempt may have been stored without our knowing
-    leads: bool = False  # all its predecessors were stored when it was sent
-    behind: bool = False  # arrived before its predecessor
+    is_first: bool = False  # all its predecessors were stored when it was sent
+    out_of_order: bool = False  # arrived before its predecessor
     due: float = 0.0
 
 
@@ -147,16 +146,16 @@ class Outbox:
         self.closing = False
         self.stopped = False
         self.flushing = 0
-        self.told = 0  # messages whose fate is known and was told; one that was stored vouches for those before it
+        self.settled = 0  # messages that are stored or failed, and whose callbacks were called
         self._settings = settings
         self._retry = retry
         self._on_delivery = on_delivery
-        self._claims_left = CLAIM_TRIES if identity.claiming else 0
-        self._settled = False  # something was stored in this epoch: it is ours
+        self._claims_left = limits.PRODUCER_CLAIMS_MAX if identity.claiming else 0
+        self._epoch_confirmed = False  # something was stored in this epoch: it is ours
         self._next_seq = 0
-        self._open: Parcel | None = None
-        self._packed: deque[Parcel] = deque()
-        self._window: deque[Parcel] = deque()
+        self._open: PendingBatch | None = None
+        self._packed: deque[PendingBatch] = deque()
+        self._window: deque[PendingBatch] = deque()
 
     # What waits
 
@@ -172,158 +171,163 @@ class Outbox:
 
     def add(self, message: bytes, callback: OnDelivery | None, now: float) -> bool:
         """Take a message; True if that gives a sender something to do."""
-        parcel = self._open
+        batch = self._open
         size = len(message) + 1
-        wake = parcel is None
-        if parcel is not None and parcel.bytes + size > self._settings.batch_bytes:
-            self._packed.append(parcel)
-            parcel, wake = None, True
-        if parcel is None:
-            parcel = self._open = Parcel([], 1, [], now)
-        parcel.messages.append(message)
-        parcel.bytes += size
+        wake = batch is None
+        if batch is not None and batch.bytes + size > self._settings.batch_bytes:
+            self._packed.append(batch)
+            batch, wake = None, True
+        if batch is None:
+            batch = self._open = PendingBatch([], 1, [], now)
+        batch.messages.append(message)
+        batch.bytes += size
         if callback is not None:
-            parcel.callbacks.append(callback)
+            batch.callbacks.append(callback)
         self.metrics.messages += 1
         self.metrics.bytes_waiting += size
-        return wake or parcel.bytes >= self._settings.batch_bytes
+        return wake or batch.bytes >= self._settings.batch_bytes
 
     # What to send
 
-    def take(self, now: float) -> Parcel | None:
+    def take(self, now: float) -> PendingBatch | None:
         """A batch to send now. It counts as in flight until `stored` or `failed` is called with it."""
-        parcel = self._again(now) or self._fresh(now)
-        if parcel is None:
+        batch = self._next_retry(now) or self._next_new(now)
+        if batch is None:
             return None
-        parcel.in_flight = True
-        parcel.leads = parcel is self._window[0]
-        parcel.attempts += 1
+        batch.in_flight = True
+        batch.is_first = batch is self._window[0]
+        batch.attempts += 1
         self.metrics.in_flight += 1
         self.metrics.requests += 1
-        self.metrics.retries += parcel.attempts > 1
-        return parcel
+        self.metrics.retries += batch.attempts > 1
+        return batch
 
     def wait_s(self, now: float) -> float | None:
         """How long until `take` may have something; None if only an event can bring it about."""
-        dues = [parcel.due for parcel in self._window if not parcel.in_flight and not parcel.behind]
+        dues = [batch.due for batch in self._window if not batch.in_flight and not batch.out_of_order]
         if self._has_room() and self._open is not None:
             dues.append(self._open.since + self._settings.linger_s)
         return max(0.0, min(dues) - now) if dues else None
 
-    def _again(self, now: float) -> Parcel | None:
-        for parcel in self._window:
-            if not parcel.in_flight and not parcel.behind and parcel.due <= now:
-                return parcel
+    def _next_retry(self, now: float) -> PendingBatch | None:
+        for batch in self._window:
+            if not batch.in_flight and not batch.out_of_order and batch.due <= now:
+                return batch
         return None
 
-    def _fresh(self, now: float) -> Parcel | None:
+    def _next_new(self, now: float) -> PendingBatch | None:
         if not self._has_room():
             return None
-        if not self._packed and self._open is not None and self._is_ripe(self._open, now):
+        if not self._packed and self._open is not None and self._is_ready(self._open, now):
             self._packed.append(self._open)
             self._open = None
         if not self._packed:
             return None
-        parcel = self._packed.popleft()
-        parcel.epoch, parcel.seq, parcel.since = self.epoch, self._next_seq, now
+        batch = self._packed.popleft()
+        batch.epoch, batch.seq, batch.since = self.epoch, self._next_seq, now
         self._next_seq += 1
-        self._window.append(parcel)
-        return parcel
+        self._window.append(batch)
+        return batch
 
     def _has_room(self) -> bool:
         # The first batch of an epoch goes alone: it settles whose epoch it is.
-        return len(self._window) < (self._settings.in_flight_max if self._settled else 1)
+        return len(self._window) < (self._settings.in_flight_max if self._epoch_confirmed else 1)
 
-    def _is_ripe(self, parcel: Parcel, now: float) -> bool:
+    def _is_ready(self, batch: PendingBatch, now: float) -> bool:
         settings = self._settings
-        ready = parcel.bytes >= settings.batch_bytes or now - parcel.since >= settings.linger_s
+        ready = batch.bytes >= settings.batch_bytes or now - batch.since >= settings.linger_s
         return ready or self.flushing > 0 or self.closing
 
     # What an answer means
 
-    def stored(self, parcel: Parcel, sent: Appended) -> News:
-        self._landed(parcel)
-        if parcel not in self._window:
-            return News()  # given up meanwhile
-        self._settled = True
-        self._window.remove(parcel)
+    def stored(self, batch: PendingBatch, sent: Appended) -> Outcome:
+        self._end_attempt(batch)
+        if batch not in self._window:
+            return Outcome()  # given up meanwhile
+        self._epoch_confirmed = True
+        self._window.remove(batch)
         if self._window:
-            self._window[0].behind = False
+            self._window[0].out_of_order = False
         metrics = self.metrics
         metrics.batches_delivered += 1
-        metrics.messages_delivered += len(parcel.messages)
-        metrics.bytes_delivered += parcel.bytes - 1
-        metrics.bytes_waiting -= parcel.bytes - 1
+        metrics.messages_delivered += len(batch.messages)
+        metrics.bytes_delivered += batch.bytes - 1
+        metrics.bytes_waiting -= batch.bytes - 1
         metrics.duplicates += sent.duplicate
-        return self._news([parcel], sent.offset, duplicate=sent.duplicate)
+        return self._outcome([batch], sent.offset, duplicate=sent.duplicate)
 
-    def failed(self, parcel: Parcel, error: HeadwaterError, now: float, chance: float) -> News:
+    def failed(self, batch: PendingBatch, error: HeadwaterError, now: float, chance: float) -> Outcome:
         """Arrange for another attempt, or fail for good and say so to everyone who waits."""
-        self._landed(parcel)
-        if parcel not in self._window:
-            return News()  # given up meanwhile
-        if isinstance(error, SequenceGapError) and not parcel.leads:
-            parcel.behind = parcel is not self._window[0]
-            return News()
-        if isinstance(error, StaleEpochError) and self._claim(parcel, error):
-            return News()
-        if not error.retryable or now - parcel.since >= self._settings.delivery_timeout_s:
-            return self._fail(parcel, error)
-        parcel.uncertain = parcel.uncertain or not error.nothing_done
-        delay_s = self._retry.delay_s(parcel.attempts, chance, error.retry_after_s)
-        parcel.due = min(now + delay_s, parcel.since + self._settings.delivery_timeout_s)
-        return News(report=Report(error, parcel.attempts, parcel.due - now))
+        self._end_attempt(batch)
+        if batch not in self._window:
+            return Outcome()  # given up meanwhile
+        if isinstance(error, SequenceGapError) and not batch.is_first:
+            batch.out_of_order = batch is not self._window[0]
+            return Outcome()
+        if isinstance(error, StaleEpochError) and self._claim(batch, error):
+            return Outcome()
+        if not error.retryable or now - batch.since >= self._settings.delivery_timeout_s:
+            return self._fail(batch, error)
+        batch.uncertain = batch.uncertain or not error.nothing_done
+        delay_s = self._retry.delay_s(batch.attempts, chance, error.retry_after_s)
+        batch.due = min(now + delay_s, batch.since + self._settings.delivery_timeout_s)
+        return Outcome(report=Report(error, batch.attempts, batch.due - now))
 
-    def broken(self, parcel: Parcel, cause: Exception) -> News:
+    def broken(self, batch: PendingBatch, cause: Exception) -> Outcome:
         """Something else went wrong than a request can: a hook raised, the client was closed, a defect."""
-        if parcel.in_flight:
-            self._landed(parcel)
+        if batch.in_flight:
+            self._end_attempt(batch)
         return self.give_up(ClientError(f"{type(cause).__name__}: {cause}"))
 
-    def give_up(self, error: HeadwaterError) -> News:
+    def give_up(self, error: HeadwaterError) -> Outcome:
         """Fail for good: everything that is not stored yet is told so."""
         waiting = [*self._window, *self._packed, *([self._open] if self._open else [])]
         self.failure = self.failure or error
-        return self._fail(waiting[0], error) if waiting else News()
+        return self._fail(waiting[0], error) if waiting else Outcome()
 
-    def _landed(self, parcel: Parcel) -> None:
-        parcel.in_flight = False
+    def _end_attempt(self, batch: PendingBatch) -> None:
+        batch.in_flight = False
         self.metrics.in_flight -= 1
 
-    def _claim(self, parcel: Parcel, error: StaleEpochError) -> bool:
+    def _claim(self, batch: PendingBatch, error: StaleEpochError) -> bool:
         """Take the next epoch, as long as nothing of this one can have been stored."""
         current = error.epoch
-        if self._settled or parcel.uncertain or not self._claims_left or current is None:
+        if self._epoch_confirmed or batch.uncertain or not self._claims_left or current is None:
             return False
         if current >= limits.PRODUCER_INTEGER_MAX:
             return False
         self._claims_left -= 1
         self.epoch = current + 1
-        parcel.epoch = self.epoch
+        batch.epoch = self.epoch
         return True
 
-    def _fail(self, failed: Parcel, error: HeadwaterError) -> News:
+    def _fail(self, failed: PendingBatch, error: HeadwaterError) -> Outcome:
         """Give up a batch and all that follows; what precedes it may still arrive."""
         self.failure = self.failure or error
-        spared = [parcel for parcel in self._window if parcel.seq < failed.seq]
-        given_up = [parcel for parcel in self._window if parcel not in spared]
+        spared = [batch for batch in self._window if batch.seq < failed.seq]
+        given_up = [batch for batch in self._window if batch not in spared]
         given_up += [*self._packed, *([self._open] if self._open else [])]
         self._window = deque(spared)
         self._packed.clear()
         self._open = None
-        for parcel in given_up:
-            self.metrics.messages_failed += len(parcel.messages)
-            self.metrics.bytes_waiting -= parcel.bytes - 1
-        return self._news(given_up, error=error)
+        for batch in given_up:
+            self.metrics.messages_failed += len(batch.messages)
+            self.metrics.bytes_waiting -= batch.bytes - 1
+        return self._outcome(given_up, error=error)
 
-    def _news(
-        self, parcels: list[Parcel], offset: str = "", *, duplicate: bool = False, error: HeadwaterError | None = None
-    ) -> News:
+    def _outcome(
+        self,
+        batches: list[PendingBatch],
+        offset: str = "",
+        *,
+        duplicate: bool = False,
+        error: HeadwaterError | None = None,
+    ) -> Outcome:
         one = Delivery(1, offset, duplicate, error)
-        calls = [(callback, one) for parcel in parcels for callback in parcel.callbacks]
+        calls = [(callback, one) for batch in batches for callback in batch.callbacks]
         if self._on_delivery is not None:
-            calls += [(self._on_delivery, Delivery(len(p.messages), offset, duplicate, error)) for p in parcels]
-        return News(sum(len(parcel.messages) for parcel in parcels), calls=calls)
+            calls += [(self._on_delivery, Delivery(len(p.messages), offset, duplicate, error)) for p in batches]
+        return Outcome(sum(len(batch.messages) for batch in batches), calls=calls)
 
 
 def claimed_epoch(now_s: float, chance: float) -> int:
@@ -337,9 +341,9 @@ def claimed_epoch(now_s: float, chance: float) -> int:
     return min((since_ms << EPOCH_CHANCE_BITS) | low, limits.PRODUCER_INTEGER_MAX - 1)
 
 
-def deliver(session: Session, url: str, content_type: str, box: Outbox, parcel: Parcel) -> Flow[Appended]:
+def deliver(session: Session, url: str, content_type: str, box: Outbox, batch: PendingBatch) -> Flow[Appended]:
     """One attempt to have a batch stored."""
-    producer = ProducerTuple(box.id, parcel.epoch, parcel.seq)
-    request = append_request(url, content_type, body_of(content_type, parcel.messages), producer=producer)
+    producer = ProducerTuple(box.id, batch.epoch, batch.seq)
+    request = append_request(url, content_type, body_of(content_type, batch.messages), producer=producer)
     reply = yield from attempt(session, request)
     return appended(request, reply, producer)

@@ -18,8 +18,8 @@ import msgspec
 
 from headwater import limits
 from headwater.client.answers import error_of, required
-from headwater.client.codecs import Decoder, Messages, Run
-from headwater.client.effects import Batch, Emit, Flow, Hangup, Open, Receive, Reply, Report, Request, Sleep
+from headwater.client.codecs import BytesAnswer, Decoder, JsonAnswer
+from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, HttpRequest, Open, Receive, Report, Sleep
 from headwater.client.session import Session, lost, pause, with_query
 from headwater.errors import HeadwaterError, MessageError, NetworkError, ProtocolError, UnauthorizedError
 from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of
@@ -75,11 +75,11 @@ class Reading:
         self._broken = 0
         self._held_at: tuple[str, int] | None = None
         self._mode = "sse" if live in (True, "sse") else live
-        self._strikes = 0
+        self._sse_failures = 0
         self._short_feeds = 0
         self._sse_proven = False
-        self._heard = False
-        self._ahead: Reply | None = None
+        self._event_received = False
+        self._prefetched: HttpReply | None = None
 
     def flow(self) -> Flow[None]:
         if self._until is not None and self.offset != NOW:
@@ -93,13 +93,13 @@ class Reading:
             except UnauthorizedError:
                 raise
             except HeadwaterError as error:
-                self._ahead = None
-                yield Hangup()
-                self._judge(error)
+                self._prefetched = None
+                yield CloseReply()
+                self._raise_if_final(error)
                 yield from pause(self._session, error, self._failures)
 
-    def _judge(self, error: HeadwaterError) -> None:
-        """Raise what no further attempt can mend."""
+    def _raise_if_final(self, error: HeadwaterError) -> None:
+        """Raise an error that no retry can help with."""
         if isinstance(error, ProtocolError) and error.retryable:
             self._broken += 1
             if self._broken >= limits.READ_BROKEN_ANSWERS_MAX:
@@ -116,7 +116,7 @@ class Reading:
         polling = self._reached_tail and self._mode == "long-poll"
         request = self._request("long-poll" if polling else None)
         started = self._session.clock()
-        reply, self._ahead = self._ahead, None
+        reply, self._prefetched = self._prefetched, None
         if reply is None:
             reply = yield from self._open(request)
         next_offset = required(request, reply, headers.NEXT_OFFSET)
@@ -136,34 +136,34 @@ class Reading:
         closed = headers.parse_closed(reply.headers)
         moved = next_offset != self.offset
         if moved and not (up_to_date or closed or next_offset == self._until):
-            yield from self._look_ahead(next_offset)
+            yield from self._prefetch(next_offset)
         yield from self._arrive(answer, next_offset, up_to_date=up_to_date or closed, closed=closed)
         waited = self._session.clock() - started >= limits.READ_EMPTY_POLL_S if polling else up_to_date
         if not (moved or waited or self._ended):
             yield Sleep(limits.READ_EMPTY_POLL_S)  # from a server that neither waits nor moves on
 
-    def _look_ahead(self, offset: str) -> Flow[None]:
-        """Ask for the next piece before this one is decoded and handed out: it travels meanwhile."""
+    def _prefetch(self, offset: str) -> Flow[None]:
+        """Request the next answer before this one is decoded and delivered."""
         try:
-            self._ahead = yield from self._open(self._request(None, offset))
+            self._prefetched = yield from self._open(self._request(None, offset))
         except HeadwaterError:
-            yield Hangup()  # it is asked for again when its turn comes
+            yield CloseReply()  # it is requested again when its turn comes
 
-    def _receive(self, request: Request, answer: Messages | Run, *, partly: bool) -> Flow[None]:
+    def _receive(self, request: HttpRequest, answer: JsonAnswer | BytesAnswer, *, partly: bool) -> Flow[None]:
         while chunk := (yield Receive()):
             answer.feed(chunk)
             if partly and answer.size >= self._piece_bytes:
                 yield from self._deliver(answer, answer.some())
 
-    def _open(self, request: Request) -> Flow[Reply]:
+    def _open(self, request: HttpRequest) -> Flow[HttpReply]:
         """Open a request; what is not a success is read to its end, within reason, and raised."""
         session = self._session
-        yield from session.authorized()
+        yield from session.ensure_token()
         token = session.token
-        reply: Reply = yield Open(session.dressed(request))
-        if reply.status == 401 and (yield from session.renewed(token)):
-            yield Hangup()
-            reply = yield Open(session.dressed(request))
+        reply: HttpReply = yield Open(session.with_headers(request))
+        if reply.status == 401 and (yield from session.refresh_token(token)):
+            yield CloseReply()
+            reply = yield Open(session.with_headers(request))
         if reply.status in (200, 204):
             self._contacted = True
             return reply
@@ -172,7 +172,7 @@ class Reading:
             body += chunk
         raise error_of(request, msgspec.structs.replace(reply, body=body))
 
-    def _request(self, live: str | None, offset: str | None = None) -> Request:
+    def _request(self, live: str | None, offset: str | None = None) -> HttpRequest:
         timeouts = self._session.timeouts
         waits = {
             None: timeouts.answer_s,
@@ -182,9 +182,9 @@ class Reading:
         cursor = self._cursor if live else None
         until = None if self.offset == NOW else self._until
         url = with_query(self._url, offset=offset or self.offset, live=live, until=until, cursor=cursor)
-        return Request("GET", url, read_timeout_s=waits[live])
+        return HttpRequest("GET", url, read_timeout_s=waits[live])
 
-    def _decoded(self, reply: Reply) -> Decoder:
+    def _decoded(self, reply: HttpReply) -> Decoder:
         if self._decoder is None:
             content_type = reply.headers.get("content-type", DEFAULT_CONTENT_TYPE)
             self._decoder = Decoder(kind_of(content_type), self._wanted)
@@ -194,7 +194,7 @@ class Reading:
 
     # Delivery, and with it the only moves of the position
 
-    def _deliver(self, answer: Messages | Run, items: list[Any]) -> Flow[None]:
+    def _deliver(self, answer: JsonAnswer | BytesAnswer, items: list[Any]) -> Flow[None]:
         """A part of an answer: the offset stays, the count of what was delivered after it grows."""
         if answer.taken > self.skip:
             self.skip = answer.taken
@@ -205,7 +205,7 @@ class Reading:
             offset, skip = self._place()
             raise MessageError(answer.bad, offset=offset, skip=skip)
 
-    def _mark_held(self, answer: Messages | Run) -> None:
+    def _mark_held(self, answer: JsonAnswer | BytesAnswer) -> None:
         """Where a character begins that is cut in two, while it is: the place to read on from is before it."""
         held = self._decoder.held_bytes if self._decoder is not None else 0
         if not held:
@@ -213,7 +213,9 @@ class Reading:
         elif held <= answer.fed:
             self._held_at = (self.offset, answer.taken - held)
 
-    def _arrive(self, answer: Messages | Run, next_offset: str, *, up_to_date: bool, closed: bool) -> Flow[None]:
+    def _arrive(
+        self, answer: JsonAnswer | BytesAnswer, next_offset: str, *, up_to_date: bool, closed: bool
+    ) -> Flow[None]:
         """The rest of an answer: the position moves to the offset it ends at."""
         items = answer.rest()
         if answer.bad is not None:
@@ -240,10 +242,10 @@ class Reading:
 
     # An end that the server does not know of
 
-    def _trim(self, answer: Messages | Run, past: str) -> Flow[None]:
+    def _trim(self, answer: JsonAnswer | BytesAnswer, past: str) -> Flow[None]:
         """Leave out what follows `until` in an answer that goes past it."""
         until = self._until or past
-        yield Hangup()
+        yield CloseReply()
         items = answer.cut((yield from self._surplus(until, past)))
         if answer.bad is not None:
             yield from self._deliver(answer, items)
@@ -271,7 +273,7 @@ class Reading:
     def _size(self, offset: str) -> Flow[tuple[int, str]]:
         """How many items an answer holds, and where it ends."""
         timeout_s = self._session.timeouts.answer_s
-        request = Request("GET", with_query(self._url, offset=offset), read_timeout_s=timeout_s)
+        request = HttpRequest("GET", with_query(self._url, offset=offset), read_timeout_s=timeout_s)
         reply = yield from self._open(request)
         answer = Decoder(self._decoded(reply).kind, bytes).answer(0)
         while chunk := (yield Receive()):
@@ -279,7 +281,7 @@ class Reading:
             if answer.size >= self._piece_bytes:
                 answer.some()
         answer.rest()
-        yield Hangup()
+        yield CloseReply()
         return answer.taken, required(request, reply, headers.NEXT_OFFSET)
 
     # Server-sent events
@@ -288,26 +290,26 @@ class Reading:
         """One connection, and a wait if it was so short that the next would follow it in no time."""
         session = self._session
         started = session.clock()
-        self._heard = False
+        self._event_received = False
         request = self._request("sse")
         try:
             yield from self._feed(request)
-            if not self._heard and not self._ended:
+            if not self._event_received and not self._ended:
                 raise lost(request, "the event stream ended without an event")
         except HeadwaterError as error:
-            if not (self._heard and isinstance(error, NetworkError)):
-                self._strike(error)
+            if not (self._event_received and isinstance(error, NetworkError)):
+                self._count_sse_failure(error)
                 raise
             if error.how != "timeout":  # silence is no failure on a stream that nothing is appended to
                 yield Report(error, 1, 0.0)
-        yield Hangup()
+        yield CloseReply()
         if self._ended or session.clock() - started >= limits.SSE_SHORT_FEED_S:
             self._short_feeds = 0
             return
         self._short_feeds += 1
         yield Sleep(session.retry.delay_s(self._short_feeds, session.chance()))
 
-    def _feed(self, request: Request) -> Flow[None]:
+    def _feed(self, request: HttpRequest) -> Flow[None]:
         reply = yield from self._open(request)
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
             raise ProtocolError(f"expected server-sent events, got {reply.headers.get('content-type')}")
@@ -321,7 +323,7 @@ class Reading:
                     if answer.size >= self._piece_bytes:
                         yield from self._deliver(answer, answer.some())
                 elif name == b"control":
-                    yield from self._turn(request, answer, data)
+                    yield from self._receive_control(request, answer, data)
                     if self._ended or not self._reached_tail:
                         return
                     answer = self._fresh_answer()
@@ -329,14 +331,14 @@ class Reading:
                 self._reached_tail = False  # too much for an event: plain requests take it in parts
                 return
 
-    def _turn(self, request: Request, answer: Messages | Run, data: bytes) -> Flow[None]:
+    def _receive_control(self, request: HttpRequest, answer: JsonAnswer | BytesAnswer, data: bytes) -> Flow[None]:
         """A control event: deliver what preceded it, unless that goes past `until`, which takes plain requests."""
         try:
             control = msgspec.json.decode(data, type=_Control)
         except msgspec.MsgspecError as error:
             raise lost(request, f"unreadable control event: {error}") from None
-        self._heard = self._sse_proven = True
-        self._strikes = 0
+        self._event_received = self._sse_proven = True
+        self._sse_failures = 0
         self._cursor = control.stream_cursor
         if self._until is not None and control.stream_next_offset > self._until:
             self._reached_tail = False
@@ -345,27 +347,29 @@ class Reading:
         up_to_date = control.up_to_date or closed
         yield from self._arrive(answer, control.stream_next_offset, up_to_date=up_to_date, closed=closed)
 
-    def _fresh_answer(self) -> Messages | Run:
+    def _fresh_answer(self) -> JsonAnswer | BytesAnswer:
         if self._decoder is None:
             raise ProtocolError("a feed begins after an answer that names the content type")
         return self._decoder.answer(self.skip)
 
-    def _strike(self, error: HeadwaterError) -> None:
-        """A connection for server-sent events gave nothing: the fault of the network, or they are not let through.
+    def _count_sse_failure(self, error: HeadwaterError) -> None:
+        """Fall back to long-poll if server-sent events do not get through.
 
-        A server that cannot be reached at all is no sign of that, and where they got through before it takes more.
+        Counted are connections in a row that ended without a whole event. A server that cannot be reached at all does
+        not count, and more failures are allowed where events got through before.
         """
         refused = isinstance(error, ProtocolError) or error.status in (400, 405, 406, 415, 501)
         doubtful = error.status in (502, 503, 504) or (isinstance(error, NetworkError) and error.how != "connect")
         if self._live is not True or not (refused or doubtful):
             return
-        self._strikes += 1
-        if refused or self._strikes >= (limits.SSE_STRIKES_PROVEN if self._sse_proven else limits.SSE_STRIKES):
+        self._sse_failures += 1
+        most = limits.SSE_FAILURES_PROVEN_MAX if self._sse_proven else limits.SSE_FAILURES_MAX
+        if refused or self._sse_failures >= most:
             self._mode = "long-poll"
             error.retryable = True
 
 
-def _take(request: Request, answer: Messages | Run, data: bytes, *, encoded: bool) -> None:
+def _take(request: HttpRequest, answer: JsonAnswer | BytesAnswer, data: bytes, *, encoded: bool) -> None:
     if encoded:
         try:
             data = binascii.a2b_base64(data.replace(b"\n", b"").replace(b"\r", b""), strict_mode=True)

@@ -10,25 +10,26 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
 
+from headwater import limits
 from headwater.client.answers import error_of
-from headwater.client.effects import Flow, FreshToken, Reply, Report, Request, Send, Sleep
+from headwater.client.effects import Flow, GetToken, HttpReply, HttpRequest, Report, Send, Sleep
 from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
-from headwater.protocol.streams.paths import quote_path
+from headwater.protocol.encodings import IDENTITY
+from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
 
-STREAM_ROOT = "/v1/stream"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How to go on after a failure: waits that double, with full jitter.
+    """Exponential backoff with full jitter.
 
-    A request is given up after `attempts`. A read is too, as long as nothing was ever answered; after that it goes on
-    for ever.
+    A request fails after `attempts`. So does a read as long as the server has never answered; after that it is retried
+    without end.
     """
 
-    attempts: int = 6
-    first_s: float = 0.1
-    most_s: float = 10.0
+    attempts: int = limits.RETRY_ATTEMPTS_MAX
+    first_s: float = limits.RETRY_FIRST_S
+    most_s: float = limits.RETRY_MAX_S
 
     def delay_s(self, failures: int, chance: float, at_least_s: float | None = None) -> float:
         """The wait after so many failures; at least what the server asked for."""
@@ -39,11 +40,11 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait for bytes before a connection counts as dead."""
 
-    connect_s: float = 10.0
-    answer_s: float = 30.0
-    long_poll_s: float = 90.0
-    sse_idle_s: float = 45.0
-    sse_first_s: float = 10.0  # until server-sent events are known to get through
+    connect_s: float = limits.CONNECT_TIMEOUT_S
+    answer_s: float = limits.ANSWER_TIMEOUT_S
+    long_poll_s: float = limits.LONG_POLL_TIMEOUT_S
+    sse_idle_s: float = limits.SSE_IDLE_TIMEOUT_S
+    sse_first_s: float = limits.SSE_FIRST_TIMEOUT_S
 
 
 class Session:
@@ -67,11 +68,12 @@ class Session:
             _ = parts.port
         except ValueError as error:
             raise ValueError(f"{error}: {url!r}") from None
-        self.root = url.rstrip("/") if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{STREAM_ROOT}"
+        origin = f"{parts.scheme}://{parts.netloc}"
+        self.root = f"{url.rstrip('/')}/" if parts.path.strip("/") else f"{origin}{STREAM_ROOT}"
         self._origin = (parts.scheme, parts.netloc)
         self.headers = {name.lower(): value for name, value in (headers or {}).items()}
         if parts.hostname in LOOPBACK:
-            self.headers.setdefault("accept-encoding", "identity")  # what does not travel is not worth compressing
+            self.headers.setdefault("accept-encoding", IDENTITY)  # compression costs more than it saves on one machine
         self.token = token if isinstance(token, str) else None
         self.token_hook = token if callable(token) else None
         self.retry = retry
@@ -87,9 +89,9 @@ class Session:
         path = path.strip("/")
         if not path:
             raise ValueError("a stream's path cannot be empty")
-        return f"{self.root}/{quote_path(path)}"
+        return f"{self.root}{quote_path(path)}"
 
-    def dressed(self, request: Request) -> Request:
+    def with_headers(self, request: HttpRequest) -> HttpRequest:
         """The request with the headers that every request carries."""
         given = {**self.headers, **request.headers}
         if self.token is not None and urlsplit(request.url)[:2] in (self._origin, ("", "")):
@@ -100,17 +102,17 @@ class Session:
                 raise ValueError(f"{name} must be printable ASCII: {shown}")
         return msgspec.structs.replace(request, headers=given)
 
-    def authorized(self) -> Flow[None]:
-        """See to it that there is a token, if there is anyone to ask for one."""
+    def ensure_token(self) -> Flow[None]:
+        """Ask the token hook for the first token, if there is a hook."""
         if self.token is None and self.token_hook is not None:
-            self.token = yield FreshToken()
+            self.token = yield GetToken()
 
-    def renewed(self, refused: str | None) -> Flow[bool]:
-        """Whether there is another token than the one that was refused."""
+    def refresh_token(self, refused: str | None) -> Flow[bool]:
+        """Replace a token that the server refused; False if there is no other."""
         if self.token_hook is None:
             return False
         if self.token == refused:
-            self.token = yield FreshToken()
+            self.token = yield GetToken()
         return self.token != refused
 
 
@@ -121,19 +123,19 @@ def with_query(url: str, **query: str | None) -> str:
     return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, added)))))
 
 
-def attempt(session: Session, request: Request) -> Flow[Reply]:
+def attempt(session: Session, request: HttpRequest) -> Flow[HttpReply]:
     """Send once, or twice if the token had run out. Any answer that is not a success is an error."""
-    yield from session.authorized()
+    yield from session.ensure_token()
     token = session.token
-    reply: Reply = yield Send(session.dressed(request))
-    if reply.status == 401 and (yield from session.renewed(token)):
-        reply = yield Send(session.dressed(request))
+    reply: HttpReply = yield Send(session.with_headers(request))
+    if reply.status == 401 and (yield from session.refresh_token(token)):
+        reply = yield Send(session.with_headers(request))
     if reply.status >= 300:
         raise error_of(request, reply)
     return reply
 
 
-def exchange(session: Session, request: Request, *, repeatable: bool = True) -> Flow[Reply]:
+def exchange(session: Session, request: HttpRequest, *, repeatable: bool = True) -> Flow[HttpReply]:
     """Send until there is a success or no hope of one.
 
     What must not happen twice is sent again only if the server said that it did nothing.
@@ -159,7 +161,7 @@ def pause(session: Session, error: HeadwaterError, attempts: int) -> Flow[None]:
     yield Sleep(delay_s)
 
 
-def lost(request: Request, reason: str, how: Literal["connect", "timeout", "lost"] = "lost") -> NetworkError:
+def lost(request: HttpRequest, reason: str, how: Literal["connect", "timeout", "lost"] = "lost") -> NetworkError:
     error = NetworkError(reason)
     error.url = request.url
     error.how = how

@@ -21,27 +21,27 @@ from headwater.client.codecs import JSON, encoder_of
 from headwater.client.cursor import Cursor
 from headwater.client.effects import (
     Batch,
+    CloseReply,
     Effect,
     Emit,
     Flow,
-    FreshToken,
-    Hangup,
+    GetToken,
+    HttpReply,
+    HttpRequest,
     Open,
     Progress,
     Receive,
-    Reply,
     Report,
-    Request,
     Send,
     Sleep,
 )
-from headwater.client.flows import Appended, Splits, StreamInfo
+from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
 from headwater.client.outbox import (
     Identity,
-    News,
     OnDelivery,
     Outbox,
-    Parcel,
+    Outcome,
+    PendingBatch,
     ProducerMetrics,
     ProducerSettings,
     deliver,
@@ -85,13 +85,13 @@ class Client:
     @property
     def headers(self) -> dict[str, str]:
         """What every request carries, the token included."""
-        return self._session.dressed(Request("", "")).headers
+        return self._session.with_headers(HttpRequest("", "")).headers
 
     def stream(self, path: str, *, content_type: str | None = None) -> Stream:
         """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet."""
         return Stream(self, self._session.url_of(path), content_type)
 
-    def list(self, prefix: str = "", *, page_size: int = 1000) -> Iterator[StreamInfo]:
+    def list(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> Iterator[StreamInfo]:
         """Every stream whose path begins with the prefix, in path order."""
         after: str | None = None
         while True:
@@ -102,7 +102,7 @@ class Client:
                 return
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._owns_http:
             self._http.close()
 
@@ -116,13 +116,13 @@ class Client:
 
     def _run(self, flow: Flow[R]) -> R:
         progress = Progress(flow)
-        for _ in self._drive(progress, _Wire(self._http, self._session)):
+        for _ in self._drive(progress, _Transport(self._http, self._session)):
             raise RuntimeError("only a read delivers batches")
         return progress.result
 
-    def _drive(self, progress: Progress[Any], wire: _Wire) -> Generator[Batch[Any], None, None]:
-        """Do what a flow asks for until it ends, or the wire is interrupted."""
-        with contextlib.closing(wire):
+    def _drive(self, progress: Progress[Any], transport: _Transport) -> Generator[Batch[Any], None, None]:
+        """Do what a flow asks for until it ends, or the transport is interrupted."""
+        with contextlib.closing(transport):
             effect = progress.go()
             while effect is not None:
                 outcome: Any = None
@@ -130,21 +130,21 @@ class Client:
                     yield effect.batch
                 else:
                     try:
-                        outcome = wire.perform(effect)
+                        outcome = transport.perform(effect)
                     except HeadwaterError as error:
                         outcome = error
-                if wire.interrupted.is_set():
+                if transport.interrupted.is_set():
                     return
                 effect = progress.go(outcome)
 
 
-class _Wire:
+class _Transport:
     """Does what flows ask for. At most one answer is open at a time; errors of httpx become NetworkErrors."""
 
     def __init__(self, http: httpx.Client, session: Session) -> None:
         self._http = http
         self._session = session
-        self._request = Request("", "")
+        self._request = HttpRequest("", "")
         self._response: httpx.Response | None = None
         self._chunks: Iterator[bytes] = iter(())
         self.interrupted = threading.Event()
@@ -165,26 +165,26 @@ class _Wire:
                 return self.open(request)
             case Receive():
                 return self.receive()
-            case Hangup():
+            case CloseReply():
                 self.close()
             case Sleep(seconds):
                 self.interrupted.wait(seconds)
             case Report():
                 if self._session.on_error is not None:
                     self._session.on_error(effect)
-            case FreshToken():
+            case GetToken():
                 return self._session.token_hook and self._session.token_hook()
         return None
 
-    def send(self, request: Request) -> Reply:
+    def send(self, request: HttpRequest) -> HttpReply:
         reply = self.open(request)
         try:
             body = b"".join(iter(self.receive, b""))
         finally:
             self.close()
-        return Reply(reply.status, reply.headers, body)
+        return HttpReply(reply.status, reply.headers, body)
 
-    def open(self, request: Request) -> Reply:
+    def open(self, request: HttpRequest) -> HttpReply:
         self.close()
         self._request = request
         try:
@@ -194,7 +194,7 @@ class _Wire:
         except httpx.HTTPError as error:
             raise network_error(request, error) from error
         self._chunks = self._response.iter_bytes()
-        return Reply(self._response.status_code, self._response.headers)
+        return HttpReply(self._response.status_code, self._response.headers)
 
     def receive(self) -> bytes:
         try:
@@ -231,19 +231,19 @@ class Stream:
 
         False if it was there already with the same configuration; with another it is a ConfigurationError.
         """
-        made_of = content_type or self.content_type or JSON
+        content_type_used = content_type or self.content_type or JSON
         made = self._client._run(
             flows.create(
                 self._session,
                 self.url,
-                made_of,
+                content_type_used,
                 ttl_s=ttl_s,
                 expires_at=expires_at,
                 closed=closed,
                 messages=messages,
             )
         )
-        self.content_type = made_of
+        self.content_type = content_type_used
         return made
 
     def head(self) -> StreamInfo:
@@ -275,6 +275,27 @@ class Stream:
             )
         )
 
+    def records(
+        self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_DEFAULT
+    ) -> Iterator[RecordInfo]:
+        """The appends from an offset on, up to `until` or to the end as it is now, each with its time.
+
+        Fetched in pages of so many records as they are iterated over. An extension of Headwater's; with another server
+        it is a ProtocolError.
+        """
+        begin: str | None = offset
+        while begin is not None:
+            found = self._client._run(flows.record_page(self._session, self.url, begin, until, page))
+            yield from found.records
+            begin = found.continues_at(until)
+
+    def offset_at(self, time: datetime) -> str:
+        """The offset from which everything was appended at or after a time, which needs a time zone.
+
+        The end of the stream if nothing was. An extension of Headwater's; with another server it is a ProtocolError.
+        """
+        return self._client._run(flows.offset_at(self._session, self.url, time))
+
     def append(
         self,
         value: Any,
@@ -300,7 +321,9 @@ class Stream:
     ) -> Appended:
         """Append messages in one request: all of them or none."""
         return self._client._run(
-            flows.append(self._session, self.url, self._made_of(), values, seq=seq, producer=producer, close=close)
+            flows.append(
+                self._session, self.url, self._known_content_type(), values, seq=seq, producer=producer, close=close
+            )
         )
 
     def append_body(self, body: bytes, *, producer: ProducerTuple | None = None) -> Appended:
@@ -308,12 +331,12 @@ class Stream:
 
         The server alone checks it.
         """
-        made_of = self._made_of()
-        return self._client._run(flows.append_body(self._session, self.url, made_of, body, producer=producer))
+        content_type_used = self._known_content_type()
+        return self._client._run(flows.append_body(self._session, self.url, content_type_used, body, producer=producer))
 
     def close(self) -> Appended:
         """Close the stream: readers come to an end, appends are refused. Closing it again changes nothing."""
-        return self._client._run(flows.append(self._session, self.url, self._made_of(), (), close=True))
+        return self._client._run(flows.append(self._session, self.url, self._known_content_type(), (), close=True))
 
     def delete(self) -> None:
         self._client._run(flows.delete(self._session, self.url))
@@ -405,7 +428,7 @@ class Stream:
     def __repr__(self) -> str:
         return f"Stream({self.url!r})"
 
-    def _made_of(self) -> str:
+    def _known_content_type(self) -> str:
         """The content type; the server is asked once if nobody said."""
         return self.content_type or self.head().content_type
 
@@ -420,7 +443,7 @@ class Reader(Generic[T]):
         self._client = client
         self._reading_from = reading_from
         self._cursor = Cursor[T](offset, skip)
-        self._wire = _Wire(client._http, client._session)
+        self._transport = _Transport(client._http, client._session)
         self._arrived: Generator[Batch[Any], None, None] | None = None
         self._ended = False
         self._begin()
@@ -470,19 +493,19 @@ class Reader(Generic[T]):
         return [item for batch in self.batches() for item in batch.items]
 
     def close(self) -> None:
-        """Stop reading and let go of the connection, also while another thread waits for the next message.
+        """Stop reading and close the connection, also while another thread waits for the next message.
 
         One that waits for the answer to a long-poll ends with it.
         """
         self._ended = True
-        self._wire.interrupt()
+        self._transport.interrupt()
         if self._arrived is not None:
             with contextlib.suppress(ValueError):  # it is running, and finds itself interrupted
                 self._arrived.close()
 
     def _begin(self) -> None:
         reading = self._reading_from(self._cursor.offset, self._cursor.skip)
-        self._arrived = self._client._drive(Progress(reading.flow()), self._wire)
+        self._arrived = self._client._drive(Progress(reading.flow()), self._transport)
 
     def _next(self) -> Batch[T] | None:
         """What arrives next. After an error it goes on from where the reader is."""
@@ -520,7 +543,7 @@ class Producer:
         self._client = stream._client
         self._session = stream._session
         self._url = stream.url
-        self._content_type = stream._made_of()
+        self._content_type = stream._known_content_type()
         self._encode = encoder_of(self._content_type)
         self._box = Outbox(identity, settings, self._session.retry, on_delivery)
         self._changed = threading.Condition(threading.Lock())
@@ -570,7 +593,7 @@ class Producer:
             box.flushing += 1
             try:
                 self._changed.notify_all()
-                if not self._changed.wait_for(lambda: box.told >= target, timeout_s):
+                if not self._changed.wait_for(lambda: box.settled >= target, timeout_s):
                     raise TimeoutError(f"messages still on their way after {timeout_s} s")
             finally:
                 box.flushing -= 1
@@ -622,39 +645,39 @@ class Producer:
 
     def _give_up(self) -> None:
         with self._changed:
-            news = self._box.give_up(ClientError("the producer was closed before everything was stored"))
-        self._announce(news)
+            outcome = self._box.give_up(ClientError("the producer was closed before everything was stored"))
+        self._notify(outcome)
 
     def _send(self) -> None:
         box, clock = self._box, self._session.clock
         while True:
             with self._changed:
-                while (parcel := box.take(clock())) is None:
+                while (batch := box.take(clock())) is None:
                     if box.stopped:
                         return
                     self._changed.wait(box.wait_s(clock()))
-            self._announce(self._deliver(parcel))
+            self._notify(self._deliver(batch))
 
-    def _announce(self, news: News) -> None:
-        news.tell()
+    def _notify(self, outcome: Outcome) -> None:
+        outcome.notify()
         with self._changed:
-            self._box.told += news.messages
+            self._box.settled += outcome.messages
             self._changed.notify_all()
 
-    def _deliver(self, parcel: Parcel) -> News:
+    def _deliver(self, batch: PendingBatch) -> Outcome:
         box, session = self._box, self._session
         try:
             try:
-                sent = self._client._run(deliver(session, self._url, self._content_type, box, parcel))
+                sent = self._client._run(deliver(session, self._url, self._content_type, box, batch))
             except HeadwaterError as error:
                 with self._changed:
-                    news = box.failed(parcel, error, session.clock(), session.chance())
+                    outcome = box.failed(batch, error, session.clock(), session.chance())
             else:
                 with self._changed:
-                    return box.stored(parcel, sent)
-            if news.report is not None and session.on_error is not None:
-                session.on_error(news.report)
+                    return box.stored(batch, sent)
+            if outcome.report is not None and session.on_error is not None:
+                session.on_error(outcome.report)
         except Exception as error:  # noqa: BLE001  # a sender that died would leave everyone waiting
             with self._changed:
-                return box.broken(parcel, error)
-        return news
+                return box.broken(batch, error)
+        return outcome

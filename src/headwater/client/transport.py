@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import httpx
 
-from headwater.client.effects import Request
+from headwater import limits
+from headwater.client.effects import HttpRequest
 from headwater.client.session import Session, lost
 from headwater.errors import NetworkError
 
-POOL = httpx.Limits(max_connections=None, max_keepalive_connections=20)  # every live reader holds a connection
+# Without a bound on connections: every live reader holds one.
+POOL = httpx.Limits(max_connections=None, max_keepalive_connections=limits.IDLE_CONNECTIONS_MAX)
 
 
-def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: Request) -> httpx.Request:
+def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: HttpRequest) -> httpx.Request:
     return http.build_request(
         request.method,
         request.url,
@@ -21,12 +23,12 @@ def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: Req
     )
 
 
-def may_redirect(request: Request) -> bool:
+def may_redirect(request: HttpRequest) -> bool:
     """Only what has no body is safe to send elsewhere: clients turn a redirected POST into a GET."""
     return request.method in ("GET", "HEAD")
 
 
-def network_error(request: Request, error: httpx.HTTPError) -> NetworkError:
+def network_error(request: HttpRequest, error: httpx.HTTPError) -> NetworkError:
     reason = f"{type(error).__name__}: {error}".rstrip(": ")
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
         return lost(request, reason, "connect")

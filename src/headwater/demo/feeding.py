@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+from headwater import limits
 from headwater.client import Client
 from headwater.demo.shop import Shop
-
-_TICK_S = 0.02
 
 
 class Feeder:
@@ -28,7 +27,7 @@ class Feeder:
         """Stop, and wait until all that was fed is stored."""
         self._stopping.set()
         self._thread.join()
-        self._producer.close(timeout_s=30)
+        self._producer.close(timeout_s=limits.DEMO_STOP_S)
         if self.failure is not None:
             raise self.failure
 
@@ -36,7 +35,7 @@ class Feeder:
         occasions = self._shop.events()
         started_s = time.monotonic()
         try:
-            while not self._stopping.wait(_TICK_S):
+            while not self._stopping.wait(limits.DEMO_FEED_EVERY_S):
                 due = (time.monotonic() - started_s) * self._per_second
                 while self.fed < due and not self._stopping.is_set():
                     for event in next(occasions):

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-_KEPT_VERSIONS = 2
+from headwater import limits
+
 _COLUMNS = ("type", "key", "value", "order", "deleted")
 _SCHEMA = "type STRING, key STRING, value STRING, `order` BIGINT, deleted BOOLEAN"
 
@@ -58,7 +59,7 @@ class CurrentState:
             self._publish(changed, batch)
         finally:
             changed.unpersist()
-        for old in self._versions()[:-_KEPT_VERSIONS]:
+        for old in self._versions()[: -limits.DEMO_VERSIONS_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
     def _write_version(self, changed: DataFrame, batch: int) -> None:

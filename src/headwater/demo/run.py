@@ -18,6 +18,7 @@ import msgspec
 from pyspark.sql.streaming.query import StreamingQuery
 
 import headwater.spark
+from headwater import limits
 from headwater.client import Client
 from headwater.demo.feeding import Feeder
 from headwater.demo.job import CurrentState
@@ -28,11 +29,9 @@ from headwater.state.events import EventDecoder, is_change_event
 
 EVENTS = "shop/events"
 CURRENT = "shop/current"
-_RATE_OVER_S = 5.0
-_CATCH_UP_S = 120.0
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What is going on, at one moment."""
 
     seconds: float
@@ -47,7 +46,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     published_per_second: float
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it: the state by a plain fold of all events, in the table, and by a fold of the other stream."""
 
     events: int
@@ -78,7 +77,7 @@ def serving(data_dir: Path, port: int) -> Iterator[str]:
         yield found[0]
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(limits.DEMO_STOP_S)
 
 
 def run(
@@ -87,10 +86,10 @@ def run(
     port: int,
     per_second: float,
     going: Callable[[], bool],
-    show: Callable[[Look], None],
+    show: Callable[[Status], None],
     say: Callable[[str], None],
-) -> Verdict:
-    """Run for as long as `going` says, then let Spark catch up, and judge."""
+) -> Comparison:
+    """Run for as long as `going` says, then let Spark catch up, and compare the results."""
     directory.mkdir(parents=True, exist_ok=True)
     say("starting the server")
     with serving(directory / "streams", port) as url, Client(url) as client:
@@ -103,20 +102,20 @@ def run(
             job = CurrentState(spark, url, EVENTS, CURRENT, directory)
             query = job.start()
             feeder = Feeder(client, EVENTS, Shop(random.Random(), before.state), per_second)
-            watch = _Watch(url, client, job, query, feeder)
+            monitor = _Monitor(url, client, job, query, feeder)
             feeder.start()
             while going():
-                watch.look(show)
+                monitor.look(show)
             feeder.stop()
             say("letting Spark catch up")
-            watch.catch_up(show)
+            monitor.catch_up(show)
             query.stop()
-            return _judge(client, job, watch)
+            return _compare(client, job, monitor)
         finally:
             spark.stop()
 
 
-class _Watch:
+class _Monitor:
     """Looks at everything, again and again."""
 
     def __init__(self, url: str, client: Client, job: CurrentState, query: StreamingQuery, feeder: Feeder) -> None:
@@ -134,7 +133,7 @@ class _Watch:
     def seconds(self) -> float:
         return time.monotonic() - self._started_s
 
-    def look(self, show: Callable[[Look], None]) -> Look:
+    def look(self, show: Callable[[Status], None]) -> Status:
         failure = self._query.exception()
         if failure is not None:
             raise failure
@@ -145,12 +144,12 @@ class _Watch:
         taken = sum(self._seen.values())
         now, fed, published = time.monotonic(), self._feeder.fed, _count(self._client, CURRENT)
         self._past.append((now, fed, taken, published))
-        while now - self._past[0][0] > _RATE_OVER_S:
+        while now - self._past[0][0] > limits.DEMO_RATE_OVER_S:
             self._past.popleft()
         then, fed_then, taken_then, published_then = self._past[0]
         over_s = max(now - then, 0.001)
         version = self._job.version()
-        found = Look(
+        found = Status(
             seconds=self.seconds,
             url=self._url,
             fed=fed,
@@ -163,16 +162,16 @@ class _Watch:
             published_per_second=(published - published_then) / over_s,
         )
         show(found)
-        time.sleep(0.25)
+        time.sleep(limits.DEMO_LOOK_EVERY_S)
         return found
 
-    def catch_up(self, show: Callable[[Look], None]) -> None:
+    def catch_up(self, show: Callable[[Status], None]) -> None:
         """Until the query has committed a batch that ends at the stream's end."""
         tail = self._client.stream(EVENTS).head().tail_offset
-        deadline_s = time.monotonic() + _CATCH_UP_S
+        deadline_s = time.monotonic() + limits.DEMO_CATCH_UP_S
         while not self._has_reached(tail):
             if time.monotonic() > deadline_s:
-                raise ClientError(f"Spark did not catch up within {_CATCH_UP_S:.0f} s")
+                raise ClientError(f"Spark did not catch up within {limits.DEMO_CATCH_UP_S:.0f} s")
             self.look(show)
         self.look(show)
 
@@ -216,15 +215,15 @@ def _plain(state: MaterializedState) -> dict[tuple[str, str], Any]:
     return {(kind, key): value for kind in state.types for key, value in state.get_type(kind).items()}
 
 
-def _judge(client: Client, job: CurrentState, watch: _Watch) -> Verdict:
+def _compare(client: Client, job: CurrentState, monitor: _Monitor) -> Comparison:
     events = _fold(client, EVENTS)
     expected = _plain(events.state)
     in_table = {(row.type, row.key): json.loads(row.value) for row in job.rows().collect()}
     in_stream = _plain(_fold(client, CURRENT).state)
-    return Verdict(
+    return Comparison(
         events=events.events,
-        seconds=watch.seconds,
-        batches=watch.batches,
+        seconds=monitor.seconds,
+        batches=monitor.batches,
         keys=len(expected),
         table_keys=len(in_table),
         stream_keys=len(in_stream),

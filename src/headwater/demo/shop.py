@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from headwater import limits
 from headwater.state import Collection, MaterializedState, define_state
 from headwater.state.events import ChangeEvent
 
@@ -14,8 +15,6 @@ _NAMES = ("Ada", "Alan", "Barbara", "Donald", "Edsger", "Frances", "Grace", "Joh
 _CITIES = ("Basel", "Bruges", "Delft", "Ghent", "Lyon", "Porto", "Turku", "Uppsala")
 _GOODS = ("kettle", "lamp", "chair", "clock", "vase", "bowl", "rug", "mirror", "bench", "shelf")
 _NEXT = {"placed": "paid", "paid": "shipped", "shipped": "delivered"}
-_CUSTOMERS = 500  # about how many there are once it runs
-_OPEN_ORDERS = 1_000
 
 STATE = define_state(
     {
@@ -52,14 +51,14 @@ class Shop:
             return [self._customer()]
         if die < 0.15:
             return [self._customer_moves()]
-        if die < 0.45 and len(self._orders) < _OPEN_ORDERS:
+        if die < 0.45 and len(self._orders) < limits.DEMO_OPEN_ORDERS_MAX:
             return self._order()
         if self._orders:
             return [self._order_moves_on()]
         return self._order()
 
     def _customer(self) -> ChangeEvent[Any]:
-        if len(self._customers) >= _CUSTOMERS:
+        if len(self._customers) >= limits.DEMO_CUSTOMERS_MAX:
             leaving = self._pick(self._customers)
             del self._customers[leaving]
             return STATE.customers.delete(key=leaving, **self._told())

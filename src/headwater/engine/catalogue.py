@@ -3,26 +3,19 @@
 Writers decide on the newest states, which hold events that may not be durable yet. Readers see what is durable. A
 stream is loaded from the store when it is first needed and evicted when it has not been used for a while.
 
-A load may take long, and the stream may be loaded by someone else, change, be evicted or be deleted meanwhile. What
-such a load brings is never used: a load whose stream left the catalogue since it began is done again.
+`loading.py` brings streams in.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
 
 from headwater import limits as bounds
 from headwater.engine.messages import StreamInfo
 from headwater.engine.tails import Tail
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
-from headwater.log.commands import Command, Create, WriteDocuments
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Event, StreamEvent
 from headwater.log.state import Document, StreamState, evolve, evolve_document
-from headwater.store.contract import Store
-
-Key = TypeVar("Key", str, int)
 
 
 class LoadedStream:
@@ -78,17 +71,18 @@ class LoadedDocument:
 
 
 class Catalogue:
-    """It is the `View` that decisions look at: `at`, `get` and `document` return the newest states."""
+    """The `View` that decisions look at: `at`, `get` and `document` return the newest states.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Over 20 methods, since they all change the same four maps together; each is a few lines.
+    """
+
+    def __init__(self) -> None:
         self._paths: dict[str, LoadedStream] = {}  # newest, by path
         self._ids: dict[int, LoadedStream] = {}  # newest, by id
         self._visible: dict[str, LoadedStream] = {}  # durable, by path
         self._deleting: set[int] = set()  # accepted deletions that are not durable yet
         self._documents: dict[str, LoadedDocument] = {}
-        self._removals = 0  # how often a stream or document has left the catalogue
-        self._loading: dict[object, asyncio.Future[None]] = {}
+        self.removals = 0  # how often a stream or document has left the catalogue
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -151,7 +145,7 @@ class Catalogue:
         del self._ids[stream.id]
         if self._paths.get(stream.path) is stream:
             del self._paths[stream.path]
-        self._removals += 1
+        self.removals += 1
 
     # What is durable, for readers
 
@@ -172,70 +166,16 @@ class Catalogue:
 
     # Loading
 
-    async def load(self, path: str) -> None:
-        """Load the stream at a path, if there is one."""
-        while not self._is_known(path):
-            if not await self._load_stream(path, self._store.load):
-                return
-
-    async def load_for(self, command: Command) -> None:
-        """Load everything that a decision on a command looks at."""
-        absent: set[str | int] = set()
-        removals = self._removals
-        while True:
-            if removals != self._removals:  # something that was there may have been evicted
-                absent.clear()
-                removals = self._removals
-            key = next((key for key in self._needed(command) if key not in absent), None)
-            if key is None:
-                break
-            load = self._store.load if isinstance(key, str) else self._store.load_id
-            if not await self._load_stream(key, load):  # type: ignore[type-var,arg-type]
-                absent.add(key)
-        await self._load_documents(command)
-        if removals != self._removals:
-            await self.load_for(command)
-
-    def _needed(self, command: Command) -> Iterator[str | int]:
-        """Streams that are still to be loaded: at the path, the source of a fork, and the ancestors of the stream at
-        the path, which its deletion may release."""
-        if isinstance(command, WriteDocuments):
-            return
-        if not self._is_known(command.path):
-            yield command.path
-        if isinstance(command, Create) and command.fork is not None and not self._is_known(command.fork.source):
-            yield command.fork.source
-        stream = self._paths.get(command.path)
-        while stream is not None and stream.state.fork is not None:
-            source_id = stream.state.fork.source_id
-            stream = self._ids.get(source_id)
-            if stream is None:
-                yield source_id
-
-    def _is_known(self, path: str) -> bool:
+    def is_known(self, path: str) -> bool:
         """Whether the newest state at a path is known. A visible stream that is not the newest is being deleted."""
         return path in self._paths or path in self._visible
 
-    async def _load_stream(self, key: Key, load: Callable[[Key], Awaitable[StreamState | None]]) -> bool:
-        """Load a stream, once for everyone who asks meanwhile; whether there may be one now."""
-        loading = self._loading.get(key)
-        if loading is not None:
-            await asyncio.shield(loading)
-            return True
-        loading = self._loading[key] = asyncio.get_running_loop().create_future()
-        try:
-            removals = self._removals
-            state = await load(key)
-            if state is None:
-                return key in self._paths if isinstance(key, str) else key in self._ids
-            if removals == self._removals or state.id in self._ids:
-                return self._add(state)
-            return True  # to be loaded again
-        finally:
-            del self._loading[key]
-            loading.set_result(None)
+    def has(self, key: str | int) -> bool:
+        """Whether a stream is loaded, by its path or its id."""
+        return key in self._paths if isinstance(key, str) else key in self._ids
 
-    def _add(self, state: StreamState) -> bool:
+    def add(self, state: StreamState) -> bool:
+        """Take in a stream that was loaded from the store, unless its deletion is on the way."""
         if state.id in self._deleting:
             return False
         if state.id not in self._ids:
@@ -243,18 +183,11 @@ class Catalogue:
             self._ids[stream.id] = self._paths[stream.path] = self._visible[stream.path] = stream
         return True
 
-    async def _load_documents(self, command: Command) -> None:
-        for asked in getattr(command, "documents", ()):
-            await self.load_document(asked.key)
+    def loaded_document(self, key: str) -> LoadedDocument | None:
+        return self._documents.get(key)
 
-    async def load_document(self, key: str) -> LoadedDocument:
-        while (loaded := self._documents.get(key)) is None:
-            removals = self._removals
-            document = await self._store.document(key)
-            if key not in self._documents and removals == self._removals:
-                self._documents[key] = LoadedDocument(key, document)
-        loaded.used = True
-        return loaded
+    def add_document(self, key: str, document: Document | None) -> None:
+        self._documents[key] = LoadedDocument(key, document)
 
     # Leaving the catalogue
 
@@ -270,7 +203,7 @@ class Catalogue:
         if len(self._documents) > documents_max:
             for document in [found for found in self._documents.values() if not found.pending and not found.used]:
                 del self._documents[document.key]
-                self._removals += 1
+                self.removals += 1
             for document in self._documents.values():
                 document.used = False
 
@@ -285,17 +218,13 @@ class Catalogue:
             del self._visible[stream.path]
         return True
 
-    async def roll_back(self, changed: set[LoadedStream], documents: set[LoadedDocument]) -> None:
-        """Put streams and documents back to what is durable. No command may be decided meanwhile."""
-        for stream in changed:
-            if self._ids.get(stream.id) is stream:
-                self._forget(stream)
-            self._deleting.discard(stream.id)
-        for stream in changed:
-            state = await self._store.load_id(stream.id)
-            stream.pending = 0
-            if state is not None:
-                stream.state = state
-                self._ids[stream.id] = self._paths[stream.path] = stream
-        for document in documents:
-            document.newest, document.pending = document.durable, 0
+    def undo(self, stream: LoadedStream) -> None:
+        """Drop a stream's newest state; `restore` puts the durable one in its place."""
+        if self._ids.get(stream.id) is stream:
+            self._forget(stream)
+        self._deleting.discard(stream.id)
+        stream.pending = 0
+
+    def restore(self, stream: LoadedStream, state: StreamState) -> None:
+        stream.state = state
+        self._ids[stream.id] = self._paths[stream.path] = stream

@@ -15,6 +15,8 @@ from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.clock import Clock, SteadyClock
 from headwater.engine.committer import Answer, Answered
 from headwater.engine.housekeeping import Housekeeping
+from headwater.engine.live import LiveReaders
+from headwater.engine.loading import Loader
 from headwater.engine.messages import (
     FindRecords,
     FindSplits,
@@ -26,6 +28,7 @@ from headwater.engine.messages import (
     StreamInfo,
     StreamPage,
 )
+from headwater.engine.ranges import Ranges
 from headwater.engine.reader import Reader
 from headwater.engine.tails import Subscriber
 from headwater.engine.writer import Writer
@@ -41,7 +44,7 @@ def _ignore(_: BaseException) -> None:
 
 
 class Engine:
-    """Over 20 methods, since it is the one face of four parts; each method is a line."""
+    """The one face of all parts, which talk to each other directly; each method is a line."""
 
     def __init__(
         self,
@@ -54,10 +57,13 @@ class Engine:
         self.limits = limits = limits or Limits()
         self.now_ms = (clock or SteadyClock()).now_ms
         self._store = store
-        self._catalogue = Catalogue(store)
-        self._writer = Writer(store, self._catalogue, limits, self.now_ms, fatal, self._fetch_record)
-        self._reader = Reader(store, self._catalogue, self._writer, limits, self.now_ms)
-        self._housekeeping = Housekeeping(store, self._catalogue, limits, self.now_ms, self.execute)
+        self._catalogue = catalogue = Catalogue()
+        loader = Loader(store, catalogue)
+        self._writer = Writer(store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record)
+        self._live = LiveReaders(catalogue, self._writer, self.now_ms)
+        self._reader = Reader(store, catalogue, loader, self._writer, self._live, limits, self.now_ms)
+        self._ranges = Ranges(store, self._reader)
+        self._housekeeping = Housekeeping(store, catalogue, limits, self.now_ms, self.execute)
 
     async def _fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
         return await self._reader.fetch_record(stream, position, wanted)
@@ -71,7 +77,7 @@ class Engine:
 
     def drain(self) -> None:
         """Refuse new writes and end every live read."""
-        self._reader.drain()
+        self._live.drain()
         self._writer.drain()
 
     async def stop(self) -> None:
@@ -118,10 +124,10 @@ class Engine:
         return await self._reader.page(prefix, after, limit)
 
     async def splits(self, asked: FindSplits) -> SplitsReply:
-        return await self._reader.splits(asked)
+        return await self._ranges.splits(asked)
 
     async def records(self, asked: FindRecords) -> RecordsReply:
-        return await self._reader.records(asked)
+        return await self._ranges.records(asked)
 
     async def document(self, key: str) -> Document | None:
         return await self._reader.document(key)
@@ -132,7 +138,7 @@ class Engine:
     # Live readers
 
     def follow(self, stream_id: int, subscriber: Subscriber) -> StreamInfo:
-        return self._reader.follow(stream_id, subscriber)
+        return self._live.follow(stream_id, subscriber)
 
     def unfollow(self, stream_id: int, subscriber: Subscriber) -> None:
-        self._reader.unfollow(stream_id, subscriber)
+        self._live.unfollow(stream_id, subscriber)

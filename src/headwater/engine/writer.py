@@ -16,6 +16,7 @@ import msgspec
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
 from headwater.engine.committer import Answer, Answered, Committer, Entry
+from headwater.engine.loading import Loader
 from headwater.engine.messages import Ended, Update
 from headwater.errors import (
     HeadwaterError,
@@ -53,6 +54,7 @@ class Writer:
         self,
         store: Store,
         catalogue: Catalogue,
+        loader: Loader,
         limits: Limits,
         now_ms: Callable[[], int],
         fatal: Callable[[BaseException], None],
@@ -61,6 +63,7 @@ class Writer:
         self._store = store
         self._fetch_record = fetch_record
         self._catalogue = catalogue
+        self._loader = loader
         self._now_ms = now_ms
         self._fatal = fatal
         self._committer = Committer(
@@ -115,10 +118,10 @@ class Writer:
 
     async def _load_and_decide(self, command: Command, answered: Answered) -> None:
         try:
-            await self._catalogue.load_for(command)
+            await self._loader.load_for(command)
             if isinstance(command, Create) and command.fork is not None:
                 command = await self._with_record(command)
-                await self._catalogue.load_for(command)
+                await self._loader.load_for(command)
         except HeadwaterError as error:
             self._answer_when_certain(command, error, answered)
         except Exception as error:
@@ -290,7 +293,7 @@ class Writer:
         """There was no room: return to what is durable, then answer everyone who built on more."""
         changed = [one for entry in entries for one in entry.changed]
         try:
-            await self._catalogue.roll_back(
+            await self._loader.roll_back(
                 {one for one in changed if isinstance(one, LoadedStream)},
                 {one for one in changed if isinstance(one, LoadedDocument)},
             )

@@ -10,7 +10,7 @@ import msgspec
 from headwater.errors import EmptyBodyError, InvalidJsonError
 
 _value = msgspec.json.Decoder(msgspec.Raw)
-_values = msgspec.json.Decoder(list[msgspec.Raw])
+_array = msgspec.json.Decoder(list[msgspec.Raw])
 _WHITESPACE = b" \t\n\r"
 
 
@@ -23,7 +23,7 @@ def stored(body: bytes, *, may_be_empty: bool = False) -> bytes:
         if text[:1] != b"[":
             _value.decode(text)
             return text + b","
-        messages = _values.decode(text)
+        messages = split_array(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidJsonError(_reason(error)) from None
     if messages:
@@ -31,6 +31,15 @@ def stored(body: bytes, *, may_be_empty: bool = False) -> bytes:
     if may_be_empty:
         return b""
     raise EmptyBodyError("an empty JSON array holds no message to append")
+
+
+def split_array(text: bytes | bytearray | str) -> list[msgspec.Raw]:
+    """The elements of a JSON array, as they were written.
+
+    The array is validated, apart from the UTF-8 inside strings: check that separately where it matters. Raises
+    msgspec.DecodeError for text that is not a JSON array, and RecursionError for one that is nested too deeply.
+    """
+    return _array.decode(text)
 
 
 def _check_utf8(body: bytes) -> None:
@@ -50,7 +59,7 @@ def _reason(error: Exception) -> str:
 def message_ends(data: bytes) -> list[int]:
     """For stored bytes, where each message ends, its comma included."""
     ends, position = [], 0
-    for message in _values.decode(b"[" + data[:-1] + b"]"):
+    for message in split_array(b"[" + data[:-1] + b"]"):
         position += len(memoryview(message)) + 1
         ends.append(position)
     return ends

@@ -10,14 +10,14 @@ from functools import lru_cache
 import brotli
 import zstandard
 
+from headwater.protocol import encodings
 from headwater.server.http import Buffer
 
-# In order of preference at equal quality: by speed for the ratio on JSON, and by what clients decode everywhere.
 _ENCODERS: dict[str, Callable[[bytes], bytes]] = {
-    "zstd": lambda data: zstandard.ZstdCompressor(level=3).compress(data),
-    "br": lambda data: bytes(brotli.compress(data, quality=4)),
-    "gzip": lambda data: gzip.compress(data, compresslevel=5, mtime=0),
-    "deflate": lambda data: zlib.compress(data, level=5),
+    encodings.ZSTD: lambda data: zstandard.ZstdCompressor(level=3).compress(data),
+    encodings.BROTLI: lambda data: bytes(brotli.compress(data, quality=4)),
+    encodings.GZIP: lambda data: gzip.compress(data, compresslevel=5, mtime=0),
+    encodings.DEFLATE: lambda data: zlib.compress(data, level=5),
 }
 
 
@@ -29,9 +29,9 @@ def choose_encoding(accept_encoding: str) -> str | None:
         name, _, parameters = item.partition(";")
         qualities[name.strip()] = _quality(parameters)
     anything = qualities.get("*", 0.0)
-    identity = qualities.get("identity", 0.0)
+    identity = qualities.get(encodings.IDENTITY, 0.0)
     best, best_quality = None, max(identity, 0.0)
-    for name in _ENCODERS:
+    for name in encodings.ENCODINGS:
         quality = qualities.get(name, anything)
         if quality > 0 and quality >= best_quality and (best is None or quality > best_quality):
             best, best_quality = name, quality

@@ -14,6 +14,7 @@ from headwater.errors import (
     StreamClosedError,
 )
 from headwater.log.offsets import Offset
+from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.offsets import format_offset
 from headwater.server.http import Response
@@ -24,14 +25,14 @@ _encoder = msgspec.json.Encoder()
 def problem(error: HeadwaterError, *, close: bool = False) -> Response:
     body = _encoder.encode(
         {
-            "type": f"urn:headwater:{error.code}",
+            "type": f"{PROBLEM_TYPE_PREFIX}{error.code}",
             "title": error.title,
             "status": error.status,
             "detail": error.detail or error.title,
             "retryable": error.retryable,
         }
     )
-    found = (("content-type", "application/problem+json"), ("cache-control", "no-store"), *_facts(error))
+    found = (("content-type", PROBLEM_MEDIA_TYPE), ("cache-control", "no-store"), *_facts(error))
     return Response(error.status, found, (body,), close=close)
 
 

@@ -17,8 +17,9 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 from headwater.client import Client, Reader, Stream
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
+from headwater.log.json_framing import split_array
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
-from headwater.spark.options import Connection
+from headwater.spark.options import ConnectionOptions
 from headwater.spark.positions import Place, Range, byte_position
 from headwater.spark.values import ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
@@ -47,7 +48,6 @@ STATE_COLUMNS = {
 }
 VALUES = ("value", "old_value")  # whose type is the user's to choose
 _KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType()}
-_messages = msgspec.json.Decoder(list[msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 
 
@@ -73,7 +73,7 @@ def check_schema(given: StructType, columns: dict[str, str]) -> None:
             raise SchemaError(f"{told}; read it as it is, then cast it or parse it with from_json")
 
 
-class Messages(Protocol):
+class ColumnDecoder(Protocol):
     """Decodes the messages of an answer to columns."""
 
     def decode_array(self, text: bytes | bytearray, /) -> Any: ...
@@ -86,12 +86,12 @@ class Values:
         self._value = value
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([split_array(text).cast(self._value)], names=["value"])
+        return pa.RecordBatch.from_arrays([text_column(text).cast(self._value)], names=["value"])
 
 
-def split_array(text: bytes | bytearray) -> pa.Array:
-    """The elements of a JSON array, as text. No JSON text holds the byte 0, so that can stand between them."""
-    messages = _messages.decode(text)
+def text_column(text: bytes | bytearray) -> pa.Array:
+    """The elements of a JSON array as a column of text. The byte 0 separates them: it occurs in no JSON text."""
+    messages = split_array(text)
     joined = b"\0".join(messages)
     if not messages:
         return pa.array([], pa.string())
@@ -131,7 +131,7 @@ class Events:
         reasons = [_reason(event) for event in events]
         columns = {name: self._column(name, events, reasons) for name in self._kinds}
         if self._sized:
-            sizes = [len(memoryview(message)) + 1 for message in _messages.decode(text)]
+            sizes = [len(memoryview(message)) + 1 for message in split_array(text)]
             columns["size"] = pa.array(sizes, pa.int64())
         columns["bad"] = pa.array(reasons, pa.string())
         return pa.RecordBatch.from_pydict(columns)
@@ -180,7 +180,7 @@ class RangeReader:
     """Reads ranges to batches of a schema."""
 
     def __init__(
-        self, connection: Connection, client: Client, schema: StructType, *, state: bool, skip_bad: bool
+        self, connection: ConnectionOptions, client: Client, schema: StructType, *, state: bool, skip_bad: bool
     ) -> None:
         self._connection = connection
         self._client = client
@@ -215,7 +215,7 @@ class RangeReader:
 
     # Streams of messages
 
-    def _decoder(self) -> Messages:
+    def _decoder(self) -> ColumnDecoder:
         if self._state:
             return Events(self._spark_schema)
         return Values(self._schema.field("value").type if "value" in self._names else pa.string())

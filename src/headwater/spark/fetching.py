@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from headwater import limits
 from headwater.client.session import with_query
 from headwater.protocol.streams import headers
-from headwater.spark.options import Connection
+from headwater.spark.options import ConnectionOptions
 
-_HEAD_BYTES_MAX = 64 * 1024
 _END = b"\r\n\r\n"
 
 
@@ -31,7 +31,7 @@ def can_fetch(url: str) -> bool:
     return parts.scheme == "http" and ("http" not in getproxies() or bool(proxy_bypass(host)))
 
 
-def fetch(connection: Connection, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
+def fetch(connection: ConnectionOptions, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
     """The answers of a range, each with the offset after it. OSError and UnexpectedAnswerError end it early."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname or "", parts.port or 80), connection.connect_s) as opened:
@@ -61,9 +61,9 @@ class _Answers:
     def head(self) -> tuple[int, str]:
         """The length of the next body and the offset after it."""
         while _END not in self._held:
-            if len(self._held) > _HEAD_BYTES_MAX:
+            if len(self._held) > limits.SPARK_HEAD_BYTES_MAX:
                 raise UnexpectedAnswerError("no end of the headers")
-            self._held += self._some(_HEAD_BYTES_MAX)
+            self._held += self._some(limits.SPARK_HEAD_BYTES_MAX)
         head, _, self._held = self._held.partition(_END)
         status, *lines = head.decode("latin-1").split("\r\n")
         given = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -19,7 +19,7 @@ from headwater.spark.sinks import BatchWriter, StreamWriter
 from headwater.spark.sources import BatchReader, StreamReader
 
 
-class DurableStreams(DataSource):
+class DurableStreamsFormat(DataSource):
     """Streams, message by message."""
 
     columns = STREAM_COLUMNS
@@ -54,7 +54,7 @@ class DurableStreams(DataSource):
         return StreamWriter(write_options(self.options), schema, state=self.state, overwrite=overwrite)
 
 
-class StreamState(DurableStreams):
+class StreamStateFormat(DurableStreamsFormat):
     """Streams of state events, decoded."""
 
     columns = STATE_COLUMNS

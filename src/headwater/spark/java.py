@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from headwater import limits
+
 JAVA_MIN = 17
 _WRAPPER = """#!/bin/sh
 # Spark asks for a module that this runtime does not have and can do without.
@@ -39,7 +41,9 @@ def java_version(java: str) -> int:
     if not java:
         return 0
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+        told = subprocess.run(  # noqa: S603
+            [java, "-version"], capture_output=True, text=True, timeout=limits.SPARK_JAVA_VERSION_S, check=False
+        )
     except OSError:
         return 0
     match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)

@@ -13,21 +13,19 @@ import msgspec
 
 from headwater import limits
 from headwater.client import Client, Report, Retry, Timeouts
-from headwater.client.session import STREAM_ROOT
 from headwater.client.transport import POOL
 from headwater.errors import InvalidPathError, OptionError
 from headwater.log.content import ContentKind, kind_of
-from headwater.protocol.streams.paths import parse_path, quote_path
+from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
 
 T = TypeVar("T", int, float)
 
 EARLIEST = "earliest"
 LATEST = "latest"
 JOURNAL_ROOT = "_spark"  # streams of our own: what a batch appends, and rows on their way
-_CONNECT_ATTEMPTS = 3  # before anything was answered: a typing error should not take a minute to show
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How tasks and the driver reach the server. The token is never part of what is printed."""
 
     url: str
@@ -37,19 +35,20 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     retry_s: float
 
     def __repr__(self) -> str:
-        return f"Connection({self.url!r})"
+        return f"ConnectionOptions({self.url!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [("url", self.url)]
 
     def open(self, *, patient: bool = True) -> Client:
         """A client that gives up after `retry_s` of failures in a row or, where that is too patient, at once."""
+        attempts = limits.PRODUCER_INTEGER_MAX if patient else limits.SPARK_CONNECT_ATTEMPTS_MAX
         return _OwnClient(
             self.url,
             token=self.token,
-            retry=Retry(attempts=limits.PRODUCER_INTEGER_MAX if patient else _CONNECT_ATTEMPTS, most_s=5.0),
+            retry=Retry(attempts=attempts, most_s=limits.SPARK_RETRY_MAX_S),
             timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
-            on_error=_Patience(self.retry_s).hear,
+            on_error=_RetryDeadline(self.retry_s).check,
             http=httpx.Client(limits=POOL, verify=self.url.startswith("https:")),  # certificates take 20 ms to load
         )
 
@@ -61,14 +60,14 @@ class _OwnClient(Client):
         self._http.close()
 
 
-class _Patience:
+class _RetryDeadline:
     """Ends an operation whose failures in a row have gone on for too long."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._since_s = 0.0
 
-    def hear(self, report: Report) -> None:
+    def check(self, report: Report) -> None:
         now_s = time.monotonic()
         if report.attempt == 1:
             self._since_s = now_s
@@ -77,7 +76,7 @@ class _Patience:
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    connection: Connection
+    connection: ConnectionOptions
     streams: tuple[str, ...] = ()
     pattern: str | None = None
     starting: str | dict[str, str] = EARLIEST
@@ -94,7 +93,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    connection: Connection
+    connection: ConnectionOptions
     stream: str | None = None
     create_target: bool = True
     content_type: str | None = None
@@ -164,7 +163,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise OptionError(f"contentType is a media type such as application/json, got {content_type!r}")
     write_id = found.text("writeId")
     if write_id is not None and not _is_id(write_id):
-        raise OptionError("writeId takes letters, digits and -_.:~, at most 128 of them")
+        raise OptionError(f"writeId takes letters, digits and -_.:~, at most {limits.SPARK_WRITE_ID_BYTES_MAX} of them")
     version = found.text("writeVersion") or "0"
     if not (version.isascii() and version.isdigit() and int(version) <= limits.PRODUCER_INTEGER_MAX):
         raise OptionError(f"writeVersion is a number that grows from write to write, got {version!r}")
@@ -181,12 +180,12 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _connection(root: str, found: _Given) -> Connection:
-    return Connection(
+def _connection(root: str, found: _Given) -> ConnectionOptions:
+    return ConnectionOptions(
         url=root,
         token=found.text("token"),
-        connect_s=found.number("connectTimeout", float, 10.0),
-        answer_s=found.number("requestTimeout", float, 30.0),
+        connect_s=found.number("connectTimeout", float, limits.CONNECT_TIMEOUT_S),
+        answer_s=found.number("requestTimeout", float, limits.ANSWER_TIMEOUT_S),
         retry_s=found.number("retryTimeout", float, limits.SPARK_RETRY_S),
     )
 
@@ -247,8 +246,8 @@ def _split_url(url: str) -> tuple[str, list[str]]:
         raise OptionError(f"url is a server's, such as http://127.0.0.1:4437, got {shown}")
     if parts.username is not None or parts.password is not None:
         raise OptionError("url must not hold credentials, which would show in logs; use the option token")
-    root, found, below = url.rstrip("/").partition(f"{STREAM_ROOT}/")
-    return (root + STREAM_ROOT if found else url, [unquote(below)] if below else [])
+    server, found, below = f"{url.rstrip('/')}/".partition(STREAM_ROOT)
+    return (server + STREAM_ROOT if found else url, [unquote(below.rstrip("/"))] if below else [])
 
 
 def _names(text: str | None) -> list[str]:
@@ -288,7 +287,8 @@ def _positions(name: str, text: str, words: tuple[str, ...], streams: tuple[str,
 
 
 def _is_id(text: str) -> bool:
-    return len(text) <= 128 and text.isascii() and text.strip(".") != "" and text.translate(_ID_CHARACTERS) == ""
+    fits = len(text) <= limits.SPARK_WRITE_ID_BYTES_MAX and text.isascii()
+    return fits and text.strip(".") != "" and text.translate(_ID_CHARACTERS) == ""
 
 
 _ID_CHARACTERS = str.maketrans("", "", "-_.:~abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")

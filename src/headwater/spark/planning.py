@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from headwater import limits
 from headwater.client import Client, Reader, Stream, StreamInfo
 from headwater.errors import (
@@ -28,6 +26,7 @@ from headwater.errors import (
     UnauthorizedError,
 )
 from headwater.log.content import ContentKind, kind_of
+from headwater.log.json_framing import split_array
 from headwater.spark.options import EARLIEST, JOURNAL_ROOT, LATEST, ReadOptions
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
 
@@ -45,7 +44,7 @@ class Planner:
         self._extended: bool | None = None
         self._content_types: dict[str, str] = {}
         self._served_last = ""  # whose turn to be limited it was
-        self._told: set[str] = set()  # losses that were logged
+        self._reported: set[str] = set()  # losses that were logged
 
     # Which streams, and how far they have come
 
@@ -117,7 +116,7 @@ class Planner:
         """Where a batch that begins at `start` ends: at the streams' ends, or where a limit is reached."""
         for path in sorted(start.keys() - ends.keys()):
             if self._is_wanted(path):  # else the options have changed, and its place is only kept
-                self._lost(path, start[path], "the stream is gone")
+                self._report_loss(path, start[path], "the stream is gone")
         behind: dict[str, tuple[Place, Place]] = {}
         for path, info in ends.items():
             before, end = start.get(path, EARLIEST_PLACE), Place(info.tail_offset)
@@ -130,7 +129,7 @@ class Planner:
     def _checked(self, path: str, before: Place, end: Place) -> Place:
         """Where to read on: where the query stopped, if that is a place in the stream as it is now."""
         if end < before:
-            self._lost(path, before, f"the stream ends at {end} now")
+            self._report_loss(path, before, f"the stream ends at {end} now")
             return EARLIEST_PLACE
         if before != EARLIEST_PLACE and incarnation(before.offset) != incarnation(end.offset):
             return self.parts(path, before, end, 1)[0]  # of a fork that left its source, or of a stream made again
@@ -185,7 +184,7 @@ class Planner:
             before = start
             content_type = self._content_types.get(path) or self._client.stream(path).head().content_type
         except (StreamNotFoundError, StreamGoneError) as error:
-            self._lost(path, before, str(error))
+            self._report_loss(path, before, str(error))
             return
         self._content_types[path] = content_type
         edges = [before, *map(Place, cuts)]
@@ -207,7 +206,7 @@ class Planner:
         """Where a range begins and where it may be cut. It begins at the stream's beginning if it was made again."""
         if self._extended is False:
             if after < before:
-                self._lost(path, before, f"the stream ends at {after} now")
+                self._report_loss(path, before, f"the stream ends at {after} now")
                 return EARLIEST_PLACE, []
             return before, []
         stream = self._client.stream(path)
@@ -215,7 +214,7 @@ class Planner:
         try:
             found = stream.splits(offset=before.offset, until=after.offset, parts=wanted)
         except (OffsetGoneError, InvalidOffsetError) as error:
-            self._lost(path, before, str(error))
+            self._report_loss(path, before, str(error))
             return EARLIEST_PLACE, []
         except UnauthorizedError:
             raise
@@ -252,12 +251,12 @@ class Planner:
     def is_json(self, path: str) -> bool:
         return kind_of(self._content_types[path]) is ContentKind.JSON
 
-    def _lost(self, path: str, before: Place, what: str) -> None:
+    def _report_loss(self, path: str, before: Place, what: str) -> None:
         told = f"{path}: everything after {before} that was not read yet is lost: {what}"
         if self._options.fail_on_data_loss:
             raise DataLossError(told)
-        if told not in self._told:
-            self._told.add(told)
+        if told not in self._reported:
+            self._reported.add(told)
             log.warning("%s", told)
 
 
@@ -266,10 +265,7 @@ class _Sizes:
 
     @staticmethod
     def decode_array(text: bytes) -> list[int]:
-        return [len(memoryview(message)) + 1 for message in _messages.decode(text)]
-
-
-_messages = msgspec.json.Decoder(list[msgspec.Raw])
+        return [len(memoryview(message)) + 1 for message in split_array(text)]
 
 
 class _Walk:

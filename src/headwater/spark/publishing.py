@@ -1,17 +1,17 @@
-"""Exactly once into streams, whatever is retried, replayed, repartitioned or run twice.
+"""Exactly-once writes to streams: retries, replays and repartitioning never append a row twice.
 
-Tasks publish nothing. A task hands its rows to the driver, or, where they are many, stores them in a stream of its own
-and hands over where they are. When all tasks are done the driver writes down what the batch appends, and then appends
-it, as the producer of the query in the epoch of the batch: what was appended before is a duplicate, an older run is
-fenced.
+Tasks append nothing to the targets. A task returns its rows to the driver or, if they are many, stores them in a
+staging stream of its own and returns where they are. When all tasks are done the driver writes a list of what the batch
+appends, and then appends it as the producer of the query, with the batch number as epoch: the server recognises what
+was appended before as a duplicate, and an older run of the query is fenced.
 
-What is written down first counts. Whoever comes later with the same batch, however its rows are ordered, partitioned or
-chosen, finds the list and appends what that names; so every append of a batch has one content, and a repetition of it
-can be recognised by its number alone.
+The first list that is written for a batch is the one that counts. A retry of the batch finds the list and uses it, even
+if its own rows are in another order or in other partitions. So every append of a batch has one content, and the server
+recognises a repeated append by its number alone.
 
-    _spark/{writer}/{batch}/list                     what a batch appends, and a mark when it has
-    _spark/{writer}/{batch}/{partition}-{attempt}    rows that a task stored
-    _spark/{writer}/fence                            where a run that was overtaken finds out
+    _spark/{writer}/{batch}/list                     what a batch appends, and a mark when that is done
+    _spark/{writer}/{batch}/{partition}-{attempt}    staged rows of a task
+    _spark/{writer}/fence                            tells a run that a later batch has begun
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater import limits
-from headwater.client import Appended, Client, Stream
+from headwater.client import Appended, Client, ProducerTuple, Stream
 from headwater.errors import (
     BodyTooLargeError,
     ContentTypeError,
@@ -41,7 +41,6 @@ from headwater.errors import (
     StreamNotFoundError,
 )
 from headwater.log.content import ContentKind, kind_of
-from headwater.log.producers import ProducerTuple
 from headwater.spark.options import JOURNAL_ROOT, WriteOptions
 from headwater.spark.rows import join
 
@@ -52,7 +51,7 @@ _LENGTH_BYTES = 8
 _DONE = b"done"
 
 
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
+class RowChunk(msgspec.Struct, frozen=True, array_like=True):
     """Rows for one target that are appended together: their bytes, or where those are stored."""
 
     target: str
@@ -69,9 +68,9 @@ class Listed(msgspec.Struct, frozen=True):
     A list that is too long for one request is itself stored in pieces.
     """
 
-    chunks: list[Chunk]
+    chunks: list[RowChunk]
     content_type: str
-    pieces: list[Chunk] = []
+    pieces: list[RowChunk] = []
     done: bool = False
 
 
@@ -91,7 +90,7 @@ class Gatherer:
         self._place = place
         self._open: dict[str, tuple[list[pa.Array], int]] = {}
         self._held = 0
-        self._chunks: list[Chunk] = []
+        self._chunks: list[RowChunk] = []
         self._storage: Storage | None = None
 
     def add(self, target: str, messages: pa.Array) -> None:
@@ -136,13 +135,13 @@ class Gatherer:
     def _body(self, arrays: list[pa.Array]) -> bytes:
         return join(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), self._between)
 
-    def finish(self) -> list[Chunk]:
+    def finish(self) -> list[RowChunk]:
         if self._held > limits.SPARK_INLINE_BYTES:
             self._store_all()
         for target, (arrays, _) in self._open.items():
             if arrays:
                 body = self._body(arrays)
-                self._chunks.append(Chunk(target, len(body), body))
+                self._chunks.append(RowChunk(target, len(body), body))
         return self._chunks
 
 
@@ -161,14 +160,14 @@ class Storage:
         self._offset = self._stream.head().tail_offset
         self._stored = 0
 
-    def store(self, target: str, body: bytes) -> Chunk:
+    def store(self, target: str, body: bytes) -> RowChunk:
         try:
             appended = self._stream.append_body(body, producer=ProducerTuple("task", 0, self._stored))
         except BodyTooLargeError as error:
             raise _too_large(error) from error
         self._stored += 1
         offset, self._offset = self._offset, appended.offset or self._stream.head().tail_offset
-        return Chunk(target, len(body), stored_in=self._place, offset=offset, until=self._offset)
+        return RowChunk(target, len(body), stored_in=self._place, offset=offset, until=self._offset)
 
 
 def place_of(writer: str, batch: int, partition: int) -> str:
@@ -183,24 +182,26 @@ def _directory(writer: str, batch: int) -> str:
 # The driver's side
 
 
-class Keep(enum.Enum):
+class Retention(enum.Enum):
     """How long the list of a batch is needed."""
 
-    UNTIL_THE_NEXT = "a query replays its last batch, and no other"
-    FOR_EVER = "a write with an id may be repeated at any time"
-    NOT = "nothing can repeat it"
+    UNTIL_NEXT_BATCH = "a query replays its last batch, and no other"
+    FOREVER = "a write with an id may be repeated at any time"
+    NONE = "nothing can repeat it"
 
 
 class Publisher:
     """Publishes batches of one writer."""
 
-    def __init__(self, client: Client, options: WriteOptions, writer: str, keep: Keep = Keep.UNTIL_THE_NEXT) -> None:
+    def __init__(
+        self, client: Client, options: WriteOptions, writer: str, keep: Retention = Retention.UNTIL_NEXT_BATCH
+    ) -> None:
         self._client = client
         self._options = options
         self._writer = writer
         self._keep = keep
 
-    def publish(self, batch: int, parts: Sequence[Sequence[Chunk]]) -> None:
+    def publish(self, batch: int, parts: Sequence[Sequence[RowChunk]]) -> None:
         """Append what tasks gathered, in the order of their partitions."""
         chunks = self._together(batch, parts)
         if chunks:
@@ -217,7 +218,7 @@ class Publisher:
         self._discard({chunk.stored_in for chunk in (*chunks, *listed.chunks, *listed.pieces)})
         self._forget(batch)
 
-    def abandon(self, batch: int, parts: Sequence[Sequence[Chunk]]) -> None:
+    def abandon(self, batch: int, parts: Sequence[Sequence[RowChunk]]) -> None:
         """Delete what tasks stored for a batch that failed, unless it is listed: then a replay goes on with it."""
         listed = self._found(batch)
         needed = {chunk.stored_in for chunk in (*listed.chunks, *listed.pieces)} if listed is not None else set()
@@ -225,30 +226,30 @@ class Publisher:
 
     # What a batch appends
 
-    def _together(self, batch: int, parts: Sequence[Sequence[Chunk]]) -> list[Chunk]:
+    def _together(self, batch: int, parts: Sequence[Sequence[RowChunk]]) -> list[RowChunk]:
         """The chunks of all tasks, target by target; small ones that follow each other become one."""
-        by_target: dict[str, list[Chunk]] = {}
+        by_target: dict[str, list[RowChunk]] = {}
         for part in parts:
             for chunk in part:
                 self._add(by_target.setdefault(chunk.target, []), chunk)
         chunks = [chunk for of_target in by_target.values() for chunk in of_target]
         inline = sum(len(chunk.data) for chunk in chunks)
-        if not inline or (self._keep is not Keep.FOR_EVER and inline <= self._options.request_bytes // 2):
+        if not inline or (self._keep is not Retention.FOREVER and inline <= self._options.request_bytes // 2):
             return chunks
         storage = Storage(self._client, place_of(self._writer, batch, 0))
         return [storage.store(chunk.target, chunk.data) if chunk.data else chunk for chunk in chunks]
 
-    def _add(self, chunks: list[Chunk], chunk: Chunk) -> None:
+    def _add(self, chunks: list[RowChunk], chunk: RowChunk) -> None:
         between = b"," if appended_as(self._options) is ContentKind.JSON else b""
         last = chunks[-1] if chunks else None
         fits = last is not None and last.size + chunk.size + 1 + _BRACKETS <= self._options.request_bytes
         if last is not None and last.data and chunk.data and fits:
             data = last.data + between + chunk.data
-            chunks[-1] = Chunk(chunk.target, len(data), data)
+            chunks[-1] = RowChunk(chunk.target, len(data), data)
         else:
             chunks.append(chunk)
 
-    def _agree(self, batch: int, chunks: list[Chunk]) -> Listed:
+    def _agree(self, batch: int, chunks: list[RowChunk]) -> Listed:
         """Write down what the batch appends, or find what someone wrote before. The first append to the list counts."""
         ours = Listed(chunks, self._options.content_type or _JSON)
         text = msgspec.msgpack.encode(ours)
@@ -266,7 +267,7 @@ class Publisher:
         self._discard({piece.stored_in for piece in ours.pieces} if not first else set())
         return found
 
-    def _in_pieces(self, batch: int, text: bytes) -> list[Chunk]:
+    def _in_pieces(self, batch: int, text: bytes) -> list[RowChunk]:
         storage, size = Storage(self._client, place_of(self._writer, batch, 0)), self._options.request_bytes
         return [storage.store("", text[start : start + size]) for start in range(0, len(text), size)]
 
@@ -275,20 +276,20 @@ class Publisher:
         try:
             return stream.append_body(body, producer=producer)
         except StreamNotFoundError:
-            ttl_s = limits.SPARK_STAGED_TTL_S if self._keep is Keep.NOT else None
+            ttl_s = limits.SPARK_STAGED_TTL_S if self._keep is Retention.NONE else None
             stream.create(content_type=_BYTES, ttl_s=ttl_s)
             return stream.append_body(body, producer=producer)
 
     def _pass_fence(self, batch: int, listed: Listed) -> None:
         """Find out whether a later batch was begun; what that deleted of this one must not be made again."""
-        if self._keep is not Keep.NOT:
+        if self._keep is not Retention.NONE:
             fence = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/fence", content_type=_BYTES)
             try:
                 self._append_to(fence, b".", ProducerTuple("batch", batch, 0))
             except StaleEpochError as error:
                 raise _behind(", ".join(sorted({chunk.target for chunk in listed.chunks})), batch, error) from error
 
-    def _check_targets(self, chunks: list[Chunk]) -> None:
+    def _check_targets(self, chunks: list[RowChunk]) -> None:
         """Refuse a batch that a target will not take, while nothing of it is written down."""
         if self._options.stream is None:
             for target in dict.fromkeys(chunk.target for chunk in chunks):
@@ -346,7 +347,7 @@ class Publisher:
             if ahead:
                 yield ahead.pop(0).result()
 
-    def _fetch(self, chunk: Chunk) -> bytes:
+    def _fetch(self, chunk: RowChunk) -> bytes:
         if not chunk.stored_in:
             return chunk.data
         stream = self._client.stream(chunk.stored_in, content_type=_BYTES)
@@ -369,7 +370,7 @@ class Publisher:
 
     def _forget(self, batch: int) -> None:
         """Lists, and whatever tasks left behind, that nobody can need any more."""
-        if self._keep is Keep.NOT:
+        if self._keep is Retention.NONE:
             self._discard({f"{_directory(self._writer, batch)}/list"})
         with contextlib.suppress(HeadwaterError):  # a server without a list of streams: then by and by
             current = f"{_directory(self._writer, batch)}/"

@@ -14,12 +14,12 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from headwater.errors import InvalidEventError, InvalidPathError, SchemaError
 from headwater.log.content import ContentKind
+from headwater.log.json_framing import split_array
 from headwater.protocol.streams.paths import RESERVED, parse_path, quote_path
 from headwater.spark.options import JOURNAL_ROOT
 from headwater.spark.values import to_json
 from headwater.state.events import parse_event
 
-_messages = msgspec.json.Decoder(list[msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 
 
@@ -158,7 +158,7 @@ def checked_json(messages: pa.Array) -> pa.Array:
     """The messages, each of which must be one JSON text, without white space around it."""
     body = join(messages, b",")
     try:
-        texts = _messages.decode(b"[" + body + b"]")
+        texts = split_array(b"[" + body + b"]")
         if not body.isascii():
             body.decode()
         sizes = np.fromiter((len(memoryview(text)) for text in texts), np.int64, len(texts))
@@ -171,7 +171,7 @@ def checked_json(messages: pa.Array) -> pa.Array:
 
 def _checked_one(number: int, text: bytes) -> bytes:
     try:
-        [message] = _messages.decode(b"[" + text + b"]")
+        [message] = split_array(b"[" + text + b"]")
         text.decode()
     except (ValueError, RecursionError) as error:
         shown = text[:80].decode(errors="replace")

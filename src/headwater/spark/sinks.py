@@ -15,15 +15,15 @@ from pyspark.sql.types import StructType
 from headwater.errors import HeadwaterError, OptionError
 from headwater.log.content import kind_of
 from headwater.spark.options import WriteOptions
-from headwater.spark.publishing import Chunk, Gatherer, Keep, Publisher, place_of, prepare_target
+from headwater.spark.publishing import Gatherer, Publisher, Retention, RowChunk, place_of, prepare_target
 from headwater.spark.rows import Encoder
-from headwater.spark.workers import forget_imports, keep_memory
+from headwater.spark.workers import freeze_imports, keep_memory
 
 
 class Gathered(WriterCommitMessage):
     """What one task hands to the driver."""
 
-    def __init__(self, writer: str, partition: int, chunks: list[Chunk]) -> None:
+    def __init__(self, writer: str, partition: int, chunks: list[RowChunk]) -> None:
         self.writer = writer
         self.partition = partition
         self.chunks = chunks
@@ -32,7 +32,7 @@ class Gathered(WriterCommitMessage):
 class _Writing:
     """What both writers share. Pickled for the tasks: it holds what it was told and nothing that is open."""
 
-    _keep = Keep.UNTIL_THE_NEXT
+    _keep = Retention.UNTIL_NEXT_BATCH
     _patient = False
 
     def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
@@ -55,7 +55,7 @@ class _Writing:
                 for target, messages in self._encoder.encode(rows):
                     gatherer.add(target, messages)
             gathered = Gathered(writer, partition, gatherer.finish())
-        forget_imports()
+        freeze_imports()
         return gathered
 
     def _publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
@@ -92,7 +92,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
         super().__init__(options, schema, state=state, overwrite=overwrite)
         self._id = uuid.uuid4().hex if options.write_id is None else _id_for(options.write_id, options.stream)
-        self._keep = Keep.NOT if options.write_id is None else Keep.FOR_EVER
+        self._keep = Retention.NONE if options.write_id is None else Retention.FOREVER
         self._version = options.write_version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

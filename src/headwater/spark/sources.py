@@ -24,7 +24,7 @@ from headwater.spark.options import ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
 from headwater.spark.positions import Range
 from headwater.spark.watching import Watcher
-from headwater.spark.workers import forget_imports, keep_memory
+from headwater.spark.workers import freeze_imports, keep_memory
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class _Reading:
                     if self._options.fail_on_data_loss:
                         raise DataLossError(told) from error
                     log.warning("%s", told)
-        forget_imports()
+        freeze_imports()
 
 
 class BatchReader(_Reading, DataSourceReader):

@@ -44,7 +44,7 @@ class Watcher:
                 for batch in reader.batches():
                     if batch.items or batch.closed:
                         break
-        except HeadwaterError:
+        except (HeadwaterError, RuntimeError):  # httpx raises the latter once the client is closed
             time.sleep(limits.SPARK_POLL_S)
         with self._changed:
             self._watched.discard((path, offset))

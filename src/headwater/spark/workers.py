@@ -11,13 +11,14 @@ import functools
 import gc
 import sys
 
+from headwater import limits
+
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_KEPT_BYTES = 256 * 1024 * 1024
 
 
 @functools.cache
-def forget_imports() -> None:
+def freeze_imports() -> None:
     """Once in a worker, when all that tasks need was imported: leave it out of garbage collections."""
     gc.collect()
     gc.freeze()
@@ -33,5 +34,5 @@ def keep_memory() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # a libc without it
             libc = ctypes.CDLL(None)
-            libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-            libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+            libc.mallopt(_M_TRIM_THRESHOLD, limits.SPARK_FREE_BYTES_KEPT)
+            libc.mallopt(_M_MMAP_THRESHOLD, limits.SPARK_FREE_BYTES_KEPT)

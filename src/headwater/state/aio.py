@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import Any
 
 from headwater import limits
-from headwater.client import AsyncStream
+from headwater.client import AsyncStream, ProducerTuple
 from headwater.client.flows import path_of
 from headwater.client.reading import LiveMode
 from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
-from headwater.log.producers import ProducerTuple
 from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
 from headwater.state.checkpoints import save
 from headwater.state.database import RAISE, OnBadEvent, Transaction
@@ -29,7 +28,7 @@ from headwater.state.tables import Change, OnChange
 log = logging.getLogger(__name__)
 
 
-class _Watch:
+class _ChangeQueue:
     """One who iterates over changes: what waits for it, up to a limit."""
 
     def __init__(self, wanted: set[str]) -> None:
@@ -81,7 +80,7 @@ class AsyncStreamDB(FollowedState):
         self._closing = False
         self._ready = False
         self._over = False
-        self._watches: set[_Watch] = set()
+        self._watches: set[_ChangeQueue] = set()
         self._saved_s = stream._session.clock()
         self.error = None
 
@@ -109,12 +108,12 @@ class AsyncStreamDB(FollowedState):
 
         Who falls too far behind is told so by an error rather than by memory running out.
         """
-        watch = _Watch(set(collections or self._database.tables))
+        watch = _ChangeQueue(set(collections or self._database.tables))
         watch.end = self._database.on_change(watch.note)
         self._watches.add(watch)
         return self._watched(watch)
 
-    async def _watched(self, watch: _Watch) -> AsyncIterator[Change[Any]]:
+    async def _watched(self, watch: _ChangeQueue) -> AsyncIterator[Change[Any]]:
         try:
             while True:
                 while watch.waiting:
@@ -253,7 +252,7 @@ class AsyncStreamDB(FollowedState):
             try:
                 await self._follow()
             except HeadwaterError as error:
-                if self._ready or not self._following.must_begin_anew(error):
+                if self._ready or not self._following.must_restart(error):
                     raise
                 self._following.begin(None)
                 await self._follow()

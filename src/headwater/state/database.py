@@ -74,7 +74,7 @@ class TransactionTable:
     def _note(self, event: ChangeEvent[Any]) -> None:
         gone = event.headers.operation == "delete"
         value = GONE if gone else self._table.definition.checked(event.value)
-        self._transaction._database.lay(self._transaction, self._table, event.key, value)
+        self._transaction._database.show_optimistic(self._transaction, self._table, event.key, value)
         self._transaction.events.append(event)
 
 
@@ -217,19 +217,19 @@ class Database:
         transaction = self._transactions[txid] = Transaction(self, txid)
         return transaction
 
-    def lay(self, transaction: Transaction, table: Table[Any], key: str, value: Any) -> None:
+    def show_optimistic(self, transaction: Transaction, table: Table[Any], key: str, value: Any) -> None:
         with self.lock:
             if self._transactions.get(transaction.txid) is not transaction:
                 raise RuntimeError("the transaction is over: it came back through the stream, or failed")
-            table.lay(transaction, key, value)
+            table.show_optimistic(transaction, key, value)
 
     def settle(self, txid: str) -> None:
-        """A transaction came back through the stream, or failed: it is no longer laid over the rows."""
+        """A transaction came back through the stream, or failed: its optimistic changes are no longer shown."""
         transaction = self._transactions.pop(txid, None)
         if transaction is not None:
             with self.lock:
                 for table in self.tables.values():
-                    table.lift(transaction)
+                    table.remove_optimistic(transaction)
 
     # Everything at once
 

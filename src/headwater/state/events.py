@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from headwater.errors import InvalidEventError
+from headwater.log.json_framing import split_array
 
 T = TypeVar("T")
 
@@ -106,7 +107,7 @@ class EventDecoder:
         try:
             return self.changes.decode(text)  # type: ignore[return-value]  # all of them changes, as nearly always
         except (msgspec.ValidationError, UnicodeDecodeError):
-            return [self._decode_one(message) for message in _messages.decode(text)]
+            return [self._decode_one(message) for message in split_array(text)]
 
     def _decode_one(self, message: msgspec.Raw) -> ChangeEvent[Any] | ControlEvent | BadEvent:
         try:
@@ -121,7 +122,6 @@ class EventDecoder:
         return BadEvent(_plain(message), reason)
 
 
-_messages = msgspec.json.Decoder(list[msgspec.Raw])
 _control = msgspec.json.Decoder(ControlEvent)
 
 

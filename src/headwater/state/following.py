@@ -100,8 +100,8 @@ class Following:
         self.offset, self.skip = batch.offset, batch.skip
         self.up_to_date = batch.up_to_date
 
-    def must_begin_anew(self, error: HeadwaterError) -> bool:
-        """Whether a start from a checkpoint or a snapshot was in vain: the stream is not the one it was taken of."""
+    def must_restart(self, error: HeadwaterError) -> bool:
+        """Whether a checkpoint or snapshot cannot be used because the stream was deleted and created again."""
         if self.offset == BEGINNING or not isinstance(error, (OffsetGoneError, InvalidOffsetError)):
             return False
         log.info("%s is another stream than the one remembered: reading it from its beginning", self.url)

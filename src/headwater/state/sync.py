@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from headwater import limits
-from headwater.client import Reader, Stream
+from headwater.client import ProducerTuple, Reader, Stream
 from headwater.client.flows import path_of
 from headwater.client.reading import LiveMode
 from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
-from headwater.log.producers import ProducerTuple
 from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
 from headwater.state.checkpoints import save
 from headwater.state.database import RAISE, OnBadEvent, Transaction
@@ -200,7 +199,7 @@ class StreamDB(FollowedState):
             try:
                 self._follow()
             except HeadwaterError as error:
-                if self._ready or not self._following.must_begin_anew(error):
+                if self._ready or not self._following.must_restart(error):
                     raise
                 self._following.begin(None)
                 self._follow()

@@ -77,15 +77,18 @@ class Table(Mapping[str, T]):
         return isinstance(key, str) and not isinstance(self._shown(key), _Gone)
 
     def _shown(self, key: str) -> T | _Gone:
-        laid = self._overlay.get(key)  # looked up once: another thread may lift it meanwhile
-        return laid[-1][1] if laid else self._rows.get(key, GONE)
+        changes = self._overlay.get(key)  # looked up once: another thread may remove it meanwhile
+        return changes[-1][1] if changes else self._rows.get(key, GONE)
 
     def _pairs(self) -> list[tuple[str, T]]:
         """All keys and values as they are shown, at one moment."""
         with self._lock:
             if not self._overlay:
                 return list(self._rows.items())
-            merged: dict[str, T | _Gone] = {**self._rows, **{key: laid[-1][1] for key, laid in self._overlay.items()}}
+            merged: dict[str, T | _Gone] = {
+                **self._rows,
+                **{key: changes[-1][1] for key, changes in self._overlay.items()},
+            }
         return [(key, value) for key, value in merged.items() if not isinstance(value, _Gone)]
 
     def rows(self) -> dict[str, T]:
@@ -164,15 +167,16 @@ class Table(Mapping[str, T]):
         """What the stream says, optimistic changes aside."""
         return dict(self._rows)
 
-    def lay(self, transaction: object, key: str, value: T | _Gone) -> None:
+    def show_optimistic(self, transaction: object, key: str, value: T | _Gone) -> None:
         """Show a value until the transaction is settled."""
         before = self._shown(key)
         self._overlay[key] = [*self._overlay.get(key, ()), (transaction, value)]
         self._moved(key, before, optimistic=True)
 
-    def lift(self, transaction: object) -> None:
-        """Show what the stream says again, where this transaction was laid over it."""
-        for key in [key for key, laid in self._overlay.items() if any(owner is transaction for owner, _ in laid)]:
+    def remove_optimistic(self, transaction: object) -> None:
+        """Show what the stream says again for the keys that this transaction changed."""
+        changed = [key for key, all_changes in self._overlay.items() if any(c[0] is transaction for c in all_changes)]
+        for key in changed:
             before = self._shown(key)
             left = [(owner, value) for owner, value in self._overlay[key] if owner is not transaction]
             if left:
@@ -182,7 +186,7 @@ class Table(Mapping[str, T]):
             self._moved(key, before, optimistic=bool(left))
 
     def reset(self, texts: Mapping[str, bytes] | None = None) -> None:
-        """Begin anew with other rows, given as JSON; what is laid over them stays."""
+        """Start over with other rows, given as JSON; optimistic changes stay."""
         self._rows = {key: self.decode(text) for key, text in (texts or {}).items()}
         if self.texts is not None:
             self.texts = dict(texts or {})
@@ -193,10 +197,10 @@ class Table(Mapping[str, T]):
             self._reindex(key, GONE, value)
         for query in self._queries:
             query.refill(shown)
-        self._tell(Change(self.name, "reset"))
+        self._notify(Change(self.name, "reset"))
         if self._watchers:
             for key, value in shown.items():
-                self._tell(Change(self.name, "insert", key, value))
+                self._notify(Change(self.name, "insert", key, value))
 
     def _moved(self, key: str, before: T | _Gone, *, optimistic: bool) -> None:
         now = self._shown(key)
@@ -206,7 +210,7 @@ class Table(Mapping[str, T]):
         for query in self._queries:
             query.moved(key, None if isinstance(now, _Gone) else now, gone=isinstance(now, _Gone))
         if self._watchers and now != before:
-            self._tell(_change(self.name, key, before, now, optimistic=optimistic))
+            self._notify(_change(self.name, key, before, now, optimistic=optimistic))
 
     def _reindex(self, key: str, before: T | _Gone, now: T | _Gone) -> None:
         for field, index in self._indexes.items():
@@ -219,7 +223,7 @@ class Table(Mapping[str, T]):
             if not isinstance(now, _Gone):
                 index.setdefault(_hashable(_field(now, field)), {})[key] = None
 
-    def _tell(self, change: Change[Any]) -> None:
+    def _notify(self, change: Change[Any]) -> None:
         for watcher in tuple(self._watchers):
             try:
                 watcher(change)

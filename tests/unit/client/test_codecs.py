@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.client.codecs import Decoder, Messages, encode_json, encoder_of
+from headwater.client.codecs import Decoder, JsonAnswer, encode_json, encoder_of
 from headwater.errors import ProtocolError
 from headwater.log.content import ContentKind
 from headwater.protocol.streams.sse import EventReader, control_frame, data_frame
@@ -29,7 +29,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 @given(st.lists(JSON, max_size=12), st.lists(st.integers(0, 2000), max_size=6), st.integers(0, 14), st.booleans())
 def test_messages_in_parts_are_the_messages(values: list[Any], places: list[int], skip: int, spaced: bool) -> None:
     body = json.dumps(values, separators=(" , ", " : ") if spaced else (",", ":")).encode()
-    answer = Messages(msgspec.json.Decoder(list[Any]).decode, skip)
+    answer = JsonAnswer(msgspec.json.Decoder(list[Any]).decode, skip)
     seen = []
     for chunk in cut(body, places):
         answer.feed(chunk)
@@ -41,7 +41,7 @@ def test_messages_in_parts_are_the_messages(values: list[Any], places: list[int]
 
 @given(st.lists(st.lists(JSON, max_size=4), max_size=5), st.integers(0, 8))
 def test_arrays_of_several_events_are_one(arrays: list[list[Any]], skip: int) -> None:
-    answer = Messages(msgspec.json.Decoder(list[Any]).decode, skip)
+    answer = JsonAnswer(msgspec.json.Decoder(list[Any]).decode, skip)
     seen = []
     for array in arrays:
         answer.event(json.dumps(array).encode())
@@ -53,7 +53,7 @@ def test_arrays_of_several_events_are_one(arrays: list[list[Any]], skip: int) ->
 def test_a_long_message_is_not_searched_at_every_chunk() -> None:
     """Its commas are inside it: looking for its end anew at every chunk would take quadratic time."""
     message = json.dumps([list(range(200_000))]).encode()
-    answer = Messages(msgspec.json.Decoder(list[Any]).decode, 0)
+    answer = JsonAnswer(msgspec.json.Decoder(list[Any]).decode, 0)
     for start in range(0, len(message), 1000):
         answer.feed(message[start : start + 1000])
         assert answer.some() == []
@@ -62,7 +62,7 @@ def test_a_long_message_is_not_searched_at_every_chunk() -> None:
 
 def test_what_is_cut_short_is_not_a_message() -> None:
     for broken in (b"[1,2", b"[", b"1]", b"<html>", b'[{"a":1},'):
-        answer = Messages(msgspec.json.Decoder(list[Any]).decode, 0)
+        answer = JsonAnswer(msgspec.json.Decoder(list[Any]).decode, 0)
         answer.feed(broken)
         with pytest.raises(ProtocolError) as refused:
             answer.rest()
@@ -70,7 +70,7 @@ def test_what_is_cut_short_is_not_a_message() -> None:
 
 
 def test_the_messages_before_a_bad_one_are_given() -> None:
-    answer = Messages(msgspec.json.Decoder(list[int]).decode, 1)
+    answer = JsonAnswer(msgspec.json.Decoder(list[int]).decode, 1)
     answer.feed(b'[0,1,2,"three",4]')
     assert answer.rest() == [1, 2]
     assert answer.taken == 3

@@ -8,7 +8,7 @@ import pytest
 
 from headwater import limits
 from headwater.client.flows import Appended
-from headwater.client.outbox import Delivery, Identity, Outbox, Parcel, ProducerSettings, claimed_epoch, identity
+from headwater.client.outbox import Delivery, Identity, Outbox, PendingBatch, ProducerSettings, claimed_epoch, identity
 from headwater.client.session import Retry
 from headwater.errors import (
     HeadwaterError,
@@ -18,7 +18,6 @@ from headwater.errors import (
     StaleEpochError,
     StreamNotFoundError,
 )
-from headwater.protocol.streams import headers
 
 
 class Model:
@@ -29,18 +28,18 @@ class Model:
         self.epoch = epoch
         self.seq = -1
 
-    def append(self, parcel: Parcel) -> Appended | HeadwaterError:
-        if parcel.epoch < self.epoch:
-            return StaleEpochError(headers=((headers.PRODUCER_EPOCH, str(self.epoch)),))
-        if parcel.epoch > self.epoch:
-            assert parcel.seq == 0
-            self.epoch, self.seq = parcel.epoch, -1
-        if parcel.seq <= self.seq:
+    def append(self, batch: PendingBatch) -> Appended | HeadwaterError:
+        if batch.epoch < self.epoch:
+            return StaleEpochError(epoch=self.epoch)
+        if batch.epoch > self.epoch:
+            assert batch.seq == 0
+            self.epoch, self.seq = batch.epoch, -1
+        if batch.seq <= self.seq:
             return Appended("x", duplicate=True)
-        if parcel.seq != self.seq + 1:
+        if batch.seq != self.seq + 1:
             return SequenceGapError()
-        self.seq = parcel.seq
-        self.stored += parcel.messages
+        self.seq = batch.seq
+        self.stored += batch.messages
         return Appended("x")
 
 
@@ -59,15 +58,15 @@ def outbox(told: list[Delivery] | None = None, who: Identity | None = None, **se
     return Outbox(who or Identity("p", 0, claiming=False), chosen, Retry(first_s=1, most_s=1), on_delivery)
 
 
-def fail(box: Outbox, parcel: Parcel, error: HeadwaterError, now: float = 0.0) -> None:
-    box.failed(parcel, error, now, 0.0).tell()
+def fail(box: Outbox, batch: PendingBatch, error: HeadwaterError, now: float = 0.0) -> None:
+    box.failed(batch, error, now, 0.0).notify()
 
 
-def settle(box: Outbox, parcel: Parcel, answer: Appended | HeadwaterError, now: float = 0.0) -> None:
+def settle(box: Outbox, batch: PendingBatch, answer: Appended | HeadwaterError, now: float = 0.0) -> None:
     if isinstance(answer, HeadwaterError):
-        fail(box, parcel, answer, now)
+        fail(box, batch, answer, now)
     else:
-        box.stored(parcel, answer).tell()
+        box.stored(batch, answer).notify()
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -77,30 +76,30 @@ def test_every_message_is_stored_once_and_in_order(seed: int) -> None:
     box, server = outbox(told, in_flight_max=chance.randint(1, 5)), Model()
     messages = [b"%04d" % number for number in range(60)]
     waiting = list(messages)
-    flight: list[Parcel] = []
+    flight: list[PendingBatch] = []
     now = 0.0
     while waiting or box.metrics.bytes_waiting:
         now += 1.0
         for _ in range(chance.randint(0, 3)):
             if waiting and not box.full:
                 box.add(waiting.pop(0), None, now)
-        while (parcel := box.take(now)) is not None:
-            flight.append(parcel)
+        while (batch := box.take(now)) is not None:
+            flight.append(batch)
         chance.shuffle(flight)
         for _ in range(chance.randint(0, len(flight))):
-            parcel = flight.pop()
+            batch = flight.pop()
             fate = chance.random()
             if fate < 0.2:
-                fail(box, parcel, NetworkError("never arrived"), now)
+                fail(box, batch, NetworkError("never arrived"), now)
             elif fate < 0.4:
-                server.append(parcel)
-                fail(box, parcel, NetworkError("answer lost"), now)
+                server.append(batch)
+                fail(box, batch, NetworkError("answer lost"), now)
             elif fate < 0.5:
                 refused = OverloadedError()
                 refused.retryable = True
-                fail(box, parcel, refused, now)
+                fail(box, batch, refused, now)
             else:
-                settle(box, parcel, server.append(parcel), now)
+                settle(box, batch, server.append(batch), now)
     assert box.failure is None
     assert server.stored == messages
     assert sum(delivery.count for delivery in told) == len(messages)
@@ -110,9 +109,9 @@ def test_every_message_is_stored_once_and_in_order(seed: int) -> None:
 def test_a_gap_that_no_batch_of_ours_explains_is_final() -> None:
     box = outbox()
     box.add(b"x", None, 0.0)
-    parcel = box.take(0.0)
-    assert parcel is not None
-    fail(box, parcel, SequenceGapError())
+    batch = box.take(0.0)
+    assert batch is not None
+    fail(box, batch, SequenceGapError())
     assert isinstance(box.failure, SequenceGapError)
     with pytest.raises(SequenceGapError):
         box.check()
@@ -124,7 +123,7 @@ def test_a_failure_tells_everyone_behind_it_and_spares_those_before() -> None:
     box.add(b"0", None, 0.0)
     first = box.take(0.0)
     assert first is not None
-    box.stored(first, Appended("0")).tell()
+    box.stored(first, Appended("0")).notify()
     for number in range(1, 6):
         box.add(b"%d" % number, None, 0.0)
     one, two, three = box.take(0.0), box.take(0.0), box.take(0.0)
@@ -156,9 +155,9 @@ def test_a_claim_takes_the_next_epoch() -> None:
     box, server = outbox(who=Identity("p", 3, claiming=True)), Model(epoch=7)
     box.add(b"x", None, 0.0)
     for _ in range(2):
-        parcel = box.take(0.0)
-        assert parcel is not None
-        settle(box, parcel, server.append(parcel))
+        batch = box.take(0.0)
+        assert batch is not None
+        settle(box, batch, server.append(batch))
     assert (box.epoch, server.epoch, server.stored) == (8, 8, [b"x"])
 
 
@@ -166,22 +165,22 @@ def test_a_claim_takes_the_next_epoch() -> None:
 def test_no_claim_that_could_store_twice(reason: str) -> None:
     box, server = outbox(who=Identity("p", 3, claiming=reason != "not asked to")), Model()
     box.add(b"x", None, 0.0)
-    parcel = box.take(0.0)
-    assert parcel is not None
+    batch = box.take(0.0)
+    assert batch is not None
     if reason == "may have been stored":
-        server.append(parcel)
-        fail(box, parcel, NetworkError())
+        server.append(batch)
+        fail(box, batch, NetworkError())
     elif reason == "was ours already":
-        settle(box, parcel, server.append(parcel))
+        settle(box, batch, server.append(batch))
         box.add(b"y", None, 0.0)
     else:
-        fail(box, parcel, OverloadedError(), 0.0)
+        fail(box, batch, OverloadedError(), 0.0)
         box = outbox(who=Identity("p", 3, claiming=False))
         box.add(b"x", None, 0.0)
     server.epoch = 9
-    parcel = box.take(100.0)
-    assert parcel is not None
-    settle(box, parcel, server.append(parcel), 100.0)
+    batch = box.take(100.0)
+    assert batch is not None
+    settle(box, batch, server.append(batch), 100.0)
     assert isinstance(box.failure, StaleEpochError)
 
 
@@ -189,23 +188,23 @@ def test_a_batch_is_given_up_after_its_time() -> None:
     box = outbox(delivery_timeout_s=5)
     box.add(b"x", None, 0.0)
     for now in (0.0, 3.0, 6.0):
-        parcel = box.take(now)
-        assert parcel is not None
-        fail(box, parcel, NetworkError(), now)
+        batch = box.take(now)
+        assert batch is not None
+        fail(box, batch, NetworkError(), now)
     assert isinstance(box.failure, NetworkError)
 
 
 def test_the_server_says_how_long_to_wait() -> None:
     box = outbox()
     box.add(b"x", None, 0.0)
-    parcel = box.take(0.0)
-    assert parcel is not None
+    batch = box.take(0.0)
+    assert batch is not None
     error = OverloadedError()
     error.retry_after_s = 7.0
-    fail(box, parcel, error)
+    fail(box, batch, error)
     assert box.take(6.9) is None
     assert box.wait_s(6.0) == pytest.approx(1.0)
-    assert box.take(7.0) is parcel
+    assert box.take(7.0) is batch
 
 
 def test_messages_linger_and_flush() -> None:
@@ -215,9 +214,9 @@ def test_messages_linger_and_flush() -> None:
     assert box.take(0.5) is None
     assert box.wait_s(0.5) == pytest.approx(0.5)
     box.flushing = 1
-    parcel = box.take(0.5)
-    assert parcel is not None
-    assert parcel.messages == [b"x", b"y"]
+    batch = box.take(0.5)
+    assert batch is not None
+    assert batch.messages == [b"x", b"y"]
 
 
 def test_identities() -> None:

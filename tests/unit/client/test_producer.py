@@ -144,7 +144,7 @@ def test_callbacks_may_append_and_close_but_not_wait(server: Server) -> None:
 
         producer.append(0, again)
         producer._changed.acquire()
-        producer._changed.wait_for(lambda: producer._box.told == 21, 10)
+        producer._changed.wait_for(lambda: producer._box.settled == 21, 10)
         producer._changed.release()
         producer.close(5)
         assert stream.read().all() == [0] + [1] * 20

@@ -16,7 +16,7 @@ from bench.servers import Server
 
 from headwater import limits
 from headwater.client import Client, Retry, Timeouts
-from headwater.client.effects import Emit, Open, Progress, Receive, Reply
+from headwater.client.effects import Emit, HttpReply, Open, Progress, Receive
 from headwater.client.reading import Reading
 from headwater.client.session import Session
 from headwater.errors import (
@@ -256,7 +256,7 @@ def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
         outcome: Any = None
         if isinstance(effect, Open):
             body, received = _huge(2_200), 0
-            outcome = Reply(
+            outcome = HttpReply(
                 200, {"content-type": "application/json", "stream-next-offset": "9", "stream-up-to-date": "true"}
             )
         elif isinstance(effect, Receive):

@@ -60,7 +60,18 @@ def test_the_same_names_parameters_and_documentation(blocking: type, asynchronou
 
 
 def test_what_waits_is_a_coroutine() -> None:
-    at_once = {"stream", "read", "producer", "list", "batches", "headers", "__init__", "__repr__", "__aiter__"}
+    at_once = {
+        "stream",
+        "read",
+        "producer",
+        "list",
+        "records",
+        "batches",
+        "headers",
+        "__init__",
+        "__repr__",
+        "__aiter__",
+    }
     at_once |= {"changes", "table", "on_change", "transaction", "action"}
     for _, asynchronous in PAIRS:
         for name, value in public(asynchronous).items():

@@ -17,7 +17,7 @@ from headwater.client import Client
 from headwater.errors import DataLossError, StaleEpochError, StreamClosedError
 from headwater.log.content import ContentKind
 from headwater.spark.options import WriteOptions, write_options
-from headwater.spark.publishing import JOURNAL_ROOT, Chunk, Gatherer, Publisher, place_of
+from headwater.spark.publishing import JOURNAL_ROOT, Gatherer, Publisher, RowChunk, place_of
 
 _numbers = itertools.count()
 
@@ -79,7 +79,7 @@ class Query:
         self.elsewhere: str | None = None
         self.options: WriteOptions = write_options({"url": server.url, "maxRequestBytes": str(request_bytes)})
 
-    def gather(self, batch: int, rows: list[int], parts: int) -> list[list[Chunk]]:
+    def gather(self, batch: int, rows: list[int], parts: int) -> list[list[RowChunk]]:
         """What tasks make of the rows, dealt to so many partitions; odd ones go elsewhere if there is an elsewhere."""
         found = []
         with Client(self._server.url) as client:
@@ -279,7 +279,7 @@ def test_nothing_is_left_behind(server: Server) -> None:
     assert query.stored() == []
 
 
-def half_published(server: Server) -> tuple[Query, list[list[Chunk]]]:
+def half_published(server: Server) -> tuple[Query, list[list[RowChunk]]]:
     """A batch of which some appends were made when the driver died."""
     for lives in itertools.count(1):
         query = Query(server, SMALL)

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from headwater.errors import InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind
-from headwater.spark.columns import split_array
+from headwater.spark.columns import text_column
 from headwater.spark.rows import Encoder, checked_json, join
 
 JSON = st.recursive(
@@ -57,7 +57,7 @@ def test_messages_are_split_as_they_were_joined(values: list[Any], indent: int |
     except UnicodeDecodeError:
         return  # a lone surrogate is no text
     body = b"[" + b",".join(texts) + b"]"
-    assert split_array(body).to_pylist() == [text.decode() for text in texts]
+    assert text_column(body).to_pylist() == [text.decode() for text in texts]
     assert checked_json(pa.array(texts, pa.binary())).to_pylist() == texts
 
 
@@ -80,7 +80,7 @@ def test_only_one_json_text_each_gets_through(texts: list[bytes]) -> None:
 
 def test_what_is_no_text_is_an_error_of_its_own() -> None:
     with pytest.raises(MessageError, match="not UTF-8"):
-        split_array(b'[1,"\xff"]')
+        text_column(b'[1,"\xff"]')
 
 
 def test_slices_are_joined_as_they_are() -> None:

@@ -323,7 +323,7 @@ def test_following_goes_on_through_a_bad_network(server: Server) -> None:
         with database_of(stream, STATE) as db:
             db.preload(10)
             for number in range(5):
-                wire = db._reader._wire  # type: ignore[union-attr]
+                wire = db._reader._transport  # type: ignore[union-attr]
                 response = wire._response
                 if response is not None:
                     response.extensions["network_stream"].get_extra_info("socket").shutdown(2)

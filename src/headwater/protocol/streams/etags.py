@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from headwater.protocol.encodings import ENCODINGS
+
 
 def etag(incarnation: int, start: int, end: int, *, closed: bool) -> str:
     return f'"{incarnation}:{start}:{end}{":c" if closed else ""}"'
@@ -16,7 +18,7 @@ def matched(if_none_match: str, tag: str) -> str | None:
     """The tag by which a validator names this read, in whatever encoding it was delivered; None if it does not."""
     if if_none_match.strip() == "*":
         return tag
-    variants = {tag, *[encoded(tag, encoding) for encoding in ("gzip", "deflate", "br", "zstd")]}
+    variants = {tag, *[encoded(tag, encoding) for encoding in ENCODINGS]}
     for candidate in if_none_match.split(","):
         known = candidate.strip().removeprefix("W/")
         if known in variants:

@@ -1,4 +1,4 @@
-"""Stream paths: what a URL may name, decoded once and compared as text."""
+"""Stream paths: where streams are on a server, what a URL may name, decoded once and compared as text."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from urllib.parse import quote, unquote_to_bytes
 from headwater import limits
 from headwater.errors import InvalidPathError
 
-STREAM_ROOT = "/v1/stream/"
-RESERVED = "__ds"
-
+STREAM_ROOT = "/v1/stream/"  # what precedes the path of a stream in its URL
+RESERVED = "__ds"  # the first segment of the server's own routes below the root
 
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_~!$&'()*+,;=:@-][A-Za-z0-9_~!$&'()*+,;=:@.-]*(?:/(?!$)|$))+")
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=limits.PATHS_CACHED_MAX)
 def parse_path(raw: str) -> str:
     """The stream path in the part of a URL after the stream root, percent-encoded as it arrived."""
     if len(raw) <= limits.PATH_SEGMENT_BYTES_MAX and _PLAIN.fullmatch(raw):

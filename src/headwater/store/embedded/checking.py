@@ -131,7 +131,7 @@ class Checker:
     def _check_chunk(self, state: StreamState, row: ChunkRow, last_ms: int) -> int:
         """Check a chunk that follows a record appended at `last_ms`; when its own last one was appended."""
         try:
-            chunk = decode_chunk(row, self._reader.untimed_ms(state.id))
+            chunk = decode_chunk(row, index.untimed_ms(self._connection, state.id))
         except DamagedDataError as error:
             self._problems.append(f"stream {state.path}: {error}")
             return last_ms

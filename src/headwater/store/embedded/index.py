@@ -231,12 +231,9 @@ class IndexReader:
         try:
             for row in rows:
                 found = ChunkRow(*row)
-                yield decode(found, self.untimed_ms(stream_id) if found.at_ms is None else 0)
+                yield decode(found, untimed_ms(self._connection, stream_id) if found.at_ms is None else 0)
         finally:
             rows.close()
-
-    def untimed_ms(self, stream_id: int) -> int:
-        return untimed_ms(self._connection, stream_id)
 
     # Documents
 

@@ -1,0 +1,64 @@
+"""Live readers: reads that wait for the next change, and subscribers that are told of every change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headwater.engine.catalogue import Catalogue, LoadedStream
+from headwater.engine.messages import StreamInfo
+from headwater.engine.tails import Subscriber, Tail
+from headwater.engine.writer import Writer
+from headwater.errors import StoppingError, StreamNotFoundError
+
+
+class LiveReaders:
+    def __init__(self, catalogue: Catalogue, writer: Writer, now_ms: Callable[[], int]) -> None:
+        self._catalogue = catalogue
+        self._writer = writer
+        self._now_ms = now_ms
+        self._draining = False
+
+    def drain(self) -> None:
+        """Reads that wait for something new return at once from now on."""
+        self._draining = True
+
+    async def wait(self, stream: LoadedStream, position: int, timeout_s: float) -> None:
+        """Until the stream goes past a position, is closed or deleted, or the time is up."""
+        if stream.tail > position or stream.closed or stream.deleted is not None or self._draining:
+            return
+        try:
+            await _tail_of(stream).wait(timeout_s)
+        finally:
+            self._drop_tail(stream)
+
+    def follow(self, stream_id: int, subscriber: Subscriber) -> StreamInfo:
+        """Tell a subscriber of every change after what is returned. The stream must have been read just before."""
+        stream = self.followed(stream_id)
+        stream.check_not_deleted()
+        if self._draining:
+            raise StoppingError("the server accepts no more live readers")
+        _tail_of(stream).subscribers.add(subscriber)
+        return stream.info()
+
+    def unfollow(self, stream_id: int, subscriber: Subscriber) -> None:
+        stream = self._catalogue.by_id(stream_id)
+        if stream is not None and stream.live is not None:
+            stream.live.subscribers.discard(subscriber)
+            self._drop_tail(stream)
+
+    def followed(self, stream_id: int) -> LoadedStream:
+        stream = self._catalogue.by_id(stream_id)
+        if stream is None:
+            raise StreamNotFoundError("the stream was deleted")
+        return stream
+
+    def _drop_tail(self, stream: LoadedStream) -> None:
+        if stream.live is not None and stream.live.empty:
+            self._writer.renew(stream, self._now_ms())
+            stream.live = None
+
+
+def _tail_of(stream: LoadedStream) -> Tail:
+    if stream.live is None:
+        stream.live = Tail()
+    return stream.live

@@ -1,0 +1,109 @@
+"""Loading: streams and documents from the store into the catalogue.
+
+A load may take long, and the stream may be loaded by someone else, change, be evicted or be deleted meanwhile. What
+such a load brings is never used: a load during which anything left the catalogue is done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
+from headwater.log.commands import Command, Create, Expire, WriteDocuments
+from headwater.store.contract import Store
+
+
+class Loader:
+    def __init__(self, store: Store, catalogue: Catalogue) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._loading: dict[str | int, asyncio.Future[None]] = {}
+
+    async def load(self, path: str) -> None:
+        """Load the stream at a path, if there is one."""
+        while not self._catalogue.is_known(path):
+            if not await self._load_stream(path):
+                return
+
+    async def load_for(self, command: Command) -> None:
+        """Load everything that a decision on a command looks at. When this returns, all of it is loaded at once."""
+        catalogue = self._catalogue
+        while True:
+            removals = catalogue.removals
+            await self._load_streams(command)
+            if not isinstance(command, Expire):
+                for asked in command.documents:
+                    await self.load_document(asked.key)
+            if removals == catalogue.removals:
+                return
+
+    async def _load_streams(self, command: Command) -> None:
+        absent: set[str | int] = set()
+        removals = self._catalogue.removals
+        while True:
+            if removals != self._catalogue.removals:  # a stream that was there may have been evicted
+                absent.clear()
+                removals = self._catalogue.removals
+            key = next((key for key in self._needed(command) if key not in absent), None)
+            if key is None:
+                return
+            if not await self._load_stream(key):
+                absent.add(key)
+
+    def _needed(self, command: Command) -> Iterator[str | int]:
+        """Streams that are still to be loaded: at the path, the source of a fork, and the ancestors of the stream at
+        the path, which its deletion may release."""
+        if isinstance(command, WriteDocuments):
+            return
+        catalogue = self._catalogue
+        if not catalogue.is_known(command.path):
+            yield command.path
+        if isinstance(command, Create) and command.fork is not None and not catalogue.is_known(command.fork.source):
+            yield command.fork.source
+        stream = catalogue.newest(command.path)
+        while stream is not None and stream.state.fork is not None:
+            source_id = stream.state.fork.source_id
+            stream = catalogue.by_id(source_id)
+            if stream is None:
+                yield source_id
+
+    async def _load_stream(self, key: str | int) -> bool:
+        """Load a stream, once for everyone who asks meanwhile; whether there may be one now."""
+        loading = self._loading.get(key)
+        if loading is not None:
+            await asyncio.shield(loading)
+            return True
+        loading = self._loading[key] = asyncio.get_running_loop().create_future()
+        try:
+            removals = self._catalogue.removals
+            state = await (self._store.load(key) if isinstance(key, str) else self._store.load_id(key))
+            if state is None:
+                return self._catalogue.has(key)
+            if removals == self._catalogue.removals or self._catalogue.has(state.id):
+                return self._catalogue.add(state)
+            return True  # to be loaded again
+        finally:
+            del self._loading[key]
+            loading.set_result(None)
+
+    async def load_document(self, key: str) -> LoadedDocument:
+        catalogue = self._catalogue
+        while (loaded := catalogue.loaded_document(key)) is None:
+            removals = catalogue.removals
+            document = await self._store.document(key)
+            if catalogue.loaded_document(key) is None and removals == catalogue.removals:
+                catalogue.add_document(key, document)
+        loaded.used = True
+        return loaded
+
+    async def roll_back(self, streams: set[LoadedStream], documents: set[LoadedDocument]) -> None:
+        """Put streams and documents back to what is durable. No command may be decided meanwhile."""
+        for stream in streams:
+            self._catalogue.undo(stream)
+        for stream in streams:
+            state = await self._store.load_id(stream.id)
+            if state is not None:
+                self._catalogue.restore(stream, state)
+        for document in documents:
+            document.newest, document.pending = document.durable, 0
