@@ -27,6 +27,11 @@ LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100
 SPLITS_MAX = 10_000
 
+# The native edge's own numbers.
+EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
+LISTEN_BACKLOG_CONNECTIONS = 4_096
+RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # a larger body is not copied behind its head
+
 # The client's bounds; a caller may choose otherwise for a producer.
 PRODUCER_BATCH_BYTES = 1024 * 1024
 PRODUCER_LINGER_S = 0.005

@@ -1,0 +1,259 @@
+"""One connection: requests in order, each given to its handler and answered before the next one begins.
+
+Requests that a client sends ahead wait in the pipeline; when that is full, nothing more is read. A client that does
+not read its responses gets no further ones. See `states` for what a connection does when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from headwater.errors import HeadwaterError, RequestTimeoutError
+from headwater.limits import Limits
+from headwater.server.feeds import FeedSession
+from headwater.server.handlers import Handlers
+from headwater.server.http import Request, Response
+from headwater.server.native.feeding import FeedSink, open_feed
+from headwater.server.native.parsing import NOTHING, Phase, RequestParser
+from headwater.server.native.pipeline import Pipeline
+from headwater.server.native.states import (
+    ANSWERED,
+    BLOCKED,
+    BODY,
+    CLOSED,
+    FEED,
+    HEAD,
+    LAST,
+    LINGERING,
+    LOST,
+    PAUSED,
+    READING,
+    READING_BODY,
+    READING_HEAD,
+    REQUEST,
+    RESPONDING,
+    RESUMED,
+    Clock,
+    Lifecycle,
+)
+from headwater.server.native.writing import ResponseHeads, ResponseWriter
+from headwater.server.problems import problem
+
+
+class Shared:
+    """What the connections of one edge share."""
+
+    def __init__(self, handlers: Handlers, limits: Limits) -> None:
+        self.handlers = handlers
+        self.limits = limits
+        self.clock = Clock(limits)
+        self.heads = ResponseHeads()
+        self.connections: set[Connection] = set()
+        self.none_left = asyncio.Event()  # set when the last connection goes while the server stops
+        self.stopping = False
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self.stopping and not self.connections:
+            self.none_left.set()
+
+
+class Connection(Lifecycle, asyncio.Protocol):
+    __slots__ = (
+        "_advancing",
+        "_feed",
+        "_keep_alive",
+        "_parser",
+        "_pipeline",
+        "_reading",
+        "_request",
+        "_shared",
+        "_task",
+        "_transport",
+        "_writer",
+    )
+
+    _transport: asyncio.Transport  # from `connection_made` on
+    _writer: ResponseWriter
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.clock)
+        self._shared = shared
+        self._pipeline = Pipeline(shared.limits)
+        self._parser = RequestParser(shared.limits, self._pipeline.append)
+        self._reading = True  # else the transport was told to pause, since the pipeline is full
+        self._advancing = False
+        self._request: Request | None = None  # the one that is being answered
+        self._keep_alive = True  # after it
+        self._task: asyncio.Task[None] | None = None  # its handler, if that can be cancelled
+        self._feed: FeedSession | None = None  # its response, if that stays open
+
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport.set_write_buffer_limits(high=self._shared.limits.write_buffer_bytes)
+        self._writer = ResponseWriter(self._transport, self._shared.heads, self._shared.limits)
+        self._shared.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._move(LOST)
+        self._shared.forget(self)
+        self._pipeline.clear()
+        if self._task is not None:
+            self._task.cancel()
+        if self._feed is not None:
+            self._feed.cancel()
+            self._feed = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._state is LINGERING or self._state is CLOSED:
+            return
+        self._parser.feed(data)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """A client that is done sending still gets the answer to a write; one that was waiting has left."""
+        self._keep_alive = False
+        return self._state is RESPONDING and self._task is None
+
+    def pause_writing(self) -> None:
+        self._writer.pause(self._clock.now_s)
+        self._move(PAUSED)
+
+    def resume_writing(self) -> None:
+        self._writer.resume()
+        self._move(RESUMED)
+        if self._feed is not None:
+            self._feed.drained()
+        else:
+            self._advance()
+
+    # Requests in order
+
+    def _advance(self) -> None:
+        """Begin the requests that wait; when there are none, go on reading.
+
+        This is a loop and not a recursion: handlers may answer at once, and any number of requests may wait."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._pipeline and self._state in READING:
+                self._begin(*self._pipeline.popleft())
+        finally:
+            self._advancing = False
+        if self._state in READING:
+            self._read_on()
+        elif self._reading and self._pipeline and self._pipeline.full:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _begin(self, request: Request, keep_alive: bool) -> None:
+        self._move(REQUEST)
+        self._request = request
+        self._keep_alive = keep_alive
+        self._task = None
+        task = self._shared.handlers.dispatch(request, self._respond)
+        if self._state is RESPONDING:  # else it was answered
+            self._task = task
+
+    def _respond(self, response: Response) -> None:
+        request = self._request
+        if self._state is not RESPONDING or request is None:
+            return  # the connection was lost meanwhile
+        self._task = None
+        keep_alive = self._keep_alive and not response.close and not self._shared.stopping
+        if response.feed is None:
+            self._writer.write_response(response, head_only=request.method == "HEAD", keep_alive=keep_alive)
+            self._finish(keep_alive)
+            return
+        chunked = request.version == "1.1"
+        self._keep_alive = keep_alive and chunked  # without chunks, the end of the connection ends the body
+        self._move(FEED)
+        self._writer.begin_body(response, chunked=chunked, keep_alive=keep_alive)
+        sink = FeedSink(self._writer, self._end_feed, chunked=chunked)
+        feed = open_feed(self._shared.handlers.engine, response.feed, sink, self._clock.now_s)
+        if not sink.ended:
+            self._feed = feed
+
+    def _end_feed(self) -> None:
+        self._feed = None
+        self._finish(self._keep_alive and not self._shared.stopping)
+
+    def _finish(self, keep_alive: bool) -> None:
+        self._request = None
+        if not keep_alive:
+            self._linger()
+            return
+        self._move(ANSWERED)
+        if self._writer.blocked:
+            self._move(PAUSED)
+        elif self._pipeline or self._parser.phase is not NOTHING or not self._reading:
+            self._advance()
+
+    def _read_on(self) -> None:
+        """No request waits: what the parser has of the next one decides what the connection waits for."""
+        parser = self._parser
+        if parser.error is not None:
+            self._refuse(parser.error)
+            return
+        if parser.phase is not NOTHING:
+            self._move(HEAD if parser.phase is Phase.HEAD else BODY)
+            if parser.awaits_invitation:
+                self._writer.write_continue()
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+
+    # The end
+
+    def _refuse(self, error: HeadwaterError) -> None:
+        """Say what was wrong. Nothing that follows on this connection can be trusted."""
+        self._writer.write_response(problem(error, close=True), head_only=False, keep_alive=False)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close after the last response. A client that is still sending must get to read it, so what it sends is
+        received and discarded for a moment: closing at once would reset the connection."""
+        self._move(LAST)
+        self._pipeline.clear()
+        self._parser.close()
+        self._writer.watch(self._clock.now_s)
+        if not self._reading:
+            self._transport.resume_reading()
+        self._writer.write_eof()
+
+    def stop(self) -> None:
+        """The server stops: end a feed in good order and an idle connection at once, others after their response."""
+        if self._feed is not None:
+            self._feed.finish()
+        elif self._state in READING or self._state is BLOCKED:
+            self._move(LAST)
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # Time
+
+    def tick(self, now_s: float) -> None:
+        if self._feed is not None and not self._writer.blocked:
+            self._feed.tick(now_s)
+        state = self._state
+        if (self._writer.blocked or state is LINGERING) and self._writer.stalled(now_s):
+            self.abort()
+        elif state is LINGERING and not self._writer.drained:
+            self._deadline_s = now_s + self._shared.limits.linger_s
+        elif now_s >= self._deadline_s:
+            self._expire()
+
+    def _expire(self) -> None:
+        if self._state is READING_HEAD or self._state is READING_BODY:
+            self._refuse(RequestTimeoutError("the rest of the request did not come"))
+        elif self._state is LINGERING:
+            self.abort()
+        else:
+            self._move(LAST)
+            self._transport.close()
