@@ -91,13 +91,13 @@ def test_limits() -> None:
     assert error_of(b"GET / HTTP/1.1\r\n\r\n").status == 400
 
 
-def test_an_invitation_is_awaited_until_the_body_begins() -> None:
+def test_an_expectation_is_met_once_and_not_after_the_body_has_begun() -> None:
     head = b"PUT / HTTP/1.%d\r\nhost: t\r\nexpect: 100-Continue\r\ncontent-length: 2\r\n\r\n"
     _, parser = parse(head % 1)
-    assert parser.awaits_invitation
-    parser.feed(b"a")
-    assert not parser.awaits_invitation
-    assert not parse(head % 0)[1].awaits_invitation
+    assert parser.take_expectation()
+    assert not parser.take_expectation()
+    assert not parse(head % 1, b"a")[1].take_expectation()
+    assert not parse(head % 0)[1].take_expectation()
 
 
 def test_a_pipeline_is_full_by_count_or_by_bytes() -> None:

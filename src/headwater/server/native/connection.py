@@ -98,11 +98,15 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._shared.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of everything at once: what is left to the garbage collector can be gigabytes by then."""
         self._move(LOST)
         self._shared.forget(self)
         self._pipeline.clear()
+        self._parser.close()
+        self._request = None
         if self._task is not None:
             self._task.cancel()
+            self._task = None
         if self._feed is not None:
             self._feed.cancel()
             self._feed = None
@@ -201,7 +205,7 @@ class Connection(Lifecycle, asyncio.Protocol):
             return
         if parser.phase is not NOTHING:
             self._move(HEAD if parser.phase is Phase.HEAD else BODY)
-            if parser.awaits_invitation:
+            if parser.take_expectation():
                 self._writer.write_continue()
         if not self._reading:
             self._reading = True
@@ -222,6 +226,7 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._parser.close()
         self._writer.watch(self._clock.now_s)
         if not self._reading:
+            self._reading = True
             self._transport.resume_reading()
         self._writer.write_eof()
 

@@ -95,12 +95,11 @@ class RequestParser:
         if self.phase is HEAD and self._head_bytes > self._limits.header_bytes_max:
             self._reject(HeadersTooLargeError(self._header_limit()))
 
-    @property
-    def awaits_invitation(self) -> bool:
-        """Whether the client waits for `100 Continue` before it sends the body."""
+    def take_expectation(self) -> bool:
+        """Whether the client waits for `100 Continue` before it sends the body. True once for each request."""
         if self.phase is not BODY or self._body_bytes or self._parser is None:
             return False
-        expected = self._headers.get("expect", "").lower() == "100-continue"
+        expected = self._headers.pop("expect", "").lower() == "100-continue"
         return expected and bool(self._parser.get_http_version() == "1.1")
 
     def close(self) -> None:
