@@ -257,7 +257,7 @@ class InternalError(ServerError):
 
 class OverloadedError(ServerError):
     status = 503
-    title = "Too many writes waiting"
+    title = "Server is overloaded"
     retryable = True
 
 

@@ -27,7 +27,8 @@ LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100
 SPLITS_MAX = 10_000
 
-# The native edge's own numbers.
+# The edges' own numbers.
+RETRY_AFTER_S = 1  # for a 503 that does not know better
 EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
 LISTEN_BACKLOG_CONNECTIONS = 4_096
 RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # a larger body is not copied behind its head
@@ -80,6 +81,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     sse_chunk_bytes: int = 256 * 1024
     pipeline_requests_max: int = 16
     pipeline_bytes_max: int = 1024 * 1024
+    request_bytes_in_flight_max: int = 256 * 1024 * 1024  # bodies that are incomplete or wait for their turn
+    response_bytes_in_flight_max: int = 512 * 1024 * 1024  # written and not read by clients
     write_buffer_bytes: int = 256 * 1024
     live_buffer_bytes: int = 256 * 1024  # what one live reader may have waiting before it falls back to reading
     long_poll_s: float = 30.0
@@ -88,6 +91,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 75.0
     header_s: float = 10.0
     body_stall_s: float = 30.0
+    body_bytes_per_s_min: int = 500
     write_stall_s: float = 60.0
     linger_s: float = 2.0
     expiry_sweep_s: float = 1.0

@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from headwater.errors import HeadwaterError, MethodNotAllowedError
-from headwater.server.http import Response
+from headwater.limits import RETRY_AFTER_S
+from headwater.server.http import Headers, Response
 
+_UNAVAILABLE = 503
+_RETRY_AFTER: Headers = (("retry-after", str(RETRY_AFTER_S)),)
 _encoder = msgspec.json.Encoder()
 
 
@@ -20,11 +23,13 @@ def problem(error: HeadwaterError, *, close: bool = False) -> Response:
             "retryable": error.retryable,
         }
     )
-    headers = (
+    headers: Headers = (
         ("content-type", "application/problem+json"),
         ("cache-control", "no-store"),
         *error.headers,
     )
+    if error.status == _UNAVAILABLE and not any(name == "retry-after" for name, _ in error.headers):
+        headers += _RETRY_AFTER
     return Response(error.status, headers, (body,), close=close)
 
 

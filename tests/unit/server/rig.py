@@ -10,8 +10,9 @@ from headwater.limits import Limits
 from headwater.server.handlers import Handlers
 from headwater.server.http import Feed, Request, Respond, Response
 from headwater.server.native import connection
-from headwater.server.native.connection import Connection, Shared
+from headwater.server.native.connection import Connection
 from headwater.server.native.feeding import FeedSink
+from headwater.server.native.shared import Shared
 
 
 class MemoryTransport:

@@ -10,20 +10,20 @@ import asyncio
 from typing import cast
 
 from headwater.errors import HeadwaterError, RequestTimeoutError
-from headwater.limits import Limits
 from headwater.server.feeds import FeedSession
-from headwater.server.handlers import Handlers
 from headwater.server.http import Request, Response
+from headwater.server.native.budgets import Share
 from headwater.server.native.feeding import FeedSink, open_feed
 from headwater.server.native.parsing import NOTHING, Phase, RequestParser
 from headwater.server.native.pipeline import Pipeline
+from headwater.server.native.shared import Shared
 from headwater.server.native.states import (
     ANSWERED,
     BLOCKED,
-    BODY,
     CLOSED,
     FEED,
     HEAD,
+    IDLE,
     LAST,
     LINGERING,
     LOST,
@@ -34,35 +34,17 @@ from headwater.server.native.states import (
     REQUEST,
     RESPONDING,
     RESUMED,
-    Clock,
     Lifecycle,
 )
-from headwater.server.native.writing import ResponseHeads, ResponseWriter
+from headwater.server.native.writing import ResponseWriter
 from headwater.server.problems import problem
-
-
-class Shared:
-    """What the connections of one edge share."""
-
-    def __init__(self, handlers: Handlers, limits: Limits) -> None:
-        self.handlers = handlers
-        self.limits = limits
-        self.clock = Clock(limits)
-        self.heads = ResponseHeads()
-        self.connections: set[Connection] = set()
-        self.none_left = asyncio.Event()  # set when the last connection goes while the server stops
-        self.stopping = False
-
-    def forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        if self.stopping and not self.connections:
-            self.none_left.set()
 
 
 class Connection(Lifecycle, asyncio.Protocol):
     __slots__ = (
         "_advancing",
         "_feed",
+        "_held",
         "_keep_alive",
         "_parser",
         "_pipeline",
@@ -82,6 +64,7 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._shared = shared
         self._pipeline = Pipeline(shared.limits)
         self._parser = RequestParser(shared.limits, self._pipeline.append)
+        self._held = Share(shared.requests)  # of the bodies in the pipeline and in the parser
         self._reading = True  # else the transport was told to pause, since the pipeline is full
         self._advancing = False
         self._request: Request | None = None  # the one that is being answered
@@ -94,7 +77,7 @@ class Connection(Lifecycle, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._transport.set_write_buffer_limits(high=self._shared.limits.write_buffer_bytes)
-        self._writer = ResponseWriter(self._transport, self._shared.heads, self._shared.limits)
+        self._writer = ResponseWriter(self._transport, self._shared)
         self._shared.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -103,6 +86,8 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._shared.forget(self)
         self._pipeline.clear()
         self._parser.close()
+        self._held.hold(0)
+        self._writer.close()
         self._request = None
         if self._task is not None:
             self._task.cancel()
@@ -148,6 +133,8 @@ class Connection(Lifecycle, asyncio.Protocol):
                 self._begin(*self._pipeline.popleft())
         finally:
             self._advancing = False
+        if self._pipeline or self._parser.phase is not NOTHING or self._held.held_bytes:
+            self._hold()
         if self._state in READING:
             self._read_on()
         elif self._reading and self._pipeline and self._pipeline.full:
@@ -158,10 +145,19 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._move(REQUEST)
         self._request = request
         self._keep_alive = keep_alive
-        self._task = None
-        task = self._shared.handlers.dispatch(request, self._respond)
+        shared = self._shared
+        if shared.responses.exhausted and (error := shared.refusal(request)) is not None:
+            self._respond(problem(error))
+            return
+        task = shared.handlers.dispatch(request, self._respond)
         if self._state is RESPONDING:  # else it was answered
             self._task = task
+
+    def _hold(self) -> None:
+        """Account for the bodies that wait. If all connections hold too much, this one gives up the unfinished one."""
+        if not self._held.hold(self._parser.body_bytes + self._pipeline.body_bytes):
+            self._parser.fail(self._shared.too_many_bytes())
+            self._held.hold(self._pipeline.body_bytes)
 
     def _respond(self, response: Response) -> None:
         request = self._request
@@ -184,6 +180,7 @@ class Connection(Lifecycle, asyncio.Protocol):
 
     def _end_feed(self) -> None:
         self._feed = None
+        self._writer.watch(self._clock.now_s)
         self._finish(self._keep_alive and not self._shared.stopping)
 
     def _finish(self, keep_alive: bool) -> None:
@@ -203,8 +200,10 @@ class Connection(Lifecycle, asyncio.Protocol):
         if parser.error is not None:
             self._refuse(parser.error)
             return
-        if parser.phase is not NOTHING:
-            self._move(HEAD if parser.phase is Phase.HEAD else BODY)
+        if parser.phase is Phase.HEAD:
+            self._move(HEAD)
+        elif parser.phase is Phase.BODY:
+            self._await_body(parser.body_bytes)
             if parser.take_expectation():
                 self._writer.write_continue()
         if not self._reading:
@@ -224,6 +223,7 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._move(LAST)
         self._pipeline.clear()
         self._parser.close()
+        self._held.hold(0)
         self._writer.watch(self._clock.now_s)
         if not self._reading:
             self._reading = True
@@ -246,10 +246,10 @@ class Connection(Lifecycle, asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         if self._feed is not None and not self._writer.blocked:
             self._feed.tick(now_s)
-        state = self._state
-        if (self._writer.blocked or state is LINGERING) and self._writer.stalled(now_s):
+        stalled = self._writer.stalled(now_s)
+        if stalled and (self._writer.blocked or self._state is LINGERING or self._state is IDLE):
             self.abort()
-        elif state is LINGERING and not self._writer.drained:
+        elif self._state is LINGERING and self._writer.unread_bytes:
             self._deadline_s = now_s + self._shared.limits.linger_s
         elif now_s >= self._deadline_s:
             self._expire()

@@ -7,7 +7,8 @@ import contextlib
 
 from headwater.limits import EDGE_TICK_S, LISTEN_BACKLOG_CONNECTIONS, Limits
 from headwater.server.handlers import Handlers
-from headwater.server.native.connection import Connection, Shared
+from headwater.server.native.connection import Connection
+from headwater.server.native.shared import Shared
 
 
 class NativeEdge:

@@ -53,7 +53,6 @@ class RequestParser:
 
     __slots__ = (
         "_body",
-        "_body_bytes",
         "_completed",
         "_declined",
         "_head_bytes",
@@ -61,6 +60,7 @@ class RequestParser:
         "_limits",
         "_parser",
         "_url",
+        "body_bytes",
         "error",
         "phase",
     )
@@ -78,7 +78,7 @@ class RequestParser:
         self._url = b""
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
-        self._body_bytes = 0
+        self.body_bytes = 0  # of the unfinished body
         self._head_bytes = 0
 
     def feed(self, data: bytes) -> None:
@@ -91,16 +91,24 @@ class RequestParser:
         except httptools.HttpParserUpgrade as upgrade:
             self._decline(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self._reject(BadRequestError(f"not well-formed HTTP/1.1: {error}"))
+            self.fail(BadRequestError(f"not well-formed HTTP/1.1: {error}"))
         if self.phase is HEAD and self._head_bytes > self._limits.header_bytes_max:
-            self._reject(HeadersTooLargeError(self._header_limit()))
+            self.fail(HeadersTooLargeError(self._header_limit()))
 
     def take_expectation(self) -> bool:
         """Whether the client waits for `100 Continue` before it sends the body. True once for each request."""
-        if self.phase is not BODY or self._body_bytes or self._parser is None:
+        if self.phase is not BODY or self.body_bytes or self._parser is None:
             return False
         expected = self._headers.pop("expect", "").lower() == "100-continue"
         return expected and bool(self._parser.get_http_version() == "1.1")
+
+    def fail(self, error: HeadwaterError) -> None:
+        """Give up the unfinished request, and ignore what follows."""
+        if self.error is None:
+            self.error = error
+            self.phase = FAILED
+            self._body = []
+            self.body_bytes = 0
 
     def close(self) -> None:
         """Drop what was received and break the reference cycle with httptools."""
@@ -114,14 +122,9 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
         if not head:
-            self._reject(BadRequestError("CONNECT is not offered"))
+            self.fail(BadRequestError("CONNECT is not offered"))
         else:
             self.feed(head + rest)
-
-    def _reject(self, error: HeadwaterError) -> None:
-        if self.error is None:
-            self.error = error
-            self.phase = FAILED
 
     # Called by httptools
 
@@ -132,7 +135,7 @@ class RequestParser:
     def on_url(self, url: bytes) -> None:
         self._url += url
         if len(self._url) > self._limits.url_bytes_max:
-            self._reject(UrlTooLongError(f"the URL may have {self._limits.url_bytes_max} bytes"))
+            self.fail(UrlTooLongError(f"the URL may have {self._limits.url_bytes_max} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.phase is not HEAD:
@@ -147,7 +150,7 @@ class RequestParser:
         """Trailers have no meaning here; they count as headers."""
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self._limits.header_bytes_max:
-            self._reject(HeadersTooLargeError(self._header_limit()))
+            self.fail(HeadersTooLargeError(self._header_limit()))
 
     def on_headers_complete(self) -> None:
         if self.phase is FAILED:
@@ -158,11 +161,11 @@ class RequestParser:
             self._declined = self._head_without_upgrade(self._parser.get_method())
             return
         if self._head_bytes > limits.header_bytes_max and sum(map(len, given.values())) > limits.header_bytes_max:
-            self._reject(HeadersTooLargeError(self._header_limit()))
+            self.fail(HeadersTooLargeError(self._header_limit()))
             return
         length = given.get("content-length")
         if length is not None and length.isdecimal() and int(length) > limits.body_bytes_max:
-            self._reject(BodyTooLargeError(self._body_limit()))
+            self.fail(BodyTooLargeError(self._body_limit()))
 
     def _head_without_upgrade(self, method: bytes) -> bytes:
         if method == b"CONNECT":
@@ -176,9 +179,9 @@ class RequestParser:
     def on_body(self, body: bytes) -> None:
         if self.phase is FAILED:
             return
-        self._body_bytes += len(body)
-        if self._body_bytes > self._limits.body_bytes_max:
-            self._reject(BodyTooLargeError(self._body_limit()))
+        self.body_bytes += len(body)
+        if self.body_bytes > self._limits.body_bytes_max:
+            self.fail(BodyTooLargeError(self._body_limit()))
         else:
             self._body.append(body)
 
@@ -200,7 +203,7 @@ class RequestParser:
         if not request.path.startswith("/"):
             request.path = _origin_form(request.path)
         if request.version == "1.1" and "host" not in request.headers:
-            self._reject(BadRequestError("an HTTP/1.1 request needs a Host header"))
+            self.fail(BadRequestError("an HTTP/1.1 request needs a Host header"))
         else:
             self._completed((request, keep_alive))
 

@@ -17,13 +17,14 @@ A connection answers one request at a time, in the order in which they arrived. 
     LINGERING     the last response was written; what arrives is discarded   linger_s      abort
     CLOSED        the transport is closed or aborted                         none
 
-A deadline starts when its state is entered. `BODY` restarts it, since it bounds the time between two pieces of a body.
+A deadline starts when its state is entered. `BODY` restarts it, since it bounds the time between two pieces of a body,
+but not beyond the moment by which a body at `body_bytes_per_s_min` would have grown further.
 Two facts are independent of the state and are kept beside it:
 
 - The parser reads ahead while a request is being answered. The connection looks at the parser's progress when it is
   free to: in `ACCEPTED`, `IDLE`, `READING_HEAD` and `READING_BODY`, together `READING`.
-- The transport may be full in `RESPONDING`, `STREAMING` and `LINGERING` too. Whenever it is, the client has
-  `write_stall_s` to take more of what was written, or the connection is aborted.
+- The transport may be full in `RESPONDING`, `STREAMING` and `LINGERING` too. Whenever it is, and in `IDLE` and
+  `LINGERING` if anything is unread, the client has `write_stall_s` to take more, or the connection is aborted.
 
 `Lifecycle._move` is the only way from one state to another. An event that the table does not list for a state is a
 defect of the server, never of the client, and raises `ImpossibleTransitionError`.
@@ -164,10 +165,11 @@ class ImpossibleTransitionError(Exception):
 class Clock:
     """The time of the last tick and the seconds that each state may last: shared by all connections of an edge."""
 
-    __slots__ = ("now_s", "timeouts_s")
+    __slots__ = ("body_bytes_per_s_min", "now_s", "timeouts_s")
 
     def __init__(self, limits: Limits) -> None:
         self.now_s = 0.0
+        self.body_bytes_per_s_min = limits.body_bytes_per_s_min
         self.timeouts_s: dict[State, float] = dict.fromkeys(State, float("inf"))
         for state, limit in DEADLINES.items():
             self.timeouts_s[state] = getattr(limits, limit)
@@ -176,11 +178,12 @@ class Clock:
 class Lifecycle:
     """The state of one connection, and when its deadline passes. A base class, since every request moves it twice."""
 
-    __slots__ = ("_clock", "_deadline_s", "_state")
+    __slots__ = ("_body_began_s", "_clock", "_deadline_s", "_state")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._state = ACCEPTED
+        self._body_began_s = 0.0  # when READING_BODY was entered
         self._deadline_s = clock.now_s + clock.timeouts_s[ACCEPTED]
 
     def _move(self, event: Event) -> None:
@@ -191,3 +194,12 @@ class Lifecycle:
             raise ImpossibleTransitionError(f"{event.name} cannot happen while {before.name}") from None
         if state is not before or event is BODY:
             self._deadline_s = self._clock.now_s + self._clock.timeouts_s[state]
+
+    def _await_body(self, body_bytes: int) -> None:
+        """`BODY`, with the size of what has arrived: each byte extends the time that the body as a whole may take."""
+        clock = self._clock
+        if self._state is not READING_BODY:
+            self._body_began_s = clock.now_s
+        self._move(BODY)
+        granted_s = clock.timeouts_s[READING_BODY] + body_bytes / clock.body_bytes_per_s_min
+        self._deadline_s = min(self._deadline_s, self._body_began_s + granted_s)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from email.utils import formatdate
 from http import HTTPStatus
+from typing import Protocol
 
 from headwater.limits import RESPONSE_JOIN_BYTES_MAX, Limits
 from headwater.server.http import COMMON_HEADERS, Response
+from headwater.server.native.budgets import Budget, Share
 
 _COMMON = "".join(f"{name}: {value}\r\n" for name, value in COMMON_HEADERS)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -37,16 +39,24 @@ class ResponseHeads:
         return shared + f"{lines}{last}".encode("latin-1")
 
 
+class Outlet(Protocol):
+    """What a writer needs of the edge."""
+
+    limits: Limits
+    heads: ResponseHeads
+    responses: Budget
+
+
 class ResponseWriter:
     """Writes to one transport and watches whether the client reads."""
 
-    __slots__ = ("_heads", "_limits", "_stalled_s", "_transport", "_unread_bytes", "blocked")
+    __slots__ = ("_heads", "_limits", "_stalled_s", "_transport", "_unread", "blocked")
 
-    def __init__(self, transport: asyncio.Transport, heads: ResponseHeads, limits: Limits) -> None:
+    def __init__(self, transport: asyncio.Transport, outlet: Outlet) -> None:
         self._transport = transport
-        self._heads = heads
-        self._limits = limits
-        self._unread_bytes = 0  # when the client last took some
+        self._heads = outlet.heads
+        self._limits = outlet.limits
+        self._unread = Share(outlet.responses)
         self._stalled_s = 0.0  # when the client must have taken more
         self.blocked = False  # the transport is full: nothing should be written
 
@@ -98,23 +108,29 @@ class ResponseWriter:
 
     def resume(self) -> None:
         self.blocked = False
+        self._unread.hold(self._transport.get_write_buffer_size())
 
     def watch(self, now_s: float) -> None:
         """From now on the client has to take what was written."""
-        self._unread_bytes = self._transport.get_write_buffer_size()
+        self._unread.hold(self._transport.get_write_buffer_size())
         self._stalled_s = now_s + self._limits.write_stall_s
 
     def stalled(self, now_s: float) -> bool:
         """Whether the client has taken nothing for too long. One that reads, however slowly, is waited for."""
-        unread_bytes = self._transport.get_write_buffer_size()
-        if unread_bytes < self._unread_bytes:
-            self._stalled_s = now_s + self._limits.write_stall_s
-        self._unread_bytes = unread_bytes
+        unread_bytes, before_bytes = self._transport.get_write_buffer_size(), self._unread.held_bytes
+        if unread_bytes != before_bytes:
+            self._unread.hold(unread_bytes)
+            if unread_bytes < before_bytes or not before_bytes:
+                self._stalled_s = now_s + self._limits.write_stall_s
         return unread_bytes > 0 and now_s >= self._stalled_s
 
     @property
-    def drained(self) -> bool:
-        return self._transport.get_write_buffer_size() == 0
+    def unread_bytes(self) -> int:
+        """What the client had yet to take when it was last looked at."""
+        return self._unread.held_bytes
+
+    def close(self) -> None:
+        self._unread.hold(0)
 
 
 def chunk_of(data: bytes) -> bytes:

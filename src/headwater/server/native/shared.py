@@ -1,0 +1,47 @@
+"""What the connections of one edge share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headwater.errors import HeadwaterError, OverloadedError
+from headwater.limits import Limits
+from headwater.server.handlers import Handlers
+from headwater.server.http import Request
+from headwater.server.native.budgets import Budget
+from headwater.server.native.states import Clock
+from headwater.server.native.writing import ResponseHeads
+
+if TYPE_CHECKING:
+    from headwater.server.native.connection import Connection
+
+
+class Shared:
+    def __init__(self, handlers: Handlers, limits: Limits) -> None:
+        self.handlers = handlers
+        self.limits = limits
+        self.clock = Clock(limits)
+        self.heads = ResponseHeads()
+        self.requests = Budget(limits.request_bytes_in_flight_max)
+        self.responses = Budget(limits.response_bytes_in_flight_max)
+        self.connections: set[Connection] = set()
+        self.none_left = asyncio.Event()  # set when the last connection goes while the server stops
+        self.stopping = False
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self.stopping and not self.connections:
+            self.none_left.set()
+
+    def refusal(self, request: Request) -> HeadwaterError | None:
+        """Why a request cannot be served now, if it cannot."""
+        if self.responses.exhausted and request.method == "GET":
+            return OverloadedError(f"clients have yet to read {self.responses.held_bytes} bytes; try again shortly")
+        return None
+
+    def too_many_bytes(self) -> HeadwaterError:
+        return OverloadedError(
+            f"{self.requests.held_bytes} bytes of requests are waiting, and {self.requests.bytes_max} may; "
+            "try again shortly"
+        )
