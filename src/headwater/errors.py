@@ -33,6 +33,7 @@ HeadwaterError
 │   ├── OffsetGoneError            410
 │   ├── BodyTooLargeError          413
 │   ├── UrlTooLongError            414
+│   ├── UnsupportedEncodingError   415
 │   ├── TooManyRequestsError       429
 │   └── HeadersTooLargeError       431
 ├── ServerError                          the server is at fault or in trouble
@@ -231,6 +232,12 @@ class BodyTooLargeError(RequestError):
 class UrlTooLongError(RequestError):
     status = 414
     title = "URL too long"
+
+
+class UnsupportedEncodingError(RequestError):
+    status = 415
+    title = "Content encoding not supported"
+    advice = "Send the body without a content encoding."
 
 
 class TooManyRequestsError(RequestError):

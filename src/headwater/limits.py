@@ -20,6 +20,7 @@ COMPRESS_BYTES_MIN = 1_024
 # What a request may name.
 PATH_BYTES_MAX = 1_024
 PATH_SEGMENT_BYTES_MAX = 255
+CACHED_TEXT_LENGTH_MAX = 256  # of what clients send: longer text is parsed each time
 HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
 TTL_S_MAX = 100 * 366 * 86_400
 FORK_DEPTH_MAX = 128
@@ -30,6 +31,7 @@ SPLITS_MAX = 10_000
 # The edges' own numbers.
 RETRY_AFTER_S = 1  # for a 503 that does not know better
 EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
+PARSE_STEP_BYTES = 16 * 1024  # the size of a head, a chunk's extensions or trailers is known to this much
 LISTEN_BACKLOG_CONNECTIONS = 4_096
 RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # a larger body is not copied behind its head
 
@@ -94,6 +96,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_per_s_min: int = 500
     write_stall_s: float = 60.0
     linger_s: float = 2.0
+    half_closed_s: float = 5.0  # that a request may take whose client has closed its sending side
     expiry_sweep_s: float = 1.0
     commit_backlog_bytes: int = 64 * 1024 * 1024  # accepted and not yet durable; beyond it writers get 503
     read_bytes_per_s_while_writing: int = 256 * 1024 * 1024  # all large reads together, while appends come in

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import select
+import socket
 import time
+import tracemalloc
+import uuid
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 
 import pytest
 from bench.servers import Server, headwater
 
 from headwater.limits import Limits
+from headwater.protocol.streams.paths import parse_path
+from headwater.server import compression
 from headwater.server.http import Request, Response
 from headwater.server.native.connection import Connection
 from headwater.server.native.parsing import RequestParser
@@ -152,3 +159,122 @@ def test_12_16_budgets_are_given_back_however_a_connection_ends() -> None:
     assert rig.shared.responses.held_bytes > 1_000_000
     rig.lose()
     assert rig.shared.responses.held_bytes == 0
+
+
+def test_12_18_pipelined_upgrades_are_declined_in_a_loop(server: Server) -> None:
+    offer = b"GET / HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    with Wire(server) as wire:
+        wire.send(offer * 3000)
+        assert [wire.answer().status for _ in range(3000)] == [404] * 3000
+
+
+def test_12_18_an_upgrade_does_not_hide_what_else_is_wrong(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" * 2)
+        assert wire.answer().status == 414
+        assert wire.at_end()
+
+
+def test_12_18_two_hosts(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n")
+        assert wire.answer().status == 400
+
+
+def test_12_18_chunk_extensions_are_bounded(server: Server) -> None:
+    head = b"PUT %b HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n"
+    end = b"\r\nabc\r\n0\r\n\r\n"
+    path = f"/v1/stream/{uuid.uuid4().hex}".encode()
+    with Wire(server) as wire:
+        wire.send(head % path + b"3;" + b"e" * 10_000 + end)
+        assert wire.answer().status == 201
+        wire.send(head % path + b"3;" + b"e" * 200_000 + end)
+        assert wire.answer().status == 431
+
+
+def test_12_18_many_small_headers_are_bounded(server: Server) -> None:
+    with Wire(server) as wire:
+        names = b"".join(b"x%05d:\r\n" % number for number in range(6000))
+        wire.send(b"GET / HTTP/1.1\r\nhost: t\r\n" + names + b"\r\n")
+        assert wire.answer().status == 431
+
+
+def test_12_18_an_encoded_body_is_refused_and_the_connection_goes_on(server: Server) -> None:
+    path = f"/v1/stream/{uuid.uuid4().hex}"
+    with Wire(server) as wire:
+        answer = wire.ask("PUT", path, b"xyz", content_encoding="gzip")
+        assert answer.problem["type"] == "urn:headwater:unsupported-encoding"
+        assert answer.status == 415
+        assert answer.headers["accept-encoding"] == "identity"
+        assert wire.ask("GET", path).status == 404
+        assert wire.ask("PUT", path, b"xyz", content_encoding="Identity").status == 201
+
+
+def test_12_18_caches_of_client_text_are_bounded_by_size_too() -> None:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(5_000):
+            parse_path(f"{number:08}/{'%61' * 250}/{'%61' * 250}/{'%61' * 250}")
+            compression.choose_encoding(f"gzip, x{number}{'y' * 10_000}")
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 5_000_000
+
+
+def half_closed(server: Server, data: bytes) -> Wire:
+    wire = Wire(server)
+    wire.send(data)
+    wire.sock.shutdown(socket.SHUT_WR)
+    return wire
+
+
+def test_12_18_a_get_followed_by_a_half_close_is_answered(server: Server) -> None:
+    path = f"/v1/stream/{uuid.uuid4().hex}"
+    with Wire(server) as control:
+        assert control.ask("PUT", path, b"data").status == 201
+    with half_closed(server, b"GET %b HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode()) as wire:
+        assert wire.answer().body == b"data"
+        assert wire.at_end()
+    with half_closed(server, b"GET %b?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode()) as wire:
+        assert wire.head()[0] == 200
+        assert b"ZGF0YQ==" in wire.chunk()
+        assert wire.chunk() == b""  # a feed has no end to wait for, so it ends
+        assert wire.at_end()
+
+
+def test_12_18_three_writes_followed_by_a_half_close_are_answered(tmp_path: Path) -> None:
+    post = b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx"
+    with headwater("--data-dir", str(tmp_path / "data")) as own, Wire(own) as control:
+        assert control.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
+        for _ in range(5):
+            with half_closed(own, post * 3) as wire:
+                assert [wire.answer().status for _ in range(3)] == [204] * 3
+                assert wire.at_end()
+
+
+def test_12_18_all_of_what_was_pipelined_before_a_half_close_is_answered(server: Server) -> None:
+    path = f"/v1/stream/{uuid.uuid4().hex}"
+    post = b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx" % path.encode()
+    get = b"GET %b HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode()
+    with Wire(server) as control:
+        assert control.ask("PUT", path, content_type="text/plain").status == 201
+    with half_closed(server, post * 3 + get + post * 40 + get + post[:30]) as wire:
+        assert [wire.answer().status for _ in range(3)] == [204] * 3
+        assert wire.answer().body == b"xxx"
+        assert [wire.answer().status for _ in range(40)] == [204] * 40
+        assert wire.answer().body == b"x" * 43
+        assert wire.at_end()
+
+
+@pytest.mark.slow
+def test_12_18_a_half_closed_client_is_not_waited_for_without_end() -> None:
+    with limited("half_closed_s=1", "long_poll_s=20") as own, Wire(own) as control:
+        assert control.ask("PUT", "/v1/stream/a").status == 201
+        poll = b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: t\r\n\r\n"
+        with half_closed(own, poll) as wire:
+            started = time.monotonic()
+            with contextlib.suppress(ConnectionError):
+                assert wire.at_end()
+            assert time.monotonic() - started < 4

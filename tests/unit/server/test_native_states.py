@@ -69,7 +69,7 @@ def test_every_event_in_every_state(state: State, event: Event) -> None:
 
 
 def test_the_documented_deadlines_are_those_that_apply() -> None:
-    documented = dict(re.findall(r"^    ([A-Z_]+) +\S.*?  (\w+_s|none)\b", states.__doc__ or "", re.MULTILINE))
+    documented = dict(re.findall(r"^    ([A-Z_]+) +\S.*?  (\w+_s|none)(?=\s)", states.__doc__ or "", re.MULTILINE))
     assert documented == {state.name: DEADLINES.get(state, "none") for state in State}
     assert set(DEADLINES.values()) <= LIMITS
 

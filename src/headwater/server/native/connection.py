@@ -10,18 +10,21 @@ import asyncio
 from typing import cast
 
 from headwater.errors import HeadwaterError, RequestTimeoutError
+from headwater.server.compression import check_request_encoding
 from headwater.server.feeds import FeedSession
 from headwater.server.http import Request, Response
 from headwater.server.native.budgets import Share
 from headwater.server.native.feeding import FeedSink, open_feed
-from headwater.server.native.parsing import NOTHING, Phase, RequestParser
+from headwater.server.native.parsing import ENDED, NOTHING, Phase, RequestParser
 from headwater.server.native.pipeline import Pipeline
 from headwater.server.native.shared import Shared
 from headwater.server.native.states import (
     ANSWERED,
     BLOCKED,
     CLOSED,
+    EOF,
     FEED,
+    HALF_CLOSED,
     HEAD,
     IDLE,
     LAST,
@@ -103,9 +106,16 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._advance()
 
     def eof_received(self) -> bool:
-        """A client that is done sending still gets the answer to a write; one that was waiting has left."""
-        self._keep_alive = False
-        return self._state is RESPONDING and self._task is None
+        """The client has closed its sending side. The requests that it sent are answered; a feed has no end that the
+        client could wait for, so it ends now. If the client has left altogether, writing to it will tell."""
+        if self._state is LINGERING or self._state is CLOSED:
+            return False  # which closes the transport
+        self._parser.end()
+        if self._feed is not None:
+            self._feed.finish()
+        else:
+            self._advance()
+        return True
 
     def pause_writing(self) -> None:
         self._writer.pause(self._clock.now_s)
@@ -137,6 +147,9 @@ class Connection(Lifecycle, asyncio.Protocol):
             self._hold()
         if self._state in READING:
             self._read_on()
+        elif self._parser.phase is ENDED:
+            if self._state is RESPONDING:
+                self._move(EOF)
         elif self._reading and self._pipeline and self._pipeline.full:
             self._reading = False
             self._transport.pause_reading()
@@ -145,11 +158,15 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._move(REQUEST)
         self._request = request
         self._keep_alive = keep_alive
-        shared = self._shared
-        if shared.responses.exhausted and (error := shared.refusal(request)) is not None:
+        try:
+            if "content-encoding" in request.headers:
+                check_request_encoding(request.headers["content-encoding"])
+            if self._shared.responses.exhausted:
+                self._shared.check_room(request)
+        except HeadwaterError as error:
             self._respond(problem(error))
             return
-        task = shared.handlers.dispatch(request, self._respond)
+        task = self._shared.handlers.dispatch(request, self._respond)
         if self._state is RESPONDING:  # else it was answered
             self._task = task
 
@@ -161,22 +178,27 @@ class Connection(Lifecycle, asyncio.Protocol):
 
     def _respond(self, response: Response) -> None:
         request = self._request
-        if self._state is not RESPONDING or request is None:
+        if request is None:
             return  # the connection was lost meanwhile
         self._task = None
-        keep_alive = self._keep_alive and not response.close and not self._shared.stopping
+        shared = self._shared
+        keep_alive = self._keep_alive and not response.close and not shared.stopping
+        if self._parser.phase is ENDED and not self._pipeline:
+            keep_alive = False
         if response.feed is None:
             self._writer.write_response(response, head_only=request.method == "HEAD", keep_alive=keep_alive)
             self._finish(keep_alive)
             return
+        self._move(FEED)
         chunked = request.version == "1.1"
         self._keep_alive = keep_alive and chunked  # without chunks, the end of the connection ends the body
-        self._move(FEED)
         self._writer.begin_body(response, chunked=chunked, keep_alive=keep_alive)
         sink = FeedSink(self._writer, self._end_feed, chunked=chunked)
-        feed = open_feed(self._shared.handlers.engine, response.feed, sink, self._clock.now_s)
+        feed = open_feed(shared.handlers.engine, response.feed, sink, self._clock.now_s)
         if not sink.ended:
             self._feed = feed
+            if self._parser.phase is ENDED:
+                feed.finish()
 
     def _end_feed(self) -> None:
         self._feed = None
@@ -186,7 +208,7 @@ class Connection(Lifecycle, asyncio.Protocol):
     def _finish(self, keep_alive: bool) -> None:
         self._request = None
         if not keep_alive:
-            self._linger()
+            self._end(linger=True)
             return
         self._move(ANSWERED)
         if self._writer.blocked:
@@ -199,6 +221,9 @@ class Connection(Lifecycle, asyncio.Protocol):
         parser = self._parser
         if parser.error is not None:
             self._refuse(parser.error)
+            return
+        if parser.phase is ENDED:
+            self._end(linger=False)
             return
         if parser.phase is Phase.HEAD:
             self._move(HEAD)
@@ -215,16 +240,20 @@ class Connection(Lifecycle, asyncio.Protocol):
     def _refuse(self, error: HeadwaterError) -> None:
         """Say what was wrong. Nothing that follows on this connection can be trusted."""
         self._writer.write_response(problem(error, close=True), head_only=False, keep_alive=False)
-        self._linger()
+        self._end(linger=True)
 
-    def _linger(self) -> None:
-        """Close after the last response. A client that is still sending must get to read it, so what it sends is
-        received and discarded for a moment: closing at once would reset the connection."""
+    def _end(self, *, linger: bool) -> None:
+        """Write nothing more, and close. A client that may still be sending must get to read its last response, so
+        what it sends is received and discarded for a moment: closing at once would reset the connection."""
+        linger = linger and self._parser.phase is not ENDED
         self._move(LAST)
         self._pipeline.clear()
         self._parser.close()
         self._held.hold(0)
         self._writer.watch(self._clock.now_s)
+        if not linger:
+            self._transport.close()
+            return
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()
@@ -235,8 +264,7 @@ class Connection(Lifecycle, asyncio.Protocol):
         if self._feed is not None:
             self._feed.finish()
         elif self._state in READING or self._state is BLOCKED:
-            self._move(LAST)
-            self._transport.close()
+            self._end(linger=False)
 
     def abort(self) -> None:
         self._transport.abort()
@@ -257,8 +285,7 @@ class Connection(Lifecycle, asyncio.Protocol):
     def _expire(self) -> None:
         if self._state is READING_HEAD or self._state is READING_BODY:
             self._refuse(RequestTimeoutError("the rest of the request did not come"))
-        elif self._state is LINGERING:
+        elif self._state is LINGERING or self._state is HALF_CLOSED:
             self.abort()
         else:
-            self._move(LAST)
-            self._transport.close()
+            self._end(linger=False)

@@ -14,15 +14,15 @@ from headwater.errors import (
     HeadwaterError,
     UrlTooLongError,
 )
-from headwater.limits import Limits
-from headwater.protocol.streams import headers
-from headwater.server.http import Request
+from headwater.limits import PARSE_STEP_BYTES, Limits
+from headwater.protocol.streams.headers import REQUEST_HEADERS
+from headwater.server.http import Buffer, Request
 from headwater.server.native.pipeline import Waiting
 
 # Header names as most clients spell them, so that they need not be decoded for each request.
 _NAMES = {
     spelling.encode(): name
-    for name in (*headers.REQUEST_HEADERS, "host", "content-type", "content-length", "accept", "user-agent")
+    for name in (*REQUEST_HEADERS, "host", "content-type", "content-length", "accept", "user-agent")
     for spelling in (name, name.title())
 }
 _HOP_BY_HOP = ("connection", "upgrade", "http2-settings")
@@ -35,6 +35,7 @@ class Phase(enum.Enum):
     HEAD = enum.auto()  # a part of its head
     BODY = enum.auto()  # its head, and perhaps a part of its body
     FAILED = enum.auto()  # something that is no request, or none within the limits
+    ENDED = enum.auto()  # nothing, and nothing more will arrive
 
 
 # Names of their own, since they are faster in Python 3.11.
@@ -42,6 +43,8 @@ NOTHING = Phase.NOTHING
 HEAD = Phase.HEAD
 BODY = Phase.BODY
 FAILED = Phase.FAILED
+ENDED = Phase.ENDED
+_INCOMPLETE = (HEAD, BODY)
 
 
 class RequestParser:
@@ -55,9 +58,9 @@ class RequestParser:
         "_body",
         "_completed",
         "_declined",
-        "_head_bytes",
         "_headers",
         "_limits",
+        "_overhead_bytes",
         "_parser",
         "_url",
         "body_bytes",
@@ -79,21 +82,55 @@ class RequestParser:
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self.body_bytes = 0  # of the unfinished body
-        self._head_bytes = 0
+        self._overhead_bytes = 0  # of the head, or since the last piece of the body
 
-    def feed(self, data: bytes) -> None:
-        if self.phase is FAILED or self._parser is None:
+    def feed(self, data: Buffer) -> None:
+        """Parse what arrived. Steps bound by how much `_overhead_bytes` may be wrong."""
+        if len(data) > PARSE_STEP_BYTES:
+            view = memoryview(data)
+            for start in range(0, len(data), PARSE_STEP_BYTES):
+                self.feed(view[start : start + PARSE_STEP_BYTES])
             return
-        if self.phase is not BODY:
-            self._head_bytes += len(data)
+        if self.phase is FAILED or self.phase is ENDED:
+            return
+        self._overhead_bytes += len(data)
+        rest = self._parse(data)
+        while rest is not None:
+            rest = self._decline_upgrade(rest)
+        if self._overhead_bytes > self._limits.header_bytes_max and self.phase in _INCOMPLETE:
+            self.fail(_headers_too_large(self._limits))
+
+    def _parse(self, data: Buffer) -> Buffer | None:
+        """Parse, up to the end or to a request that offers an upgrade; then the rest is returned."""
+        if self._parser is None:
+            return None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._decline(data[upgrade.args[0] :])
+            return data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             self.fail(BadRequestError(f"not well-formed HTTP/1.1: {error}"))
-        if self.phase is HEAD and self._head_bytes > self._limits.header_bytes_max:
-            self.fail(HeadersTooLargeError(self._header_limit()))
+        return None
+
+    def _decline_upgrade(self, rest: Buffer) -> Buffer | None:
+        """Decline an upgrade by answering in HTTP/1.1. httptools takes what follows for another protocol, so another
+        parser gets the request once more, without the offer."""
+        head, self._declined = self._declined, None
+        if self.phase is FAILED:
+            return None
+        if not head:
+            self.fail(BadRequestError("CONNECT is not offered"))
+            return None
+        self._parser = httptools.HttpRequestParser(self)
+        self._reset()
+        self._parse(head)
+        return self._parse(rest) if rest else None
+
+    def end(self) -> None:
+        """Nothing more will arrive: an unfinished request remains unfinished."""
+        if self.phase is not FAILED:
+            self._reset()
+            self.phase = ENDED
 
     def take_expectation(self) -> bool:
         """Whether the client waits for `100 Continue` before it sends the body. True once for each request."""
@@ -115,17 +152,6 @@ class RequestParser:
         self._parser = None
         self._reset()
 
-    def _decline(self, rest: bytes) -> None:
-        """Decline an upgrade by answering in HTTP/1.1. httptools takes what follows for another protocol, so another
-        parser gets the request once more, without the offer."""
-        head, self._declined = self._declined, None
-        self._parser = httptools.HttpRequestParser(self)
-        self._reset()
-        if not head:
-            self.fail(BadRequestError("CONNECT is not offered"))
-        else:
-            self.feed(head + rest)
-
     # Called by httptools
 
     def on_message_begin(self) -> None:
@@ -144,13 +170,18 @@ class RequestParser:
         key = _NAMES.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1")
         known = self._headers.get(key)
-        self._headers[key] = text if known is None else f"{known}, {text}"
+        if known is None:
+            self._headers[key] = text
+        elif key == "host":
+            self.fail(BadRequestError("a request has one Host header"))
+        else:
+            self._headers[key] = f"{known}, {text}"
 
     def _count_trailer(self, name: bytes, value: bytes) -> None:
-        """Trailers have no meaning here; they count as headers."""
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > self._limits.header_bytes_max:
-            self.fail(HeadersTooLargeError(self._header_limit()))
+        """Trailers have no meaning here. They count as headers do."""
+        self._overhead_bytes += len(name) + len(value)
+        if self._overhead_bytes > self._limits.header_bytes_max:
+            self.fail(_headers_too_large(self._limits))
 
     def on_headers_complete(self) -> None:
         if self.phase is FAILED:
@@ -160,12 +191,12 @@ class RequestParser:
         if self._parser is not None and self._parser.should_upgrade():
             self._declined = self._head_without_upgrade(self._parser.get_method())
             return
-        if self._head_bytes > limits.header_bytes_max and sum(map(len, given.values())) > limits.header_bytes_max:
-            self.fail(HeadersTooLargeError(self._header_limit()))
+        if self._overhead_bytes > limits.header_bytes_max and _size(given) > limits.header_bytes_max:
+            self.fail(_headers_too_large(self._limits))
             return
         length = given.get("content-length")
         if length is not None and length.isdecimal() and int(length) > limits.body_bytes_max:
-            self.fail(BodyTooLargeError(self._body_limit()))
+            self.fail(_body_too_large(self._limits))
 
     def _head_without_upgrade(self, method: bytes) -> bytes:
         if method == b"CONNECT":
@@ -179,11 +210,15 @@ class RequestParser:
     def on_body(self, body: bytes) -> None:
         if self.phase is FAILED:
             return
+        self._overhead_bytes = 0
         self.body_bytes += len(body)
         if self.body_bytes > self._limits.body_bytes_max:
-            self.fail(BodyTooLargeError(self._body_limit()))
+            self.fail(_body_too_large(self._limits))
         else:
             self._body.append(body)
+
+    def on_chunk_header(self) -> None:
+        self._overhead_bytes = 0
 
     def on_message_complete(self) -> None:
         if self.phase is FAILED or self._parser is None or self._declined is not None:
@@ -207,14 +242,20 @@ class RequestParser:
         else:
             self._completed((request, keep_alive))
 
-    def _header_limit(self) -> str:
-        return f"the headers may have {self._limits.header_bytes_max} bytes"
-
-    def _body_limit(self) -> str:
-        return f"a body may have {self._limits.body_bytes_max} bytes"
-
 
 def _origin_form(target: str) -> str:
     """The path of a target in absolute form, as proxies send it. `*` stays as it is and finds no route."""
     _, scheme, rest = target.partition("://")
     return f"/{rest.partition('/')[2]}" if scheme else target
+
+
+def _size(headers: dict[str, str]) -> int:
+    return sum([len(name) + len(value) + len(": \r\n") for name, value in headers.items()])
+
+
+def _headers_too_large(limits: Limits) -> HeadwaterError:
+    return HeadersTooLargeError(f"the headers may have {limits.header_bytes_max} bytes")
+
+
+def _body_too_large(limits: Limits) -> HeadwaterError:
+    return BodyTooLargeError(f"a body may have {limits.body_bytes_max} bytes")

@@ -34,11 +34,10 @@ class Shared:
         if self.stopping and not self.connections:
             self.none_left.set()
 
-    def refusal(self, request: Request) -> HeadwaterError | None:
-        """Why a request cannot be served now, if it cannot."""
+    def check_room(self, request: Request) -> None:
+        """Refuse reads while clients leave too much unread. Other responses are small."""
         if self.responses.exhausted and request.method == "GET":
-            return OverloadedError(f"clients have yet to read {self.responses.held_bytes} bytes; try again shortly")
-        return None
+            raise OverloadedError(f"clients have yet to read {self.responses.held_bytes} bytes; try again shortly")
 
     def too_many_bytes(self) -> HeadwaterError:
         return OverloadedError(

@@ -5,16 +5,17 @@ Theory of operation
 
 A connection answers one request at a time, in the order in which they arrived. Its state says what it is doing:
 
-    state         meaning                                                    deadline      when it passes
-    ------------  ---------------------------------------------------------  ------------  --------------
-    ACCEPTED      nothing has been received yet                              header_s      close
-    IDLE          every request was answered, nothing of the next is here    idle_s        close
-    READING_HEAD  the head of the next request is incomplete                 header_s      408
-    READING_BODY  the head is complete, the body is not                      body_stall_s  408
+    state         meaning                                                    deadline       when it passes
+    ------------  ---------------------------------------------------------  -------------  --------------
+    ACCEPTED      nothing has been received yet                              header_s       close
+    IDLE          every request was answered, nothing of the next is here    idle_s         close
+    READING_HEAD  the head of the next request is incomplete                 header_s       408
+    READING_BODY  the head is complete, the body is not                      body_stall_s   408
     RESPONDING    a handler has a request                                    none
+    HALF_CLOSED   the same, and the client has closed its sending side       half_closed_s  abort
     STREAMING     the response is a feed and stays open                      none
     BLOCKED       responses were written, and the client does not read them  none
-    LINGERING     the last response was written; what arrives is discarded   linger_s      abort
+    LINGERING     the last response was written; what arrives is discarded   linger_s       abort
     CLOSED        the transport is closed or aborted                         none
 
 A deadline starts when its state is entered. `BODY` restarts it, since it bounds the time between two pieces of a body,
@@ -23,8 +24,8 @@ Two facts are independent of the state and are kept beside it:
 
 - The parser reads ahead while a request is being answered. The connection looks at the parser's progress when it is
   free to: in `ACCEPTED`, `IDLE`, `READING_HEAD` and `READING_BODY`, together `READING`.
-- The transport may be full in `RESPONDING`, `STREAMING` and `LINGERING` too. Whenever it is, and in `IDLE` and
-  `LINGERING` if anything is unread, the client has `write_stall_s` to take more, or the connection is aborted.
+- The transport may be full in other states than `BLOCKED`. Whenever it is, and in `IDLE` and `LINGERING` if anything
+  is unread, the client has `write_stall_s` to take more, or the connection is aborted.
 
 `Lifecycle._move` is the only way from one state to another. An event that the table does not list for a state is a
 defect of the server, never of the client, and raises `ImpossibleTransitionError`.
@@ -43,6 +44,7 @@ class State(enum.IntEnum):
     READING_HEAD = enum.auto()
     READING_BODY = enum.auto()
     RESPONDING = enum.auto()
+    HALF_CLOSED = enum.auto()
     STREAMING = enum.auto()
     BLOCKED = enum.auto()
     LINGERING = enum.auto()
@@ -56,6 +58,7 @@ class Event(enum.IntEnum):
     FEED = enum.auto()  # the handler answered with a feed
     ANSWERED = enum.auto()  # the response is written, and the connection is kept
     LAST = enum.auto()  # the last response is written, or there is none to write
+    EOF = enum.auto()  # the client has closed its sending side
     PAUSED = enum.auto()  # the transport is full
     RESUMED = enum.auto()  # the transport has room again
     LOST = enum.auto()  # the transport was closed by the client, by an error or by an abort
@@ -67,6 +70,7 @@ IDLE = State.IDLE
 READING_HEAD = State.READING_HEAD
 READING_BODY = State.READING_BODY
 RESPONDING = State.RESPONDING
+HALF_CLOSED = State.HALF_CLOSED
 STREAMING = State.STREAMING
 BLOCKED = State.BLOCKED
 LINGERING = State.LINGERING
@@ -78,6 +82,7 @@ REQUEST = Event.REQUEST
 FEED = Event.FEED
 ANSWERED = Event.ANSWERED
 LAST = Event.LAST
+EOF = Event.EOF
 PAUSED = Event.PAUSED
 RESUMED = Event.RESUMED
 LOST = Event.LOST
@@ -120,8 +125,18 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         FEED: STREAMING,
         ANSWERED: IDLE,
         LAST: LINGERING,
+        EOF: HALF_CLOSED,
         PAUSED: RESPONDING,
         RESUMED: RESPONDING,
+        LOST: CLOSED,
+    },
+    HALF_CLOSED: {
+        FEED: STREAMING,
+        ANSWERED: IDLE,
+        LAST: LINGERING,
+        EOF: HALF_CLOSED,
+        PAUSED: HALF_CLOSED,
+        RESUMED: HALF_CLOSED,
         LOST: CLOSED,
     },
     STREAMING: {
@@ -154,6 +169,7 @@ DEADLINES: dict[State, str] = {
     IDLE: "idle_s",
     READING_HEAD: "header_s",
     READING_BODY: "body_stall_s",
+    HALF_CLOSED: "half_closed_s",
     LINGERING: "linger_s",
 }
 
