@@ -60,6 +60,7 @@ async def _serve(store: Store, host: str, port: int, limits: Limits, ready: Call
         ready(f"http://{f'[{host}]' if ':' in host else host}:{bound}")
         await stop.wait()
     finally:
+        edge.drain()
         engine.send_home()
         await edge.stop(STOP_GRACE_S)
         with contextlib.suppress(Exception):

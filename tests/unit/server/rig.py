@@ -156,6 +156,13 @@ class Rig:
             self.transport.unread.clear()
             self.connection.connection_lost(None)
 
+    # As edge
+
+    def drain(self) -> None:
+        self.shared.draining = True
+        for each in tuple(self.shared.connections):
+            each.drain()
+
     # As timer
 
     def pass_time(self, seconds: float) -> None:

@@ -9,6 +9,7 @@ import socket
 import time
 import tracemalloc
 import uuid
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from headwater.server.native.parsing import RequestParser
 from tests.unit.server.rig import Rig
 from tests.unit.server.wire import Wire
 
+GET = b"GET /v1/stream/a HTTP/1.1\r\nhost: t\r\n\r\n"
 BINARY = "application/octet-stream"
 
 
@@ -278,3 +280,49 @@ def test_12_18_a_half_closed_client_is_not_waited_for_without_end() -> None:
             with contextlib.suppress(ConnectionError):
                 assert wire.at_end()
             assert time.monotonic() - started < 4
+
+
+def test_12_19_a_server_that_stops_answers_and_resets_nobody() -> None:
+    with limited("long_poll_s=20", "read_chunk_bytes=20000000") as own, ExitStack() as stack:
+        control, idle, partial, upload = (stack.enter_context(Wire(own)) for _ in range(4))
+        assert control.ask("PUT", "/v1/stream/a", b"x").status == 201
+        assert idle.ask("GET", "/v1/stream/a").status == 200
+        poll = stack.enter_context(Wire(own))
+        poll.send(b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: t\r\n\r\n" + GET)
+        partial.send(GET[:20])
+        upload.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\nx")
+        with slow_reader(own) as slow:  # keeps the server in its grace period
+            time.sleep(0.3)
+            own.terminate()
+            assert idle.at_end()
+            assert poll.answer().status == 204  # it was in flight
+            for wire in (poll, partial, upload):
+                refused = wire.answer()
+                assert refused.problem["type"] == "urn:headwater:stopping"
+                assert refused.headers["retry-after"] == "1"
+                assert refused.headers["connection"] == "close"
+                assert wire.at_end()
+            with Wire(own) as late:
+                assert late.ask("GET", "/v1/stream/a").status == 503
+                assert late.at_end()
+            assert len(read_all(slow)) > 10_000_000
+
+
+@contextlib.contextmanager
+def slow_reader(server: Server) -> Iterator[socket.socket]:
+    """A client that has asked for 10 MB and has not read them yet."""
+    with Wire(server) as wire:
+        assert wire.ask("PUT", "/v1/stream/big", b"x" * 10_000_000).status == 201
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        sock.settimeout(10)
+        sock.connect((server.host, server.port))
+        sock.sendall(b"GET /v1/stream/big HTTP/1.1\r\nhost: t\r\n\r\n")
+        yield sock
+
+
+def read_all(sock: socket.socket) -> bytes:
+    parts = []
+    while part := sock.recv(1 << 20):
+        parts.append(part)
+    return b"".join(parts)

@@ -119,6 +119,6 @@ def test_no_client_and_no_handler_leads_to_an_impossible_transition(steps: list[
         elif step == "eof":
             rig.end_input()
         else:
-            rig.connection.stop()
+            rig.drain()
     rig.lose()
     assert rig.connection._state is State.CLOSED

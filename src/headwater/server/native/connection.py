@@ -82,6 +82,8 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._shared.limits.write_buffer_bytes)
         self._writer = ResponseWriter(self._transport, self._shared)
         self._shared.connections.add(self)
+        if self._shared.draining:
+            self._refuse(self._shared.stopping())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of everything at once: what is left to the garbage collector can be gigabytes by then."""
@@ -161,8 +163,8 @@ class Connection(Lifecycle, asyncio.Protocol):
         try:
             if "content-encoding" in request.headers:
                 check_request_encoding(request.headers["content-encoding"])
-            if self._shared.responses.exhausted:
-                self._shared.check_room(request)
+            if self._shared.draining or self._shared.responses.exhausted:
+                self._shared.check_serving(request)
         except HeadwaterError as error:
             self._respond(problem(error))
             return
@@ -182,8 +184,8 @@ class Connection(Lifecycle, asyncio.Protocol):
             return  # the connection was lost meanwhile
         self._task = None
         shared = self._shared
-        keep_alive = self._keep_alive and not response.close and not shared.stopping
-        if self._parser.phase is ENDED and not self._pipeline:
+        keep_alive = self._keep_alive and not response.close
+        if (shared.draining or self._parser.phase is ENDED) and not self._pipeline:
             keep_alive = False
         if response.feed is None:
             self._writer.write_response(response, head_only=request.method == "HEAD", keep_alive=keep_alive)
@@ -203,7 +205,7 @@ class Connection(Lifecycle, asyncio.Protocol):
     def _end_feed(self) -> None:
         self._feed = None
         self._writer.watch(self._clock.now_s)
-        self._finish(self._keep_alive and not self._shared.stopping)
+        self._finish(self._keep_alive and (not self._shared.draining or bool(self._pipeline)))
 
     def _finish(self, keep_alive: bool) -> None:
         self._request = None
@@ -222,8 +224,11 @@ class Connection(Lifecycle, asyncio.Protocol):
         if parser.error is not None:
             self._refuse(parser.error)
             return
-        if parser.phase is ENDED:
+        if parser.phase is ENDED or (self._shared.draining and self._state is IDLE and parser.phase is NOTHING):
             self._end(linger=False)
+            return
+        if self._shared.draining:
+            self._refuse(self._shared.stopping())
             return
         if parser.phase is Phase.HEAD:
             self._move(HEAD)
@@ -259,12 +264,14 @@ class Connection(Lifecycle, asyncio.Protocol):
             self._transport.resume_reading()
         self._writer.write_eof()
 
-    def stop(self) -> None:
-        """The server stops: end a feed in good order and an idle connection at once, others after their response."""
+    def drain(self) -> None:
+        """The server stops. The request that is being answered is the last one that is served."""
         if self._feed is not None:
             self._feed.finish()
-        elif self._state in READING or self._state is BLOCKED:
+        elif self._state is BLOCKED and not self._pipeline:
             self._end(linger=False)
+        else:
+            self._advance()
 
     def abort(self) -> None:
         self._transport.abort()

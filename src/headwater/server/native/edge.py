@@ -14,6 +14,7 @@ from headwater.server.native.shared import Shared
 class NativeEdge:
     def __init__(self, handlers: Handlers, limits: Limits) -> None:
         self._shared = Shared(handlers, limits)
+        self._in_flight: set[Connection] = set()  # when the edge began to drain
         self._server: asyncio.Server | None = None
         self._timer: asyncio.Task[None] | None = None
 
@@ -39,21 +40,38 @@ class NativeEdge:
         for connection in tuple(self._shared.connections):
             connection.tick(now_s)
 
+    def drain(self) -> None:
+        """Begin nothing new: close idle connections and answer every further request with 503. Requests that are
+        being answered go on. The edge still listens, so that clients are told instead of reset."""
+        self._shared.draining = True
+        self._in_flight = set(self._shared.connections)
+        for connection in self._in_flight:
+            connection.drain()
+
     async def stop(self, grace_s: float) -> None:
-        """Stop listening, let responses under way finish, and abort the connections that are left after `grace_s`."""
-        shared = self._shared
-        shared.stopping = True
-        if self._server is not None:
-            self._server.close()
-        if not shared.connections:
-            shared.none_left.set()
-        for connection in tuple(shared.connections):
-            connection.stop()
+        """Drain, then stop listening. Connections that are left after `grace_s` are aborted."""
+        if not self._shared.draining:
+            self.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await shared.none_left.wait()
-        for connection in tuple(shared.connections):
+                await asyncio.sleep(0)  # accept what is in the backlog
+                await self._until_lost(self._in_flight)
+                self._close_listener()
+                await self._until_lost(self._shared.connections)
+        self._close_listener()
+        for connection in tuple(self._shared.connections):
             connection.abort()
         if self._timer is not None:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
+
+    async def _until_lost(self, connections: set[Connection]) -> None:
+        shared = self._shared
+        while not connections.isdisjoint(shared.connections):
+            shared.one_lost.clear()
+            await shared.one_lost.wait()
+
+    def _close_listener(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headwater.errors import HeadwaterError, OverloadedError
+from headwater.errors import HeadwaterError, OverloadedError, StoppingError
 from headwater.limits import Limits
 from headwater.server.handlers import Handlers
 from headwater.server.http import Request
@@ -26,18 +26,22 @@ class Shared:
         self.requests = Budget(limits.request_bytes_in_flight_max)
         self.responses = Budget(limits.response_bytes_in_flight_max)
         self.connections: set[Connection] = set()
-        self.none_left = asyncio.Event()  # set when the last connection goes while the server stops
-        self.stopping = False
+        self.one_lost = asyncio.Event()  # set whenever a connection is lost
+        self.draining = False  # the server stops: nothing new is begun
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        if self.stopping and not self.connections:
-            self.none_left.set()
+        self.one_lost.set()
 
-    def check_room(self, request: Request) -> None:
-        """Refuse reads while clients leave too much unread. Other responses are small."""
-        if self.responses.exhausted and request.method == "GET":
+    def check_serving(self, request: Request) -> None:
+        """Refuse every request while the server stops, and reads while clients leave too much unread."""
+        if self.draining:
+            raise self.stopping()
+        if self.responses.exhausted and request.method == "GET":  # other responses are small
             raise OverloadedError(f"clients have yet to read {self.responses.held_bytes} bytes; try again shortly")
+
+    def stopping(self) -> HeadwaterError:
+        return StoppingError("the server is stopping; try again shortly")
 
     def too_many_bytes(self) -> HeadwaterError:
         return OverloadedError(
