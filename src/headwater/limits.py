@@ -32,6 +32,9 @@ SPLITS_MAX = 10_000
 RETRY_AFTER_S = 1  # for a 503 that does not know better
 EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
 PARSE_STEP_BYTES = 16 * 1024  # the size of a head, a chunk's extensions or trailers is known to this much
+CONNECTIONS_REFUSED_MAX = 32  # that are told so at a time; more are closed at once
+DESCRIPTORS_MAX = 1_048_576  # where the system sets no limit
+DESCRIPTORS_RESERVED = 256  # for the store and everything else that is no connection
 LISTEN_BACKLOG_CONNECTIONS = 4_096
 RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # a larger body is not copied behind its head
 
@@ -81,6 +84,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     url_bytes_max: int = 8 * 1024
     read_chunk_bytes: int = 2 * 1024 * 1024
     sse_chunk_bytes: int = 256 * 1024
+    connections_max: int = 65_536  # or as many as the descriptors that the system grants allow
     pipeline_requests_max: int = 16
     pipeline_bytes_max: int = 1024 * 1024
     request_bytes_in_flight_max: int = 256 * 1024 * 1024  # bodies that are incomplete or wait for their turn

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import multiprocessing
+import os
+import re
+import resource
 import select
+import shlex
 import socket
+import sys
 import time
 import tracemalloc
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
-from bench.servers import Server, headwater
+from bench.servers import Server, headwater, running
 
 from headwater.limits import Limits
 from headwater.protocol.streams.paths import parse_path
 from headwater.server import compression
+from headwater.server.handlers import Handlers
 from headwater.server.http import Request, Response
+from headwater.server.native import NativeEdge
 from headwater.server.native.connection import Connection
 from headwater.server.native.parsing import RequestParser
+from headwater.server.serve import fit_descriptors
 from tests.unit.server.rig import Rig
 from tests.unit.server.wire import Wire
 
@@ -326,3 +337,100 @@ def read_all(sock: socket.socket) -> bytes:
     while part := sock.recv(1 << 20):
         parts.append(part)
     return b"".join(parts)
+
+
+def test_12_2_connections_above_the_limit_are_told_so() -> None:
+    with limited("connections_max=5") as own, ExitStack() as stack:
+        served = [stack.enter_context(Wire(own)) for _ in range(5)]
+        assert [wire.ask("GET", "/v1/stream/none").status for wire in served] == [404] * 5
+        with Wire(own) as wire:
+            answer = wire.ask("GET", "/v1/stream/none")
+            assert answer.status == 503
+            assert answer.headers["retry-after"] == "1"
+            assert wire.at_end()
+        many = [stack.enter_context(Wire(own)) for _ in range(100)]
+        time.sleep(0.2)
+        assert [wire.ask("GET", "/v1/stream/none").status for wire in served] == [404] * 5
+        for wire in (*many, served.pop()):
+            wire.__exit__()
+        time.sleep(0.2)
+        with Wire(own) as wire:
+            assert wire.ask("GET", "/v1/stream/none").status == 404
+
+
+def test_12_2_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None:
+    """Without a limit of their own they used up all descriptors, and the next fold or segment failed the server."""
+    command = [sys.executable, "-m", "headwater", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
+    command += ["--limit", "segment_bytes=100000", "--limit", "fold_idle_s=0.1"]
+    script = f"ulimit -Sn 60; ulimit -Hn 120; exec {shlex.join(command)}"
+    with running("headwater", ["bash", "-c", script]) as own, ExitStack() as stack:
+        control = stack.enter_context(Wire(own))
+        assert control.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
+        for _ in range(200):
+            stack.enter_context(Wire(own))
+        for _ in range(30):  # over many segments and folds
+            assert control.ask("POST", "/v1/stream/a", b"x" * 50_000, content_type="text/plain").status == 204
+        limits = Path(f"/proc/{own.pid}/limits").read_text()
+        assert re.search(r"Max open files\s+120\s+120", limits)
+        stack.close()
+        time.sleep(0.3)
+        with Wire(own) as wire:
+            assert wire.ask("HEAD", "/v1/stream/a").status == 200
+
+
+def test_12_2_descriptors_decide_how_many_connections_there_may_be() -> None:
+    assert fit_descriptors(Limits(), 1_048_576).connections_max == 65_536
+    assert fit_descriptors(Limits(), 20_000).connections_max == 19_744
+    assert fit_descriptors(Limits(), 100).connections_max == 43
+    assert fit_descriptors(Limits(connections_max=10), 100).connections_max == 10
+
+
+def test_12_2_running_out_of_descriptors_at_accept_passes() -> None:
+    """In a process of its own, as the limit of descriptors and libuv's reserve are those of a process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        refused, served, logged = pool.apply(_run_out_of_descriptors)
+    assert (refused, served, logged) == (20, True, 0)
+
+
+def _run_out_of_descriptors() -> tuple[int, bool, int]:
+    import uvloop
+
+    return uvloop.run(_accept_without_descriptors())
+
+
+async def _accept_without_descriptors() -> tuple[int, bool, int]:
+    logged = 0
+
+    def count(_loop: object, _context: object) -> None:
+        nonlocal logged
+        logged += 1
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(count)
+    edge = NativeEdge(cast(Handlers, Rig()), Limits())
+    port = await edge.start("127.0.0.1", 0)
+    clients = [socket.socket() for _ in range(21)]
+    for client in clients:
+        client.setblocking(False)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    hoarded = []
+    with contextlib.suppress(OSError):
+        while True:
+            hoarded.append(os.dup(0))
+    refused = 0
+    for client in clients[:20]:
+        await loop.sock_connect(client, ("127.0.0.1", port))
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(loop.sock_recv(client, 1), 5) == b""
+        refused += 1
+    for descriptor in hoarded:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await loop.sock_connect(clients[20], ("127.0.0.1", port))
+    await loop.sock_sendall(clients[20], GET)
+    served = (await loop.sock_recv(clients[20], 100)).startswith(b"HTTP/1.1 404")
+    for client in clients:
+        client.close()
+    await edge.stop(1)
+    return refused, served, logged

@@ -82,8 +82,9 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._shared.limits.write_buffer_bytes)
         self._writer = ResponseWriter(self._transport, self._shared)
         self._shared.connections.add(self)
-        if self._shared.draining:
-            self._refuse(self._shared.stopping())
+        error = self._shared.connection_refusal()
+        if error is not None:
+            self._refuse(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of everything at once: what is left to the garbage collector can be gigabytes by then."""

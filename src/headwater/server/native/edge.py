@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from headwater.limits import EDGE_TICK_S, LISTEN_BACKLOG_CONNECTIONS, Limits
+from headwater.limits import CONNECTIONS_REFUSED_MAX, EDGE_TICK_S, LISTEN_BACKLOG_CONNECTIONS, Limits
 from headwater.server.handlers import Handlers
 from headwater.server.native.connection import Connection
 from headwater.server.native.shared import Shared
+
+
+class _Hangup(asyncio.Protocol):
+    """Closes a connection without a word."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 class NativeEdge:
@@ -22,11 +29,17 @@ class NativeEdge:
         """Listen, and return the port: the system chooses it if 0 is given."""
         loop = asyncio.get_running_loop()
         self._tick(loop.time())
-        self._server = await loop.create_server(
-            lambda: Connection(self._shared), host, port, backlog=LISTEN_BACKLOG_CONNECTIONS
-        )
+        # Out of descriptors, libuv accepts with one that it keeps in reserve and closes the connection: that passes
+        # without a busy loop and without a log line for each. `connections_max` is there so that it does not happen.
+        self._server = await loop.create_server(self._connect, host, port, backlog=LISTEN_BACKLOG_CONNECTIONS)
         self._timer = asyncio.create_task(self._run_timer())
         return int(self._server.sockets[0].getsockname()[1])
+
+    def _connect(self) -> asyncio.Protocol:
+        """The protocol of a new connection. Those that are being refused are bounded too."""
+        if len(self._shared.connections) >= self._shared.limits.connections_max + CONNECTIONS_REFUSED_MAX:
+            return _Hangup()
+        return Connection(self._shared)
 
     async def _run_timer(self) -> None:
         loop = asyncio.get_running_loop()

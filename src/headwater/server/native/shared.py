@@ -33,6 +33,15 @@ class Shared:
         self.connections.discard(connection)
         self.one_lost.set()
 
+    def connection_refusal(self) -> HeadwaterError | None:
+        """Why a new connection, which counts already, is answered before it asks."""
+        if self.draining:
+            return self.stopping()
+        most = self.limits.connections_max
+        if len(self.connections) > most:
+            return OverloadedError(f"there are {most} connections, and no more may be opened; try again shortly")
+        return None
+
     def check_serving(self, request: Request) -> None:
         """Refuse every request while the server stops, and reads while clients leave too much unread."""
         if self.draining:
