@@ -35,6 +35,7 @@ HeadwaterError
 │   ├── OffsetGoneError            410
 │   ├── BodyTooLargeError          413
 │   ├── UrlTooLongError            414
+│   ├── UnsupportedEncodingError   415
 │   ├── TooManyRequestsError       429
 │   └── HeadersTooLargeError       431
 ├── ServerError                          the server is at fault or in trouble
@@ -270,6 +271,12 @@ class UrlTooLongError(RequestError):
     title = "URL too long"
 
 
+class UnsupportedEncodingError(RequestError):
+    status = 415
+    title = "Content encoding not supported"
+    advice = "Send the body without a content encoding."
+
+
 class TooManyRequestsError(RequestError):
     status = 429
     title = "Too many requests"
@@ -293,7 +300,7 @@ class InternalError(ServerError):
 
 class OverloadedError(ServerError):
     status = 503
-    title = "Too many writes waiting"
+    title = "Server is overloaded"
 
 
 class StoppingError(ServerError):

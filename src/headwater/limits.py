@@ -21,6 +21,7 @@ COMPRESS_BYTES_MIN = 1_024
 PATH_BYTES_MAX = 1_024
 PATH_SEGMENT_BYTES_MAX = 255
 PATHS_CACHED_MAX = 65_536  # parsed paths
+CACHED_TEXT_LENGTH_MAX = 256  # of what clients send: longer text is parsed each time
 HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
 TTL_S_MAX = 100 * 366 * 86_400
 FORK_DEPTH_MAX = 128
@@ -50,8 +51,17 @@ LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while ap
 WRITING_MS = 50  # appends count as coming in for this long after the last one
 TTL_RENEWAL_PARTS = 20  # a renewal is recorded when this part of the time-to-live has passed
 EXPIRE_STREAMS_MAX = 1_000  # in one sweep
-RETRY_AFTER_S = 1.0  # what clients are told to wait when a write is refused for now
 STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
+
+# The edges' own numbers.
+RETRY_AFTER_S = 1.0  # what clients are told to wait when a request is refused for now
+EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
+PARSE_STEP_BYTES = 16 * 1024  # the size of a head, a chunk's extensions or trailers is known to this much
+CONNECTIONS_REFUSED_MAX = 32  # that are told so at a time; more are closed at once
+DESCRIPTORS_MAX = 1_048_576  # where the system sets no limit
+DESCRIPTORS_RESERVED = 256  # for the store and everything else that is no connection
+LISTEN_BACKLOG_CONNECTIONS = 4_096
+RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # a larger body is not copied behind its head
 
 # The client's bounds; a caller may choose otherwise for a producer.
 PRODUCER_BATCH_BYTES = 1024 * 1024
@@ -139,8 +149,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     url_bytes_max: int = 8 * 1024
     read_chunk_bytes: int = 2 * 1024 * 1024
     sse_chunk_bytes: int = 256 * 1024
+    connections_max: int = 65_536  # or as many as the descriptors that the system grants allow
     pipeline_requests_max: int = 16
     pipeline_bytes_max: int = 1024 * 1024
+    request_bytes_in_flight_max: int = 256 * 1024 * 1024  # bodies that are incomplete or wait for their turn
+    response_bytes_in_flight_max: int = 512 * 1024 * 1024  # written and not read by clients
     write_buffer_bytes: int = 256 * 1024
     live_buffer_bytes: int = 256 * 1024  # what one live reader may have waiting before it falls back to reading
     long_poll_s: float = 30.0
@@ -149,8 +162,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 75.0
     header_s: float = 10.0
     body_stall_s: float = 30.0
+    body_bytes_per_s_min: int = 500
     write_stall_s: float = 60.0
     linger_s: float = 2.0
+    half_closed_s: float = 5.0  # that a request may take whose client has closed its sending side
     expiry_sweep_s: float = 1.0
     commit_backlog_bytes: int = 64 * 1024 * 1024  # accepted and not yet durable; beyond it writers get 503
     read_bytes_per_s_while_writing: int = 256 * 1024 * 1024  # all large reads together, while appends come in

@@ -10,6 +10,8 @@ from functools import lru_cache
 import brotli
 import zstandard
 
+from headwater.errors import UnsupportedEncodingError
+from headwater.limits import CACHED_TEXT_LENGTH_MAX
 from headwater.protocol import encodings
 from headwater.server.http import Buffer
 
@@ -21,9 +23,13 @@ _ENCODERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@lru_cache(maxsize=256)
 def choose_encoding(accept_encoding: str) -> str | None:
     """The encoding to use for an Accept-Encoding header; None for identity."""
+    known = len(accept_encoding) <= CACHED_TEXT_LENGTH_MAX
+    return _choose_known(accept_encoding) if known else _choose(accept_encoding)
+
+
+def _choose(accept_encoding: str) -> str | None:
     qualities: dict[str, float] = {}
     for item in accept_encoding.lower().split(","):
         name, _, parameters = item.partition(";")
@@ -38,6 +44,9 @@ def choose_encoding(accept_encoding: str) -> str | None:
     return best
 
 
+_choose_known = lru_cache(maxsize=256)(_choose)
+
+
 def _quality(parameters: str) -> float:
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
@@ -47,6 +56,14 @@ def _quality(parameters: str) -> float:
             except ValueError:
                 return 0.0
     return 1.0
+
+
+def check_request_encoding(content_encoding: str) -> None:
+    """Bodies are stored as they arrive and served under a content type alone, so an encoded one cannot be taken."""
+    if content_encoding.strip().lower() not in ("", encodings.IDENTITY):
+        raise UnsupportedEncodingError(
+            f"a body must not be encoded, this one is {content_encoding[:80]!r}; send it without Content-Encoding"
+        )
 
 
 def encode(body: tuple[Buffer, ...], encoding: str) -> bytes:

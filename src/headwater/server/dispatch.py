@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from headwater.errors import HeadwaterError, InternalError, MethodNotAllowedError
+from headwater.server.compression import check_request_encoding
 from headwater.server.http import PREFLIGHT_HEADERS, Request, Respond, Response
 from headwater.server.problems import problem
 from headwater.server.routes import Read, resolve
@@ -30,6 +31,8 @@ class Dispatcher:
                 allowed = (*routes, "OPTIONS")
                 detail = f"{request.method[:16]} is not one of {', '.join(allowed)}"
                 raise MethodNotAllowedError(detail, allowed=allowed)
+            if "content-encoding" in request.headers:
+                check_request_encoding(request.headers["content-encoding"])
             if route.write is not None:
                 route.write(self.service, request, path, respond)
                 return None

@@ -12,13 +12,17 @@ from headwater.errors import (
     SequenceGapError,
     StaleEpochError,
     StreamClosedError,
+    UnsupportedEncodingError,
 )
+from headwater.limits import RETRY_AFTER_S
 from headwater.log.offsets import Offset
+from headwater.protocol import encodings
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.offsets import format_offset
 from headwater.server.http import Response
 
+_UNAVAILABLE = 503
 _encoder = msgspec.json.Encoder()
 
 
@@ -39,8 +43,11 @@ def problem(error: HeadwaterError, *, close: bool = False) -> Response:
 def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
     """What an error knows beyond its text, as headers."""
     found: list[tuple[str, str]] = []
-    if error.retry_after_s is not None:
-        found.append(("retry-after", str(math.ceil(error.retry_after_s))))
+    retry_after_s = error.retry_after_s
+    if retry_after_s is None and error.status == _UNAVAILABLE:
+        retry_after_s = RETRY_AFTER_S
+    if retry_after_s is not None:
+        found.append(("retry-after", str(math.ceil(retry_after_s))))
     if isinstance(error, StaleEpochError) and error.epoch is not None:
         found.append((headers.PRODUCER_EPOCH, str(error.epoch)))
     elif isinstance(error, SequenceGapError) and error.expected is not None:
@@ -51,4 +58,6 @@ def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
         found.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
     elif isinstance(error, MethodNotAllowedError):
         found.append(("allow", ", ".join(error.allowed)))
+    elif isinstance(error, UnsupportedEncodingError):
+        found.append(("accept-encoding", encodings.IDENTITY))
     return found

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import logging
+import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import uvloop
 
 from headwater import limits as bounds
@@ -22,14 +25,41 @@ from headwater.store.contract import Store
 from headwater.store.embedded.opening import open_store
 from headwater.store.memory import MemoryStore
 
+log = logging.getLogger("headwater.server")
+
 
 def serve(data_dir: Path | None, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
+    limits = fit_descriptors(limits, raise_descriptor_limit())
     store = MemoryStore() if data_dir is None else open_store(data_dir, limits)
     _keep_freed_memory()
     gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
     return uvloop.run(serve_store(store, host, port, limits, ready))
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of open files to the hard limit, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = bounds.DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, bounds.DESCRIPTORS_MAX)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return bounds.DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:  # macOS has another limit beside the hard one
+        log.info("the limit of open files stays at %d: %s", soft, error)
+        return soft
+    return wanted
+
+
+def fit_descriptors(limits: Limits, descriptors: int) -> Limits:
+    """Limits with no more connections than descriptors allow. The store must always find one for its files."""
+    reserved = min(bounds.DESCRIPTORS_RESERVED, descriptors // 4 + bounds.CONNECTIONS_REFUSED_MAX)
+    most = max(1, descriptors - reserved)
+    if most >= limits.connections_max:
+        return limits
+    log.info("%d descriptors allow %d connections, fewer than connections_max", descriptors, most)
+    return msgspec.structs.replace(limits, connections_max=most)
 
 
 def _keep_freed_memory() -> None:
@@ -42,6 +72,7 @@ def _keep_freed_memory() -> None:
 
 
 async def serve_store(store: Store, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
+    """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails; the exit code to leave with."""
     stop = asyncio.Event()
     failures: list[BaseException] = []
 
@@ -60,6 +91,7 @@ async def serve_store(store: Store, host: str, port: int, limits: Limits, ready:
         ready(f"http://{f'[{host}]' if ':' in host else host}:{bound}")
         await stop.wait()
     finally:
+        edge.drain()
         engine.drain()
         await edge.stop(bounds.STOP_GRACE_S)
         with contextlib.suppress(Exception):

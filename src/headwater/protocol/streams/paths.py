@@ -15,9 +15,12 @@ RESERVED = "__ds"  # the first segment of the server's own routes below the root
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_~!$&'()*+,;=:@-][A-Za-z0-9_~!$&'()*+,;=:@.-]*(?:/(?!$)|$))+")
 
 
-@lru_cache(maxsize=limits.PATHS_CACHED_MAX)
 def parse_path(raw: str) -> str:
     """The stream path in the part of a URL after the stream root, percent-encoded as it arrived."""
+    return _parse_known(raw) if len(raw) <= limits.CACHED_TEXT_LENGTH_MAX else _parse(raw)
+
+
+def _parse(raw: str) -> str:
     if len(raw) <= limits.PATH_SEGMENT_BYTES_MAX and _PLAIN.fullmatch(raw):
         return raw
     lowered = raw.lower()
@@ -32,6 +35,9 @@ def parse_path(raw: str) -> str:
     for segment in path.split("/"):
         _check_segment(segment)
     return path
+
+
+_parse_known = lru_cache(maxsize=limits.PATHS_CACHED_MAX)(_parse)
 
 
 def _check_segment(segment: str) -> None:

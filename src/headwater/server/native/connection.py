@@ -1,0 +1,296 @@
+"""One connection: requests in order, each given to its handler and answered before the next one begins.
+
+Requests that a client sends ahead wait in the pipeline; when that is full, nothing more is read. A client that does
+not read its responses gets no further ones. See `states` for what a connection does when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from headwater.errors import HeadwaterError, RequestTimeoutError
+from headwater.server.http import Feed, Request, Response
+from headwater.server.native.budgets import Share
+from headwater.server.native.feeding import FeedSink
+from headwater.server.native.parsing import ENDED, NOTHING, Phase, RequestParser
+from headwater.server.native.pipeline import Pipeline
+from headwater.server.native.shared import Shared
+from headwater.server.native.states import (
+    ANSWERED,
+    BLOCKED,
+    CLOSED,
+    EOF,
+    FEED,
+    HALF_CLOSED,
+    HEAD,
+    IDLE,
+    LAST,
+    LINGERING,
+    LOST,
+    PAUSED,
+    READING,
+    READING_BODY,
+    READING_HEAD,
+    REQUEST,
+    RESPONDING,
+    RESUMED,
+    Lifecycle,
+)
+from headwater.server.native.writing import ResponseWriter
+from headwater.server.problems import problem
+
+
+class Connection(Lifecycle, asyncio.Protocol):
+    __slots__ = (
+        "_advancing",
+        "_feed",
+        "_held",
+        "_keep_alive",
+        "_parser",
+        "_pipeline",
+        "_reading",
+        "_request",
+        "_shared",
+        "_task",
+        "_transport",
+        "_writer",
+    )
+
+    _transport: asyncio.Transport  # from `connection_made` on
+    _writer: ResponseWriter
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.clock)
+        self._shared = shared
+        self._pipeline = Pipeline(shared.limits)
+        self._parser = RequestParser(shared.limits, self._pipeline.append)
+        self._held = Share(shared.requests)  # of the bodies in the pipeline and in the parser
+        self._reading = True  # else the transport was told to pause, since the pipeline is full
+        self._advancing = False
+        self._request: Request | None = None  # the one that is being answered
+        self._keep_alive = True  # after it
+        self._task: asyncio.Task[None] | None = None  # its handler, if that can be cancelled
+        self._feed: Feed | None = None  # its response, if that stays open
+
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport.set_write_buffer_limits(high=self._shared.limits.write_buffer_bytes)
+        self._writer = ResponseWriter(self._transport, self._shared)
+        self._shared.connections.add(self)
+        error = self._shared.connection_refusal()
+        if error is not None:
+            self._refuse(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of everything at once: what is left to the garbage collector can be gigabytes by then."""
+        self._move(LOST)
+        self._shared.forget(self)
+        self._pipeline.clear()
+        self._parser.close()
+        self._held.hold(0)
+        self._writer.close()
+        self._request = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._feed is not None:
+            self._feed.cancel()
+            self._feed = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._state is LINGERING or self._state is CLOSED:
+            return
+        self._parser.feed(data)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """The client has closed its sending side. The requests that it sent are answered; a feed has no end that the
+        client could wait for, so it ends now. If the client has left altogether, writing to it will tell."""
+        if self._state is LINGERING or self._state is CLOSED:
+            return False  # which closes the transport
+        self._parser.end()
+        if self._feed is not None:
+            self._feed.finish()
+        else:
+            self._advance()
+        return True
+
+    def pause_writing(self) -> None:
+        self._writer.pause(self._clock.now_s)
+        self._move(PAUSED)
+
+    def resume_writing(self) -> None:
+        self._writer.resume()
+        self._move(RESUMED)
+        if self._feed is not None:
+            self._feed.drained()
+        else:
+            self._advance()
+
+    # Requests in order
+
+    def _advance(self) -> None:
+        """Begin the requests that wait; when there are none, go on reading.
+
+        This is a loop and not a recursion: handlers may answer at once, and any number of requests may wait."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._pipeline and self._state in READING:
+                self._begin(*self._pipeline.popleft())
+        finally:
+            self._advancing = False
+        if self._pipeline or self._parser.phase is not NOTHING or self._held.held_bytes:
+            self._hold()
+        if self._state in READING:
+            self._read_on()
+        elif self._parser.phase is ENDED:
+            if self._state is RESPONDING:
+                self._move(EOF)
+        elif self._reading and self._pipeline and self._pipeline.full:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _begin(self, request: Request, keep_alive: bool) -> None:
+        self._move(REQUEST)
+        self._request = request
+        self._keep_alive = keep_alive
+        try:
+            if self._shared.draining or self._shared.responses.exhausted:
+                self._shared.check_serving(request)
+        except HeadwaterError as error:
+            self._respond(problem(error))
+            return
+        task = self._shared.dispatcher.dispatch(request, self._respond)
+        if self._state is RESPONDING:  # else it was answered
+            self._task = task
+
+    def _hold(self) -> None:
+        """Account for the bodies that wait. If all connections hold too much, this one gives up the unfinished one."""
+        if not self._held.hold(self._parser.body_bytes + self._pipeline.body_bytes):
+            self._parser.fail(self._shared.too_many_bytes())
+            self._held.hold(self._pipeline.body_bytes)
+
+    def _respond(self, response: Response) -> None:
+        request = self._request
+        if request is None:
+            return  # the connection was lost meanwhile
+        self._task = None
+        shared = self._shared
+        keep_alive = self._keep_alive and not response.close
+        if (shared.draining or self._parser.phase is ENDED) and not self._pipeline:
+            keep_alive = False
+        if response.feed is None:
+            self._writer.write_response(response, head_only=request.method == "HEAD", keep_alive=keep_alive)
+            self._finish(keep_alive)
+            return
+        self._move(FEED)
+        chunked = request.version == "1.1"
+        self._keep_alive = keep_alive and chunked  # without chunks, the end of the connection ends the body
+        self._writer.begin_body(response, chunked=chunked, keep_alive=keep_alive)
+        sink = FeedSink(self._writer, self._end_feed, chunked=chunked)
+        feed = response.feed
+        feed.open(sink, self._clock.now_s)
+        if not sink.ended:
+            self._feed = feed
+            if self._parser.phase is ENDED:
+                feed.finish()
+
+    def _end_feed(self) -> None:
+        self._feed = None
+        self._writer.watch(self._clock.now_s)
+        self._finish(self._keep_alive and (not self._shared.draining or bool(self._pipeline)))
+
+    def _finish(self, keep_alive: bool) -> None:
+        self._request = None
+        if not keep_alive:
+            self._end(linger=True)
+            return
+        self._move(ANSWERED)
+        if self._writer.blocked:
+            self._move(PAUSED)
+        elif self._pipeline or self._parser.phase is not NOTHING or not self._reading:
+            self._advance()
+
+    def _read_on(self) -> None:
+        """No request waits: what the parser has of the next one decides what the connection waits for."""
+        parser = self._parser
+        if parser.error is not None:
+            self._refuse(parser.error)
+            return
+        if parser.phase is ENDED or (self._shared.draining and self._state is IDLE and parser.phase is NOTHING):
+            self._end(linger=False)
+            return
+        if self._shared.draining:
+            self._refuse(self._shared.stopping())
+            return
+        if parser.phase is Phase.HEAD:
+            self._move(HEAD)
+        elif parser.phase is Phase.BODY:
+            self._await_body(parser.body_bytes)
+            if parser.take_expectation():
+                self._writer.write_continue()
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+
+    # The end
+
+    def _refuse(self, error: HeadwaterError) -> None:
+        """Say what was wrong. Nothing that follows on this connection can be trusted."""
+        self._writer.write_response(problem(error, close=True), head_only=False, keep_alive=False)
+        self._end(linger=True)
+
+    def _end(self, *, linger: bool) -> None:
+        """Write nothing more, and close. A client that may still be sending must get to read its last response, so
+        what it sends is received and discarded for a moment: closing at once would reset the connection."""
+        linger = linger and self._parser.phase is not ENDED
+        self._move(LAST)
+        self._pipeline.clear()
+        self._parser.close()
+        self._held.hold(0)
+        self._writer.watch(self._clock.now_s)
+        if not linger:
+            self._transport.close()
+            return
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        self._writer.write_eof()
+
+    def drain(self) -> None:
+        """The server stops. The request that is being answered is the last one that is served."""
+        if self._feed is not None:
+            self._feed.finish()
+        elif self._state is BLOCKED and not self._pipeline:
+            self._end(linger=False)
+        else:
+            self._advance()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # Time
+
+    def tick(self, now_s: float) -> None:
+        if self._feed is not None and not self._writer.blocked:
+            self._feed.tick(now_s)
+        stalled = self._writer.stalled(now_s)
+        if stalled and (self._writer.blocked or self._state is LINGERING or self._state is IDLE):
+            self.abort()
+        elif self._state is LINGERING and self._writer.unread_bytes:
+            self._deadline_s = now_s + self._shared.limits.linger_s
+        elif now_s >= self._deadline_s:
+            self._expire()
+
+    def _expire(self) -> None:
+        if self._state is READING_HEAD or self._state is READING_BODY:
+            self._refuse(RequestTimeoutError("the rest of the request did not come"))
+        elif self._state is LINGERING or self._state is HALF_CLOSED:
+            self.abort()
+        else:
+            self._end(linger=False)

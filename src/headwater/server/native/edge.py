@@ -1,0 +1,90 @@
+"""The listening side of the native edge: accepting connections, the timer that serves all of them, and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from headwater.limits import CONNECTIONS_REFUSED_MAX, EDGE_TICK_S, LISTEN_BACKLOG_CONNECTIONS, Limits
+from headwater.server.dispatch import Dispatcher
+from headwater.server.native.connection import Connection
+from headwater.server.native.shared import Shared
+
+
+class _Hangup(asyncio.Protocol):
+    """Closes a connection without a word."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class NativeEdge:
+    def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
+        self._shared = Shared(dispatcher, limits)
+        self._in_flight: set[Connection] = set()  # when the edge began to drain
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port: the system chooses it if 0 is given."""
+        loop = asyncio.get_running_loop()
+        self._tick(loop.time())
+        # Out of descriptors, libuv accepts with one that it keeps in reserve and closes the connection: that passes
+        # without a busy loop and without a log line for each. `connections_max` is there so that it does not happen.
+        self._server = await loop.create_server(self._connect, host, port, backlog=LISTEN_BACKLOG_CONNECTIONS)
+        self._timer = asyncio.create_task(self._run_timer())
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def _connect(self) -> asyncio.Protocol:
+        """The protocol of a new connection. Those that are being refused are bounded too."""
+        if len(self._shared.connections) >= self._shared.limits.connections_max + CONNECTIONS_REFUSED_MAX:
+            return _Hangup()
+        return Connection(self._shared)
+
+    async def _run_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(EDGE_TICK_S)
+            self._tick(loop.time())
+
+    def _tick(self, now_s: float) -> None:
+        self._shared.clock.now_s = now_s
+        self._shared.heads.renew_date()
+        for connection in tuple(self._shared.connections):
+            connection.tick(now_s)
+
+    def drain(self) -> None:
+        """Begin nothing new: close idle connections and answer every further request with 503. Requests that are
+        being answered go on. The edge still listens, so that clients are told instead of reset."""
+        self._shared.draining = True
+        self._in_flight = set(self._shared.connections)
+        for connection in self._in_flight:
+            connection.drain()
+
+    async def stop(self, grace_s: float) -> None:
+        """Drain, then stop listening. Connections that are left after `grace_s` are aborted."""
+        if not self._shared.draining:
+            self.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await asyncio.sleep(0)  # accept what is in the backlog
+                await self._until_lost(self._in_flight)
+                self._close_listener()
+                await self._until_lost(self._shared.connections)
+        self._close_listener()
+        for connection in tuple(self._shared.connections):
+            connection.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+
+    async def _until_lost(self, connections: set[Connection]) -> None:
+        shared = self._shared
+        while not connections.isdisjoint(shared.connections):
+            shared.one_lost.clear()
+            await shared.one_lost.wait()
+
+    def _close_listener(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None

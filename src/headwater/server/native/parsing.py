@@ -1,0 +1,261 @@
+"""Requests from bytes: httptools, with every limit on what a client may send. Nothing here knows of transports."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+import httptools
+
+from headwater.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    HeadersTooLargeError,
+    HeadwaterError,
+    UrlTooLongError,
+)
+from headwater.limits import PARSE_STEP_BYTES, Limits
+from headwater.protocol.streams.headers import REQUEST_HEADERS
+from headwater.server.http import Buffer, Request
+from headwater.server.native.pipeline import Waiting
+
+# Header names as most clients spell them, so that they need not be decoded for each request.
+_NAMES = {
+    spelling.encode(): name
+    for name in (*REQUEST_HEADERS, "host", "content-type", "content-length", "accept", "user-agent")
+    for spelling in (name, name.title())
+}
+_HOP_BY_HOP = ("connection", "upgrade", "http2-settings")
+
+
+class Phase(enum.Enum):
+    """How much of the next request has been received."""
+
+    NOTHING = enum.auto()
+    HEAD = enum.auto()  # a part of its head
+    BODY = enum.auto()  # its head, and perhaps a part of its body
+    FAILED = enum.auto()  # something that is no request, or none within the limits
+    ENDED = enum.auto()  # nothing, and nothing more will arrive
+
+
+# Names of their own, since they are faster in Python 3.11.
+NOTHING = Phase.NOTHING
+HEAD = Phase.HEAD
+BODY = Phase.BODY
+FAILED = Phase.FAILED
+ENDED = Phase.ENDED
+_INCOMPLETE = (HEAD, BODY)
+
+
+class RequestParser:
+    """Gives each complete request to `completed`, and tells how much of the next one it has.
+
+    What a client did wrong is set as `error`, and the phase is `FAILED` from then on: what arrives is ignored, since
+    where the next request begins is not known.
+    """
+
+    __slots__ = (
+        "_body",
+        "_completed",
+        "_declined",
+        "_headers",
+        "_limits",
+        "_overhead_bytes",
+        "_parser",
+        "_url",
+        "body_bytes",
+        "error",
+        "phase",
+    )
+
+    def __init__(self, limits: Limits, completed: Callable[[Waiting], None]) -> None:
+        self._limits = limits
+        self._completed = completed
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._declined: bytes | None = None  # the head of a request that offers an upgrade, without the offer
+        self.error: HeadwaterError | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self.phase = NOTHING
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self.body_bytes = 0  # of the unfinished body
+        self._overhead_bytes = 0  # of the head, or since the last piece of the body
+
+    def feed(self, data: Buffer) -> None:
+        """Parse what arrived. Steps bound by how much `_overhead_bytes` may be wrong."""
+        if len(data) > PARSE_STEP_BYTES:
+            view = memoryview(data)
+            for start in range(0, len(data), PARSE_STEP_BYTES):
+                self.feed(view[start : start + PARSE_STEP_BYTES])
+            return
+        if self.phase is FAILED or self.phase is ENDED:
+            return
+        self._overhead_bytes += len(data)
+        rest = self._parse(data)
+        while rest is not None:
+            rest = self._decline_upgrade(rest)
+        if self._overhead_bytes > self._limits.header_bytes_max and self.phase in _INCOMPLETE:
+            self.fail(_headers_too_large(self._limits))
+
+    def _parse(self, data: Buffer) -> Buffer | None:
+        """Parse, up to the end or to a request that offers an upgrade; then the rest is returned."""
+        if self._parser is None:
+            return None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            self.fail(BadRequestError(f"not well-formed HTTP/1.1: {error}"))
+        return None
+
+    def _decline_upgrade(self, rest: Buffer) -> Buffer | None:
+        """Decline an upgrade by answering in HTTP/1.1. httptools takes what follows for another protocol, so another
+        parser gets the request once more, without the offer."""
+        head, self._declined = self._declined, None
+        if self.phase is FAILED:
+            return None
+        if not head:
+            self.fail(BadRequestError("CONNECT is not offered"))
+            return None
+        self._parser = httptools.HttpRequestParser(self)
+        self._reset()
+        self._parse(head)
+        return self._parse(rest) if rest else None
+
+    def end(self) -> None:
+        """Nothing more will arrive: an unfinished request remains unfinished."""
+        if self.phase is not FAILED:
+            self._reset()
+            self.phase = ENDED
+
+    def take_expectation(self) -> bool:
+        """Whether the client waits for `100 Continue` before it sends the body. True once for each request."""
+        if self.phase is not BODY or self.body_bytes or self._parser is None:
+            return False
+        expected = self._headers.pop("expect", "").lower() == "100-continue"
+        return expected and bool(self._parser.get_http_version() == "1.1")
+
+    def fail(self, error: HeadwaterError) -> None:
+        """Give up the unfinished request, and ignore what follows."""
+        if self.error is None:
+            self.error = error
+            self.phase = FAILED
+            self._body = []
+            self.body_bytes = 0
+
+    def close(self) -> None:
+        """Drop what was received and break the reference cycle with httptools."""
+        self._parser = None
+        self._reset()
+
+    # Called by httptools
+
+    def on_message_begin(self) -> None:
+        if self.phase is NOTHING:
+            self.phase = HEAD
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > self._limits.url_bytes_max:
+            self.fail(UrlTooLongError(f"the URL may have {self._limits.url_bytes_max} bytes"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.phase is not HEAD:
+            self._count_trailer(name, value)
+            return
+        key = _NAMES.get(name) or name.decode("latin-1").lower()
+        text = value.decode("latin-1")
+        known = self._headers.get(key)
+        if known is None:
+            self._headers[key] = text
+        elif key == "host":
+            self.fail(BadRequestError("a request has one Host header"))
+        else:
+            self._headers[key] = f"{known}, {text}"
+
+    def _count_trailer(self, name: bytes, value: bytes) -> None:
+        """Trailers have no meaning here. They count as headers do."""
+        self._overhead_bytes += len(name) + len(value)
+        if self._overhead_bytes > self._limits.header_bytes_max:
+            self.fail(_headers_too_large(self._limits))
+
+    def on_headers_complete(self) -> None:
+        if self.phase is FAILED:
+            return
+        self.phase = BODY
+        given, limits = self._headers, self._limits
+        if self._parser is not None and self._parser.should_upgrade():
+            self._declined = self._head_without_upgrade(self._parser.get_method())
+            return
+        if self._overhead_bytes > limits.header_bytes_max and _size(given) > limits.header_bytes_max:
+            self.fail(_headers_too_large(self._limits))
+            return
+        length = given.get("content-length")
+        if length is not None and length.isdecimal() and int(length) > limits.body_bytes_max:
+            self.fail(_body_too_large(self._limits))
+
+    def _head_without_upgrade(self, method: bytes) -> bytes:
+        if method == b"CONNECT":
+            return b""  # nothing is left of it
+        lines = [method + b" " + self._url + b" HTTP/1.1"]
+        for name, value in self._headers.items():
+            if name not in _HOP_BY_HOP:
+                lines.append(f"{name}: {value}".encode("latin-1"))
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def on_body(self, body: bytes) -> None:
+        if self.phase is FAILED:
+            return
+        self._overhead_bytes = 0
+        self.body_bytes += len(body)
+        if self.body_bytes > self._limits.body_bytes_max:
+            self.fail(_body_too_large(self._limits))
+        else:
+            self._body.append(body)
+
+    def on_chunk_header(self) -> None:
+        self._overhead_bytes = 0
+
+    def on_message_complete(self) -> None:
+        if self.phase is FAILED or self._parser is None or self._declined is not None:
+            return
+        body = self._body
+        path, _, query = self._url.decode("latin-1").partition("?")
+        request = Request(
+            self._parser.get_method().decode("latin-1"),
+            path,
+            query,
+            self._headers,
+            b"" if not body else body[0] if len(body) == 1 else b"".join(body),
+            self._parser.get_http_version(),
+        )
+        keep_alive = self._parser.should_keep_alive()
+        self._reset()
+        if not request.path.startswith("/"):
+            request.path = _origin_form(request.path)
+        if request.version == "1.1" and "host" not in request.headers:
+            self.fail(BadRequestError("an HTTP/1.1 request needs a Host header"))
+        else:
+            self._completed((request, keep_alive))
+
+
+def _origin_form(target: str) -> str:
+    """The path of a target in absolute form, as proxies send it. `*` stays as it is and finds no route."""
+    _, scheme, rest = target.partition("://")
+    return f"/{rest.partition('/')[2]}" if scheme else target
+
+
+def _size(headers: dict[str, str]) -> int:
+    return sum([len(name) + len(value) + len(": \r\n") for name, value in headers.items()])
+
+
+def _headers_too_large(limits: Limits) -> HeadwaterError:
+    return HeadersTooLargeError(f"the headers may have {limits.header_bytes_max} bytes")
+
+
+def _body_too_large(limits: Limits) -> HeadwaterError:
+    return BodyTooLargeError(f"a body may have {limits.body_bytes_max} bytes")

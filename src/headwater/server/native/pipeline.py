@@ -1,0 +1,30 @@
+"""The pipeline of a connection: complete requests that wait for those before them to be answered."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeAlias
+
+from headwater.limits import Limits
+from headwater.server.http import Request
+
+Waiting: TypeAlias = tuple[Request, bool]  # with whether the connection is kept after its response
+
+
+class Pipeline(deque[Waiting]):
+    """A first-in, first-out queue. It refuses nothing: the connection stops reading when it is full."""
+
+    __slots__ = ("_limits",)
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limits = limits
+
+    @property
+    def full(self) -> bool:
+        limits = self._limits
+        return len(self) >= limits.pipeline_requests_max or self.body_bytes > limits.pipeline_bytes_max
+
+    @property
+    def body_bytes(self) -> int:
+        return sum([len(request.body) for request, _ in self])

@@ -1,0 +1,59 @@
+"""What the connections of one edge share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headwater.errors import HeadwaterError, OverloadedError, StoppingError
+from headwater.limits import Limits
+from headwater.server.dispatch import Dispatcher
+from headwater.server.http import Request
+from headwater.server.native.budgets import Budget
+from headwater.server.native.states import Clock
+from headwater.server.native.writing import ResponseHeads
+
+if TYPE_CHECKING:
+    from headwater.server.native.connection import Connection
+
+
+class Shared:
+    def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
+        self.dispatcher = dispatcher
+        self.limits = limits
+        self.clock = Clock(limits)
+        self.heads = ResponseHeads()
+        self.requests = Budget(limits.request_bytes_in_flight_max)
+        self.responses = Budget(limits.response_bytes_in_flight_max)
+        self.connections: set[Connection] = set()
+        self.one_lost = asyncio.Event()  # set whenever a connection is lost
+        self.draining = False  # the server stops: nothing new is begun
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.one_lost.set()
+
+    def connection_refusal(self) -> HeadwaterError | None:
+        """Why a new connection, which counts already, is answered before it asks."""
+        if self.draining:
+            return self.stopping()
+        most = self.limits.connections_max
+        if len(self.connections) > most:
+            return OverloadedError(f"there are {most} connections, and no more may be opened; try again shortly")
+        return None
+
+    def check_serving(self, request: Request) -> None:
+        """Refuse every request while the server stops, and reads while clients leave too much unread."""
+        if self.draining:
+            raise self.stopping()
+        if self.responses.exhausted and request.method == "GET":  # other responses are small
+            raise OverloadedError(f"clients have yet to read {self.responses.held_bytes} bytes; try again shortly")
+
+    def stopping(self) -> HeadwaterError:
+        return StoppingError("the server is stopping; try again shortly")
+
+    def too_many_bytes(self) -> HeadwaterError:
+        return OverloadedError(
+            f"{self.requests.held_bytes} bytes of requests are waiting, and {self.requests.bytes_max} may; "
+            "try again shortly"
+        )

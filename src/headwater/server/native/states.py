@@ -1,0 +1,221 @@
+"""The states of a connection: which events move it from one to another, and how long each may last.
+
+Theory of operation
+===================
+
+A connection answers one request at a time, in the order in which they arrived. Its state says what it is doing:
+
+    state         meaning                                                    deadline       when it passes
+    ------------  ---------------------------------------------------------  -------------  --------------
+    ACCEPTED      nothing has been received yet                              header_s       close
+    IDLE          every request was answered, nothing of the next is here    idle_s         close
+    READING_HEAD  the head of the next request is incomplete                 header_s       408
+    READING_BODY  the head is complete, the body is not                      body_stall_s   408
+    RESPONDING    a handler has a request                                    none
+    HALF_CLOSED   the same, and the client has closed its sending side       half_closed_s  abort
+    STREAMING     the response is a feed and stays open                      none
+    BLOCKED       responses were written, and the client does not read them  none
+    LINGERING     the last response was written; what arrives is discarded   linger_s       abort
+    CLOSED        the transport is closed or aborted                         none
+
+A deadline starts when its state is entered. `BODY` restarts it, since it bounds the time between two pieces of a body,
+but not beyond the moment by which a body at `body_bytes_per_s_min` would have grown further.
+Two facts are independent of the state and are kept beside it:
+
+- The parser reads ahead while a request is being answered. The connection looks at the parser's progress when it is
+  free to: in `ACCEPTED`, `IDLE`, `READING_HEAD` and `READING_BODY`, together `READING`.
+- The transport may be full in other states than `BLOCKED`. Whenever it is, and in `IDLE` and `LINGERING` if anything
+  is unread, the client has `write_stall_s` to take more, or the connection is aborted.
+
+`Lifecycle._move` is the only way from one state to another. An event that the table does not list for a state is a
+defect of the server, never of the client, and raises `ImpossibleTransitionError`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from headwater.limits import Limits
+
+
+class State(enum.IntEnum):
+    ACCEPTED = enum.auto()
+    IDLE = enum.auto()
+    READING_HEAD = enum.auto()
+    READING_BODY = enum.auto()
+    RESPONDING = enum.auto()
+    HALF_CLOSED = enum.auto()
+    STREAMING = enum.auto()
+    BLOCKED = enum.auto()
+    LINGERING = enum.auto()
+    CLOSED = enum.auto()
+
+
+class Event(enum.IntEnum):
+    HEAD = enum.auto()  # a part of a head has arrived
+    BODY = enum.auto()  # the head is complete, perhaps with a part of the body
+    REQUEST = enum.auto()  # a complete request is given to its handler
+    FEED = enum.auto()  # the handler answered with a feed
+    ANSWERED = enum.auto()  # the response is written, and the connection is kept
+    LAST = enum.auto()  # the last response is written, or there is none to write
+    EOF = enum.auto()  # the client has closed its sending side
+    PAUSED = enum.auto()  # the transport is full
+    RESUMED = enum.auto()  # the transport has room again
+    LOST = enum.auto()  # the transport was closed by the client, by an error or by an abort
+
+
+# Names of their own: in Python 3.11 `State.IDLE` takes ten times as long as `IDLE`, which counts for every request.
+ACCEPTED = State.ACCEPTED
+IDLE = State.IDLE
+READING_HEAD = State.READING_HEAD
+READING_BODY = State.READING_BODY
+RESPONDING = State.RESPONDING
+HALF_CLOSED = State.HALF_CLOSED
+STREAMING = State.STREAMING
+BLOCKED = State.BLOCKED
+LINGERING = State.LINGERING
+CLOSED = State.CLOSED
+
+HEAD = Event.HEAD
+BODY = Event.BODY
+REQUEST = Event.REQUEST
+FEED = Event.FEED
+ANSWERED = Event.ANSWERED
+LAST = Event.LAST
+EOF = Event.EOF
+PAUSED = Event.PAUSED
+RESUMED = Event.RESUMED
+LOST = Event.LOST
+
+# No request is being answered, and the client takes its responses: the next request may begin.
+READING = frozenset({ACCEPTED, IDLE, READING_HEAD, READING_BODY})
+
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    ACCEPTED: {
+        HEAD: READING_HEAD,
+        BODY: READING_BODY,
+        REQUEST: RESPONDING,
+        LAST: LINGERING,
+        LOST: CLOSED,
+    },
+    IDLE: {
+        HEAD: READING_HEAD,
+        BODY: READING_BODY,
+        REQUEST: RESPONDING,
+        LAST: LINGERING,
+        PAUSED: BLOCKED,
+        LOST: CLOSED,
+    },
+    READING_HEAD: {
+        HEAD: READING_HEAD,
+        BODY: READING_BODY,
+        REQUEST: RESPONDING,
+        LAST: LINGERING,
+        PAUSED: BLOCKED,
+        LOST: CLOSED,
+    },
+    READING_BODY: {
+        BODY: READING_BODY,
+        REQUEST: RESPONDING,
+        LAST: LINGERING,
+        PAUSED: BLOCKED,
+        LOST: CLOSED,
+    },
+    RESPONDING: {
+        FEED: STREAMING,
+        ANSWERED: IDLE,
+        LAST: LINGERING,
+        EOF: HALF_CLOSED,
+        PAUSED: RESPONDING,
+        RESUMED: RESPONDING,
+        LOST: CLOSED,
+    },
+    HALF_CLOSED: {
+        FEED: STREAMING,
+        ANSWERED: IDLE,
+        LAST: LINGERING,
+        EOF: HALF_CLOSED,
+        PAUSED: HALF_CLOSED,
+        RESUMED: HALF_CLOSED,
+        LOST: CLOSED,
+    },
+    STREAMING: {
+        ANSWERED: IDLE,
+        LAST: LINGERING,
+        PAUSED: STREAMING,
+        RESUMED: STREAMING,
+        LOST: CLOSED,
+    },
+    BLOCKED: {
+        RESUMED: IDLE,
+        LAST: LINGERING,
+        LOST: CLOSED,
+    },
+    LINGERING: {
+        PAUSED: LINGERING,
+        RESUMED: LINGERING,
+        LOST: CLOSED,
+    },
+    CLOSED: {
+        PAUSED: CLOSED,
+        RESUMED: CLOSED,
+        LOST: CLOSED,
+    },
+}
+
+# The limit that bounds the time in a state; a state that is not named here may last.
+DEADLINES: dict[State, str] = {
+    ACCEPTED: "header_s",
+    IDLE: "idle_s",
+    READING_HEAD: "header_s",
+    READING_BODY: "body_stall_s",
+    HALF_CLOSED: "half_closed_s",
+    LINGERING: "linger_s",
+}
+
+
+class ImpossibleTransitionError(Exception):
+    """An event came in a state in which it cannot."""
+
+
+class Clock:
+    """The time of the last tick and the seconds that each state may last: shared by all connections of an edge."""
+
+    __slots__ = ("body_bytes_per_s_min", "now_s", "timeouts_s")
+
+    def __init__(self, limits: Limits) -> None:
+        self.now_s = 0.0
+        self.body_bytes_per_s_min = limits.body_bytes_per_s_min
+        self.timeouts_s: dict[State, float] = dict.fromkeys(State, float("inf"))
+        for state, limit in DEADLINES.items():
+            self.timeouts_s[state] = getattr(limits, limit)
+
+
+class Lifecycle:
+    """The state of one connection, and when its deadline passes. A base class, since every request moves it twice."""
+
+    __slots__ = ("_body_began_s", "_clock", "_deadline_s", "_state")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._state = ACCEPTED
+        self._body_began_s = 0.0  # when READING_BODY was entered
+        self._deadline_s = clock.now_s + clock.timeouts_s[ACCEPTED]
+
+    def _move(self, event: Event) -> None:
+        before = self._state
+        try:
+            self._state = state = TRANSITIONS[before][event]
+        except KeyError:
+            raise ImpossibleTransitionError(f"{event.name} cannot happen while {before.name}") from None
+        if state is not before or event is BODY:
+            self._deadline_s = self._clock.now_s + self._clock.timeouts_s[state]
+
+    def _await_body(self, body_bytes: int) -> None:
+        """`BODY`, with the size of what has arrived: each byte extends the time that the body as a whole may take."""
+        clock = self._clock
+        if self._state is not READING_BODY:
+            self._body_began_s = clock.now_s
+        self._move(BODY)
+        granted_s = clock.timeouts_s[READING_BODY] + body_bytes / clock.body_bytes_per_s_min
+        self._deadline_s = min(self._deadline_s, self._body_began_s + granted_s)

@@ -1,0 +1,133 @@
+"""Responses to bytes, and how long a client may leave them unread."""
+
+from __future__ import annotations
+
+import asyncio
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Protocol
+
+from headwater.limits import RESPONSE_JOIN_BYTES_MAX, Limits
+from headwater.server.http import COMMON_HEADERS, Response
+from headwater.server.native.budgets import Budget, Share
+
+_COMMON = "".join(f"{name}: {value}\r\n" for name, value in COMMON_HEADERS)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+_BODILESS = frozenset({204, 304})
+
+
+class ResponseHeads:
+    """Status lines and headers. What all responses of a status share is made once per date."""
+
+    def __init__(self) -> None:
+        self._date = ""
+        self._shared: dict[int, bytes] = {}
+
+    def renew_date(self) -> None:
+        self._date = formatdate(usegmt=True)
+        self._shared.clear()
+
+    def encode(self, response: Response, last: str) -> bytes:
+        """The head of a response; `last` is what follows its own headers."""
+        shared = self._shared.get(response.status)
+        if shared is None:
+            phrase = HTTPStatus(response.status).phrase
+            shared = f"HTTP/1.1 {response.status} {phrase}\r\ndate: {self._date}\r\n{_COMMON}".encode()
+            self._shared[response.status] = shared
+        lines = "".join([f"{name}: {value}\r\n" for name, value in response.headers])
+        return shared + f"{lines}{last}".encode("latin-1")
+
+
+class Outlet(Protocol):
+    """What a writer needs of the edge."""
+
+    limits: Limits
+    heads: ResponseHeads
+    responses: Budget
+
+
+class ResponseWriter:
+    """Writes to one transport and watches whether the client reads."""
+
+    __slots__ = ("_heads", "_limits", "_stalled_s", "_transport", "_unread", "blocked")
+
+    def __init__(self, transport: asyncio.Transport, outlet: Outlet) -> None:
+        self._transport = transport
+        self._heads = outlet.heads
+        self._limits = outlet.limits
+        self._unread = Share(outlet.responses)
+        self._stalled_s = 0.0  # when the client must have taken more
+        self.blocked = False  # the transport is full: nothing should be written
+
+    def write_response(self, response: Response, *, head_only: bool, keep_alive: bool) -> None:
+        body = response.body
+        last = "\r\n" if keep_alive else "connection: close\r\n\r\n"
+        if response.status not in _BODILESS:
+            size = sum(map(len, body))
+            last = f"content-length: {size}\r\n{last}"
+        head = self._heads.encode(response, last)
+        if head_only or not body:
+            self._transport.write(head)
+        elif size <= RESPONSE_JOIN_BYTES_MAX:
+            self._transport.write(b"".join((head, *body)))
+        else:
+            self._transport.writelines((head, *body))
+
+    def write_continue(self) -> None:
+        self._transport.write(_CONTINUE)
+
+    # A body of unknown length; HTTP/1.0 clients get it without chunks, and it ends with the connection
+
+    def begin_body(self, response: Response, *, chunked: bool, keep_alive: bool) -> None:
+        last = "\r\n" if keep_alive else "connection: close\r\n\r\n"
+        if chunked:
+            last = f"transfer-encoding: chunked\r\n{last}"
+        self._transport.write(self._heads.encode(response, last))
+
+    def write_piece(self, piece: bytes) -> None:
+        """Write a piece of the body that is framed already."""
+        self._transport.write(piece)
+
+    def end_body(self, *, chunked: bool) -> None:
+        if chunked:
+            self._transport.write(_LAST_CHUNK)
+
+    def write_eof(self) -> None:
+        """Nothing more will be written; the client still may send."""
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    # Clients that do not read
+
+    def pause(self, now_s: float) -> None:
+        self.blocked = True
+        self.watch(now_s)
+
+    def resume(self) -> None:
+        self.blocked = False
+        self._unread.hold(self._transport.get_write_buffer_size())
+
+    def watch(self, now_s: float) -> None:
+        """From now on the client has to take what was written."""
+        self._unread.hold(self._transport.get_write_buffer_size())
+        self._stalled_s = now_s + self._limits.write_stall_s
+
+    def stalled(self, now_s: float) -> bool:
+        """Whether the client has taken nothing for too long. One that reads, however slowly, is waited for."""
+        unread_bytes, before_bytes = self._transport.get_write_buffer_size(), self._unread.held_bytes
+        if unread_bytes != before_bytes:
+            self._unread.hold(unread_bytes)
+            if unread_bytes < before_bytes or not before_bytes:
+                self._stalled_s = now_s + self._limits.write_stall_s
+        return unread_bytes > 0 and now_s >= self._stalled_s
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the client had yet to take when it was last looked at."""
+        return self._unread.held_bytes
+
+    def close(self) -> None:
+        self._unread.hold(0)

@@ -1,0 +1,436 @@
+"""The native edge and clients that leave, flood or dawdle. Each test has the number of the defect that it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import multiprocessing
+import os
+import re
+import resource
+import select
+import shlex
+import socket
+import sys
+import time
+import tracemalloc
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import cast
+
+import pytest
+from bench.servers import Server, headwater, running
+from headwater.server.handlers import Handlers
+
+from headwater.limits import Limits
+from headwater.protocol.streams.paths import parse_path
+from headwater.server import compression
+from headwater.server.http import Request, Response
+from headwater.server.native import NativeEdge
+from headwater.server.native.connection import Connection
+from headwater.server.native.parsing import RequestParser
+from headwater.server.serve import fit_descriptors
+from tests.unit.server.rig import Rig
+from tests.unit.server.wire import Wire
+
+GET = b"GET /v1/stream/a HTTP/1.1\r\nhost: t\r\n\r\n"
+BINARY = "application/octet-stream"
+
+
+def test_12_14_a_client_that_hangs_up_takes_its_body_with_it() -> None:
+    """The bodies were held by a reference cycle until the next garbage collection."""
+    with headwater("--memory") as own:
+        head = b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-length: 16000000\r\n\r\n"
+        before = own.memory_bytes()
+        for _ in range(30):
+            with Wire(own) as wire:
+                wire.send(head + b"x" * 15_000_000)
+        with Wire(own) as wire:
+            assert wire.ask("GET", "/v1/stream/none").status == 404
+        assert own.memory_bytes() - before < 150_000_000  # 30 bodies are 450 MB; freed memory may be kept, up to 64 MiB
+
+
+def test_12_14_a_lost_connection_is_freed_without_the_garbage_collector() -> None:
+    def alive() -> int:
+        return sum(type(found) in (Connection, RequestParser, Request) for found in gc.get_objects())
+
+    rig = Rig()
+    gc.collect()
+    gc.disable()
+    try:
+        rig.send(b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\nabc" * 3 + b"POST /a HTTP/1.1\r\nhost")
+        assert alive() == 2
+        rig.lose()
+        rig.requests.clear()
+        rig.respond(Response(204))  # the handler answers too late
+        del rig.connection
+        assert alive() == 0
+    finally:
+        gc.enable()
+
+
+def limited(*limits: str) -> AbstractContextManager[Server]:
+    return headwater("--memory", *(word for limit in limits for word in ("--limit", limit)))
+
+
+def trickle(wire: Wire, seconds: float) -> bool:
+    """Send a byte now and then; whether the server answers meanwhile."""
+    started = time.monotonic()
+    while time.monotonic() - started < seconds:
+        wire.send(b"a")
+        if select.select([wire.sock], [], [], 0.3)[0]:
+            return True
+    return False
+
+
+def test_12_16_bodies_of_all_connections_together_are_bounded() -> None:
+    head = b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n"
+    with limited("request_bytes_in_flight_max=4000000") as own, ExitStack() as stack:
+        small = stack.enter_context(Wire(own))
+        assert small.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
+        held = [stack.enter_context(Wire(own)) for _ in range(3)]
+        for wire in held:
+            wire.send(head % 1_200_001 + b"x" * 1_200_000)
+        time.sleep(0.2)
+        with Wire(own) as wire:
+            wire.send(head % 1_200_001 + b"x" * 1_200_000)
+            answer = wire.answer()
+            assert answer.problem["type"] == "urn:headwater:overloaded"
+            assert answer.headers["retry-after"] == "1"
+        assert small.ask("POST", "/v1/stream/a", b"x", content_type="text/plain").status == 204
+        for wire in held:
+            wire.send(b"x")
+            assert wire.answer().status == 204
+        with Wire(own) as wire:  # there is room again
+            wire.send(head % 1_200_001 + b"x" * 1_200_001)
+            assert wire.answer().status == 204
+
+
+def test_12_16_unread_responses_of_all_connections_together_are_bounded() -> None:
+    with limited("response_bytes_in_flight_max=6000000", "read_chunk_bytes=10000000") as own, ExitStack() as stack:
+        control = stack.enter_context(Wire(own))
+        assert control.ask("PUT", "/v1/stream/big", b"x" * 10_000_000).status == 201
+        for _ in range(8):
+            wire = stack.enter_context(Wire(own))
+            wire.send(b"GET /v1/stream/big HTTP/1.1\r\nhost: t\r\n\r\n")
+            wire.head()
+        answer = control.ask("GET", "/v1/stream/big")
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "1"
+        assert control.ask("POST", "/v1/stream/big", b"x", content_type=BINARY).status == 204  # writes go on
+        stack.pop_all().close()
+        time.sleep(0.2)
+        with Wire(own) as wire:
+            assert wire.ask("GET", "/v1/stream/big?offset=now").status == 200
+
+
+@pytest.mark.slow
+def test_12_16_a_body_may_not_trickle() -> None:
+    with limited("body_stall_s=1", "body_bytes_per_s_min=1000") as own, Wire(own) as wire:
+        wire.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-length: 10000\r\n\r\n")
+        assert trickle(wire, 5)
+        assert wire.answer().status == 408
+
+
+def test_12_16_a_body_that_keeps_the_pace_is_not_cut_off() -> None:
+    rig = Rig(Limits(body_stall_s=10, body_bytes_per_s_min=100))
+    rig.send(b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 100000\r\n\r\n")
+    for _ in range(50):
+        rig.pass_time(9)
+        rig.send(b"x" * 900)
+    assert not rig.transport.unread
+    for _ in range(3):
+        rig.pass_time(9)
+        rig.send(b"x")
+    assert b"408" in rig.transport.unread
+
+
+@pytest.mark.slow
+def test_12_16_a_pipelined_head_has_the_same_time_as_the_first() -> None:
+    with limited("header_s=1") as own, Wire(own) as wire:
+        wire.send(b"GET /v1/stream/none HTTP/1.1\r\nhost: t\r\n\r\nGET /v1/stre")
+        assert wire.answer().status == 404
+        assert trickle(wire, 4)
+        assert wire.answer().status == 408
+
+
+def test_12_16_budgets_are_given_back_however_a_connection_ends() -> None:
+    rig = Rig()
+    rig.send(b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\nabc" * 4)
+    rig.send(b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\nabc")
+    assert rig.shared.requests.held_bytes == 12
+    rig.respond(Response(200, (), (b"x" * 1_000_000,)))
+    assert rig.shared.responses.held_bytes > 1_000_000
+    rig.transport.drain()
+    assert rig.shared.responses.held_bytes == 0
+    assert rig.shared.requests.held_bytes == 9
+    rig.respond(Response(400, (), (b"x" * 1_000_000,), close=True))
+    assert rig.shared.requests.held_bytes == 0
+    assert rig.shared.responses.held_bytes > 1_000_000
+    rig.lose()
+    assert rig.shared.responses.held_bytes == 0
+
+
+def test_12_18_pipelined_upgrades_are_declined_in_a_loop(server: Server) -> None:
+    offer = b"GET / HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    with Wire(server) as wire:
+        wire.send(offer * 3000)
+        assert [wire.answer().status for _ in range(3000)] == [404] * 3000
+
+
+def test_12_18_an_upgrade_does_not_hide_what_else_is_wrong(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" * 2)
+        assert wire.answer().status == 414
+        assert wire.at_end()
+
+
+def test_12_18_two_hosts(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n")
+        assert wire.answer().status == 400
+
+
+def test_12_18_chunk_extensions_are_bounded(server: Server) -> None:
+    head = b"PUT %b HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n"
+    end = b"\r\nabc\r\n0\r\n\r\n"
+    path = f"/v1/stream/{uuid.uuid4().hex}".encode()
+    with Wire(server) as wire:
+        wire.send(head % path + b"3;" + b"e" * 10_000 + end)
+        assert wire.answer().status == 201
+        wire.send(head % path + b"3;" + b"e" * 200_000 + end)
+        assert wire.answer().status == 431
+
+
+def test_12_18_many_small_headers_are_bounded(server: Server) -> None:
+    with Wire(server) as wire:
+        names = b"".join(b"x%05d:\r\n" % number for number in range(6000))
+        wire.send(b"GET / HTTP/1.1\r\nhost: t\r\n" + names + b"\r\n")
+        assert wire.answer().status == 431
+
+
+def test_12_18_an_encoded_body_is_refused_and_the_connection_goes_on(server: Server) -> None:
+    path = f"/v1/stream/{uuid.uuid4().hex}"
+    with Wire(server) as wire:
+        answer = wire.ask("PUT", path, b"xyz", content_encoding="gzip")
+        assert answer.problem["type"] == "urn:headwater:unsupported-encoding"
+        assert answer.status == 415
+        assert answer.headers["accept-encoding"] == "identity"
+        assert wire.ask("GET", path).status == 404
+        assert wire.ask("PUT", path, b"xyz", content_encoding="Identity").status == 201
+
+
+def test_12_18_caches_of_client_text_are_bounded_by_size_too() -> None:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(5_000):
+            parse_path(f"{number:08}/{'%61' * 250}/{'%61' * 250}/{'%61' * 250}")
+            compression.choose_encoding(f"gzip, x{number}{'y' * 10_000}")
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 5_000_000
+
+
+def half_closed(server: Server, data: bytes) -> Wire:
+    wire = Wire(server)
+    wire.send(data)
+    wire.sock.shutdown(socket.SHUT_WR)
+    return wire
+
+
+def test_12_18_a_get_followed_by_a_half_close_is_answered(server: Server) -> None:
+    path = f"/v1/stream/{uuid.uuid4().hex}"
+    with Wire(server) as control:
+        assert control.ask("PUT", path, b"data").status == 201
+    with half_closed(server, b"GET %b HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode()) as wire:
+        assert wire.answer().body == b"data"
+        assert wire.at_end()
+    with half_closed(server, b"GET %b?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode()) as wire:
+        assert wire.head()[0] == 200
+        assert b"ZGF0YQ==" in wire.chunk()
+        assert wire.chunk() == b""  # a feed has no end to wait for, so it ends
+        assert wire.at_end()
+
+
+def test_12_18_three_writes_followed_by_a_half_close_are_answered(tmp_path: Path) -> None:
+    post = b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx"
+    with headwater("--data-dir", str(tmp_path / "data")) as own, Wire(own) as control:
+        assert control.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
+        for _ in range(5):
+            with half_closed(own, post * 3) as wire:
+                assert [wire.answer().status for _ in range(3)] == [204] * 3
+                assert wire.at_end()
+
+
+def test_12_18_all_of_what_was_pipelined_before_a_half_close_is_answered(server: Server) -> None:
+    path = f"/v1/stream/{uuid.uuid4().hex}"
+    post = b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx" % path.encode()
+    get = b"GET %b HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode()
+    with Wire(server) as control:
+        assert control.ask("PUT", path, content_type="text/plain").status == 201
+    with half_closed(server, post * 3 + get + post * 40 + get + post[:30]) as wire:
+        assert [wire.answer().status for _ in range(3)] == [204] * 3
+        assert wire.answer().body == b"xxx"
+        assert [wire.answer().status for _ in range(40)] == [204] * 40
+        assert wire.answer().body == b"x" * 43
+        assert wire.at_end()
+
+
+@pytest.mark.slow
+def test_12_18_a_half_closed_client_is_not_waited_for_without_end() -> None:
+    with limited("half_closed_s=1", "long_poll_s=20") as own, Wire(own) as control:
+        assert control.ask("PUT", "/v1/stream/a").status == 201
+        poll = b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: t\r\n\r\n"
+        with half_closed(own, poll) as wire:
+            started = time.monotonic()
+            with contextlib.suppress(ConnectionError):
+                assert wire.at_end()
+            assert time.monotonic() - started < 4
+
+
+def test_12_19_a_server_that_stops_answers_and_resets_nobody() -> None:
+    with limited("long_poll_s=20", "read_chunk_bytes=20000000") as own, ExitStack() as stack:
+        control, idle, partial, upload = (stack.enter_context(Wire(own)) for _ in range(4))
+        assert control.ask("PUT", "/v1/stream/a", b"x").status == 201
+        assert idle.ask("GET", "/v1/stream/a").status == 200
+        poll = stack.enter_context(Wire(own))
+        poll.send(b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: t\r\n\r\n" + GET)
+        partial.send(GET[:20])
+        upload.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\nx")
+        with slow_reader(own) as slow:  # keeps the server in its grace period
+            time.sleep(0.3)
+            own.terminate()
+            assert idle.at_end()
+            assert poll.answer().status == 204  # it was in flight
+            for wire in (poll, partial, upload):
+                refused = wire.answer()
+                assert refused.problem["type"] == "urn:headwater:stopping"
+                assert refused.headers["retry-after"] == "1"
+                assert refused.headers["connection"] == "close"
+                assert wire.at_end()
+            with Wire(own) as late:
+                assert late.ask("GET", "/v1/stream/a").status == 503
+                assert late.at_end()
+            assert len(read_all(slow)) > 10_000_000
+
+
+@contextlib.contextmanager
+def slow_reader(server: Server) -> Iterator[socket.socket]:
+    """A client that has asked for 10 MB and has not read them yet."""
+    with Wire(server) as wire:
+        assert wire.ask("PUT", "/v1/stream/big", b"x" * 10_000_000).status == 201
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        sock.settimeout(10)
+        sock.connect((server.host, server.port))
+        sock.sendall(b"GET /v1/stream/big HTTP/1.1\r\nhost: t\r\n\r\n")
+        yield sock
+
+
+def read_all(sock: socket.socket) -> bytes:
+    parts = []
+    while part := sock.recv(1 << 20):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_12_2_connections_above_the_limit_are_told_so() -> None:
+    with limited("connections_max=5") as own, ExitStack() as stack:
+        served = [stack.enter_context(Wire(own)) for _ in range(5)]
+        assert [wire.ask("GET", "/v1/stream/none").status for wire in served] == [404] * 5
+        with Wire(own) as wire:
+            answer = wire.ask("GET", "/v1/stream/none")
+            assert answer.status == 503
+            assert answer.headers["retry-after"] == "1"
+            assert wire.at_end()
+        many = [stack.enter_context(Wire(own)) for _ in range(100)]
+        time.sleep(0.2)
+        assert [wire.ask("GET", "/v1/stream/none").status for wire in served] == [404] * 5
+        for wire in (*many, served.pop()):
+            wire.__exit__()
+        time.sleep(0.2)
+        with Wire(own) as wire:
+            assert wire.ask("GET", "/v1/stream/none").status == 404
+
+
+def test_12_2_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None:
+    """Without a limit of their own they used up all descriptors, and the next fold or segment failed the server."""
+    command = [sys.executable, "-m", "headwater", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
+    command += ["--limit", "segment_bytes=100000", "--limit", "fold_idle_s=0.1"]
+    script = f"ulimit -Sn 60; ulimit -Hn 120; exec {shlex.join(command)}"
+    with running("headwater", ["bash", "-c", script]) as own, ExitStack() as stack:
+        control = stack.enter_context(Wire(own))
+        assert control.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
+        for _ in range(200):
+            stack.enter_context(Wire(own))
+        for _ in range(30):  # over many segments and folds
+            assert control.ask("POST", "/v1/stream/a", b"x" * 50_000, content_type="text/plain").status == 204
+        limits = Path(f"/proc/{own.pid}/limits").read_text()
+        assert re.search(r"Max open files\s+120\s+120", limits)
+        stack.close()
+        time.sleep(0.3)
+        with Wire(own) as wire:
+            assert wire.ask("HEAD", "/v1/stream/a").status == 200
+
+
+def test_12_2_descriptors_decide_how_many_connections_there_may_be() -> None:
+    assert fit_descriptors(Limits(), 1_048_576).connections_max == 65_536
+    assert fit_descriptors(Limits(), 20_000).connections_max == 19_744
+    assert fit_descriptors(Limits(), 100).connections_max == 43
+    assert fit_descriptors(Limits(connections_max=10), 100).connections_max == 10
+
+
+def test_12_2_running_out_of_descriptors_at_accept_passes() -> None:
+    """In a process of its own, as the limit of descriptors and libuv's reserve are those of a process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        refused, served, logged = pool.apply(_run_out_of_descriptors)
+    assert (refused, served, logged) == (20, True, 0)
+
+
+def _run_out_of_descriptors() -> tuple[int, bool, int]:
+    import uvloop
+
+    return uvloop.run(_accept_without_descriptors())
+
+
+async def _accept_without_descriptors() -> tuple[int, bool, int]:
+    logged = 0
+
+    def count(_loop: object, _context: object) -> None:
+        nonlocal logged
+        logged += 1
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(count)
+    edge = NativeEdge(cast(Handlers, Rig()), Limits())
+    port = await edge.start("127.0.0.1", 0)
+    clients = [socket.socket() for _ in range(21)]
+    for client in clients:
+        client.setblocking(False)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    hoarded = []
+    with contextlib.suppress(OSError):
+        while True:
+            hoarded.append(os.dup(0))
+    refused = 0
+    for client in clients[:20]:
+        await loop.sock_connect(client, ("127.0.0.1", port))
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(loop.sock_recv(client, 1), 5) == b""
+        refused += 1
+    for descriptor in hoarded:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await loop.sock_connect(clients[20], ("127.0.0.1", port))
+    await loop.sock_sendall(clients[20], GET)
+    served = (await loop.sock_recv(clients[20], 100)).startswith(b"HTTP/1.1 404")
+    for client in clients:
+        client.close()
+    await edge.stop(1)
+    return refused, served, logged
