@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
-from unittest import mock
-
-from headwater.server.handlers import Handlers
 
 from headwater.limits import Limits
-from headwater.server.http import Feed, Request, Respond, Response
-from headwater.server.native import connection
+from headwater.server.dispatch import Dispatcher
+from headwater.server.http import Frame, Request, Respond, Response, Sink
 from headwater.server.native.connection import Connection
-from headwater.server.native.feeding import FeedSink
 from headwater.server.native.shared import Shared
 
 
@@ -84,16 +80,16 @@ class MemoryTransport:
 class _Feed:
     """Stands in for a `FeedSession`."""
 
-    def __init__(self, sink: FeedSink) -> None:
+    def open(self, sink: Sink, now_s: float) -> None:
         self._sink = sink
-        sink.write(b"event: data\n\n")
+        sink.write(Frame(b"event: data\n\n"))
 
     def drained(self) -> None:
         pass
 
     def tick(self, now_s: float) -> None:
         if not self._sink.blocked:
-            self._sink.write(b": keep-alive\n\n")
+            self._sink.write(Frame(b": keep-alive\n\n"))
 
     def finish(self) -> None:
         self._sink.end()
@@ -108,7 +104,7 @@ class Rig:
         self.lost = False
         self.ended = False  # the client has closed its sending side
         self._respond: Respond | None = None
-        self.shared = Shared(cast(Handlers, self), limits or Limits())
+        self.shared = Shared(cast(Dispatcher, self), limits or Limits())
         self.shared.heads.renew_date()
         self.connection = Connection(self.shared)
         self.transport = MemoryTransport(self)
@@ -131,8 +127,7 @@ class Rig:
             respond(response)
 
     def respond_with_feed(self) -> None:
-        with mock.patch.object(connection, "open_feed", lambda _engine, _feed, sink, _now_s: _Feed(sink)):
-            self.respond(Response(200, feed=cast(Feed, object())))
+        self.respond(Response(200, feed=_Feed()))
 
     def end_feed(self) -> None:
         if self.connection._feed is not None:

@@ -23,11 +23,11 @@ from typing import cast
 
 import pytest
 from bench.servers import Server, headwater, running
-from headwater.server.handlers import Handlers
 
 from headwater.limits import Limits
 from headwater.protocol.streams.paths import parse_path
 from headwater.server import compression
+from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Request, Response
 from headwater.server.native import NativeEdge
 from headwater.server.native.connection import Connection
@@ -407,7 +407,7 @@ async def _accept_without_descriptors() -> tuple[int, bool, int]:
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(count)
-    edge = NativeEdge(cast(Handlers, Rig()), Limits())
+    edge = NativeEdge(cast(Dispatcher, Rig()), Limits())
     port = await edge.start("127.0.0.1", 0)
     clients = [socket.socket() for _ in range(21)]
     for client in clients:
