@@ -227,4 +227,5 @@ class Catalogue:
 
     def restore(self, stream: LoadedStream, state: StreamState) -> None:
         stream.state = state
+        stream.touched_ms = state.accessed_ms
         self._ids[stream.id] = self._paths[stream.path] = stream

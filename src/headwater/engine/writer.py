@@ -123,12 +123,19 @@ class Writer:
                 command = await self._with_record(command)
                 await self._loader.load_for(command)
         except HeadwaterError as error:
-            self._answer_when_certain(command, error, answered)
+            if self._refusing is not None:  # what was looked at may be on its way back to what is durable
+                answered(self._refusing())
+            else:
+                self._answer_when_certain(command, error, answered)
         except Exception as error:
             log.exception("loading for %s failed", type(command).__name__)
             answered(_internal(error))
         else:
-            stream = None if isinstance(command, WriteDocuments) else self._catalogue.newest(command.path)
+            stream = None
+            if not isinstance(command, WriteDocuments):
+                stream = self._catalogue.newest(command.path)
+                # A stream that someone was told has expired meanwhile does not come back by a request from before.
+                command = msgspec.structs.replace(command, now_ms=max(command.now_ms, self._now_ms()))
             self._decide(command, stream, answered)
 
     async def _with_record(self, command: Create) -> Create:
@@ -136,6 +143,7 @@ class Writer:
         fork, existing = command.fork, self._catalogue.at(command.path)
         if fork is None or (existing is not None and not is_expired(existing, command.now_ms)):
             return command
+        self._renew_source(command)
         source = fork_source(self._catalogue, fork, command.now_ms)
         anchor = fork_anchor(source, fork)
         stream = self._catalogue.by_id(source.id)
@@ -157,6 +165,7 @@ class Writer:
             if stream.live is not None:
                 self.renew_if_watched(stream, self._now_ms())
         if isinstance(command, Create):
+            self._renew_source(command)
             command = msgspec.structs.replace(command, stream_id=self._next_id)
             self._next_id += 1
         try:
@@ -219,6 +228,12 @@ class Writer:
         """A stream with live readers does not expire, however long they wait."""
         if stream.live is not None and not stream.live.empty:
             self.renew(stream, now_ms)
+
+    def _renew_source(self, command: Create) -> None:
+        """A fork finds its source as a read would."""
+        source = None if command.fork is None else self._catalogue.newest(command.fork.source)
+        if source is not None:
+            self.renew_if_watched(source, self._now_ms())
 
     # What became durable
 
@@ -291,11 +306,11 @@ class Writer:
 
     async def _roll_back(self, entries: list[Entry], refused: RefusedError) -> None:
         """There was no room: return to what is durable, then answer everyone who built on more."""
-        changed = [one for entry in entries for one in entry.changed]
+        changed = dict.fromkeys(one for entry in entries for one in entry.changed)
         try:
             await self._loader.roll_back(
-                {one for one in changed if isinstance(one, LoadedStream)},
-                {one for one in changed if isinstance(one, LoadedDocument)},
+                [one for one in changed if isinstance(one, LoadedStream)],
+                [one for one in changed if isinstance(one, LoadedDocument)],
             )
         except Exception as error:  # noqa: BLE001 - then nobody knows what is durable
             self.stop_for(error)

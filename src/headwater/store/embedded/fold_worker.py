@@ -17,6 +17,7 @@ from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import read_file, read_segment, segment_name
+from headwater.store.embedded.journal_writer import PASSING
 from headwater.store.embedded.layout import INDEX_NAME, JOURNAL_DIR
 
 _PR_SET_PDEATHSIG = 1
@@ -37,8 +38,10 @@ class FoldWorker:
             return {"more": self._reclaim(work["reclaim"])}
         except sqlite3.OperationalError as error:
             self._writer.rollback()
-            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            full = error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
             return {"error": str(error), "full": full}
+        except OSError as error:
+            return {"error": str(error), "full": error.errno in PASSING}
         except Exception as error:  # noqa: BLE001 - the server decides what it means
             return {"error": f"{type(error).__name__}: {error}", "full": False}
 
