@@ -160,7 +160,7 @@ class Clients:
         return reply
 
     @contextlib.contextmanager
-    def _using(self, known: KnownStream) -> Iterator[None]:
+    def using(self, known: KnownStream) -> Iterator[None]:
         """The stream is used, and its time-to-live renewed, at any time until this ends."""
         known.asking += 1
         try:
@@ -300,7 +300,7 @@ class Clients:
         asked_ms = self._engine.now_ms()
         text = f"<{name}:{number}{'.' * random.Random(number).choice([0, 10, 700])}>"
         body = f'["{text}","x"]' if known.kind == "application/json" else text
-        with self._using(known):
+        with self.using(known):
             try:
                 reply = await self._ask(
                     Append(known.path, asked_ms, body.encode(), known.kind, producer, documents=documents)
@@ -328,8 +328,8 @@ class Clients:
     async def look(self, known: KnownStream) -> None:
         """Read a stream from its beginning to its tail."""
         asked_ms, before = self._engine.now_ms(), (known.seen, known.closed)
-        expired = known.has_expired(asked_ms)
-        with self._using(known):
+        expired, refusals, full = known.has_expired(asked_ms), self._disk.refusals, self._engine._store.full
+        with self.using(known):
             found = await self.content(known.path)
             if found is None and not self._disk.crashed:
                 self._world.lose(known, self._engine.now_ms())
@@ -344,8 +344,8 @@ class Clients:
         self._note_life(known, stream)
         known.check_seen(whole, stream.closed, before)
         self._world.names.note(stream, known.generation, whole)
-        if not self._engine._store.full:  # then a renewal is not recorded
-            self._reads.append((known, asked_ms, self._engine.now_ms(), self._disk.refusals))
+        if not full and not self._engine._store.full:  # else renewals are not recorded
+            self._reads.append((known, asked_ms, self._engine.now_ms(), refusals))
 
     def _note_life(self, known: KnownStream, stream: StreamInfo) -> None:
         known.kind = stream.content_type
@@ -384,7 +384,7 @@ class Clients:
 
     async def _follow(self, known: KnownStream) -> None:
         """Live, for a while: every update goes on where the one before ended."""
-        with self._using(known):
+        with self.using(known):
             try:
                 stream = await self._engine.info(known.path)
             except ABSENT:
@@ -409,7 +409,7 @@ class Clients:
             if self._world.streams.get(known.path) is not known:
                 return
             known.may_be_closed = True
-            with self._using(known):
+            with self.using(known):
                 try:
                     await self._ask(Append(known.path, self._engine.now_ms(), b"", close=True))
                 except ABSENT:
@@ -426,7 +426,7 @@ class Clients:
             if self._world.streams.get(known.path) is not known:
                 return
             known.may_be_deleted = True
-            with self._using(known):
+            with self.using(known):
                 try:
                     await self._ask(Delete(known.path, self._engine.now_ms()))
                 except ABSENT:

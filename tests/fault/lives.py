@@ -222,10 +222,11 @@ class History:
         await clients.look(known)
         if self.world.streams.get(known.path) is not known:
             return
-        content = await clients.content(known.path)
-        if content is None:
-            self.world.lose(known, LoopClock().now_ms())
-            return
+        with clients.using(known):
+            content = await clients.content(known.path)
+            if content is None:
+                self.world.lose(known, LoopClock().now_ms())
+                return
         stream, whole = content
         known.check_whole(whole)
         await clients.check_times(known, stream)
@@ -236,10 +237,12 @@ class History:
         """No stream in memory that the store does not have as it is; none that is deleted and kept for no fork."""
         store = engine._store
         for loaded in list(engine._catalogue._ids.values()):
-            version = loaded.state.version
-            state = await store.load_id(loaded.id)
-            if loaded.pending or loaded.state.version != version or engine._catalogue.by_id(loaded.id) is not loaded:
+            before = (0, loaded.state.version, loaded)
+            if loaded.pending:
                 continue
+            state = await store.load_id(loaded.id)
+            if before != (loaded.pending, loaded.state.version, engine._catalogue.by_id(loaded.id)):
+                continue  # it changed meanwhile
             if state is None:
                 raise BrokenPromiseError(f"{loaded.path} is a ghost: the store does not have it")
             own = (loaded.tail, loaded.closed, loaded.state.soft_deleted, loaded.state.forks)

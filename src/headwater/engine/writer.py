@@ -215,10 +215,11 @@ class Writer:
     def renew(self, stream: LoadedStream, now_ms: int) -> None:
         """Renew a sliding time-to-live. Recorded in steps of a part of it: a crash can cost no more."""
         ttl_s = stream.state.ttl_s
-        if ttl_s is None or stream.deleted is not None or self._refusing is not None:
+        if ttl_s is None or stream.deleted is not None or self._refusing is _stopping:
             return
         event = Touched(stream.id, now_ms)
-        if now_ms - stream.touched_ms < ttl_s * 1000 // bounds.TTL_RENEWAL_PARTS or self._store.full:
+        recent = now_ms - stream.touched_ms < ttl_s * 1000 // bounds.TTL_RENEWAL_PARTS
+        if recent or self._refusing is not None or self._store.full:
             evolve(stream.state, event)
         elif self._catalogue.by_id(stream.id) is stream:
             stream.touched_ms = now_ms
