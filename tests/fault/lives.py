@@ -28,6 +28,7 @@ from headwater.log.offsets import Offset
 from headwater.log.producers import ProducerTuple
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault.sim import CrashError, DeadlockError, SimDisk, SimFolder, SimIndex, SimLoop, SimRunner, SimSyncer
 
@@ -129,6 +130,7 @@ class History:
             folder=SimFolder(self.disk, self.index),
             readers=None,
             salt=salt,
+            reserve=Reserve(self.disk, 4096),
         )
         return self.make_store(parts, recover(self.disk, connect(), salt), LIMITS)
 

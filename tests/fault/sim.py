@@ -58,6 +58,11 @@ class SimFile:
     def read(self) -> bytes:
         return bytes(self._node.data)
 
+    def allocate(self, size: int) -> None:
+        self._disk.step("allocate", size)
+        if self._disk.room_for(self._node, 0, size) < size:
+            raise OSError(errno.ENOSPC, "No space left on device", self.name)
+
     def truncate(self, size: int) -> None:
         self._disk.step("truncate", size)
         del self._node.data[size:]
@@ -232,12 +237,11 @@ class SimFolder:
         self._index.commit()
         self._disk.step("folded", number)
 
-    async def reclaim(self, chunks_max: int) -> bool:
+    async def reclaim(self, chunks_max: int) -> None:
         await asyncio.sleep(0.01)
         self._disk.step("reclaim", chunks_max)
-        more = IndexWriter(self._index.connect()).reclaim(chunks_max)
+        IndexWriter(self._index.connect()).reclaim(chunks_max)
         self._index.commit()
-        return more
 
     async def close(self) -> None:
         """There is no process to end."""

@@ -18,7 +18,7 @@ from headwater.server.serve import serve_store
 from headwater.store.embedded.disk import RealDisk, RealFile
 from tests.contract.stores import embedded
 
-LIMITS = Limits(segment_bytes=20_000, fold_idle_s=3600)
+LIMITS = Limits(segment_bytes=20_000, fold_idle_s=3600, disk_reserve_bytes=20_000)
 TEXT = {"content-type": "text/plain"}
 
 
@@ -30,6 +30,11 @@ class FaultyFile(RealFile):
         if self.disk.full and grows:
             raise OSError(errno.ENOSPC, "No space left on device", self.name)
         super().write(position, data)
+
+    def allocate(self, size: int) -> None:
+        if self.disk.full:
+            raise OSError(errno.ENOSPC, "No space left on device", self.name)
+        super().allocate(size)
 
     def sync(self) -> None:
         if self.disk.failing:

@@ -28,7 +28,7 @@ from headwater.errors import (
     StreamNotFoundError,
 )
 from headwater.limits import Limits
-from headwater.log.commands import Append, Command, Create, Expire, Reply, WriteDocuments
+from headwater.log.commands import Append, Command, Create, Delete, Expire, Reply, WriteDocuments
 from headwater.log.deciding import Decision, decide, fork_anchor, fork_source, is_expired
 from headwater.log.events import (
     DOCUMENT_EVENTS,
@@ -45,6 +45,7 @@ from headwater.store.contract import RefusedError, Store
 log = logging.getLogger("headwater.engine")
 
 _WITH_BODY = (Append, Create)
+_FREEING_SPACE = (Delete, Expire)
 
 FetchRecord = Callable[[LoadedStream, int, bool], Awaitable[bytes]]
 
@@ -149,7 +150,7 @@ class Writer:
         if self._refusing is not None:
             answered(self._refusing())
             return
-        if self._store.full:
+        if self._store.full and not isinstance(command, _FREEING_SPACE):
             answered(_full(self._store.full))
             return
         if stream is not None:

@@ -33,8 +33,9 @@ class FoldWorker:
         try:
             if "fold" in work:
                 self._fold(work["fold"])
-                return {"more": False}
-            return {"more": self._reclaim(work["reclaim"])}
+            else:
+                self._reclaim(work["reclaim"])
+            return {}
         except sqlite3.OperationalError as error:
             self._writer.rollback()
             full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
@@ -52,11 +53,10 @@ class FoldWorker:
             fold(self._reader, self._writer, segment)
         self._writer.checkpoint()
 
-    def _reclaim(self, chunks_max: int) -> bool:
-        more = self._writer.reclaim(chunks_max)
+    def _reclaim(self, chunks_max: int) -> None:
+        self._writer.reclaim(chunks_max)
         self._writer.shrink(limits.RECLAIM_PAGES)
         self._writer.checkpoint()
-        return more
 
 
 def open_worker(directory: Path) -> FoldWorker:
@@ -73,8 +73,11 @@ def main(directory: Path) -> None:
     lock = locking.acquire(directory / locking.FOLD, wait_s=limits.LOCK_WAIT_S)
     worker = open_worker(directory)
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(worker.handle(line)) + "\n")
-        sys.stdout.flush()
+        answer = json.dumps(worker.handle(line)) + "\n"
+        try:
+            os.write(sys.stdout.fileno(), answer.encode())
+        except BrokenPipeError:  # the server was killed
+            break
     lock.release()
 
 

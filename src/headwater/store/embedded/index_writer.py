@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from array import array
 from collections.abc import Iterable, Mapping
@@ -10,8 +11,11 @@ import msgspec
 
 from headwater import limits
 from headwater.log.state import Document, StreamState
+from headwater.store.contract import DamagedDataError
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, cut, decode_chunk
 from headwater.store.embedded.index import Meta, decode_document, document_checksum, untimed_ms
+
+log = logging.getLogger("headwater.store")
 
 _states = msgspec.msgpack.Decoder(StreamState)
 
@@ -86,7 +90,11 @@ class IndexWriter:
                 f"SELECT {COLUMNS} FROM chunks WHERE id = ?",  # noqa: S608
                 (last[0],),
             ).fetchone()
-            before = decode_chunk(ChunkRow(*row), untimed_ms(self._connection, stream_id))
+            try:
+                before = decode_chunk(ChunkRow(*row), untimed_ms(self._connection, stream_id))
+            except DamagedDataError as error:  # it stays as it is: a merge would give damaged bytes a new checksum
+                log.error("a chunk is not merged: %s", error)
+                break
             merged_ends, merged_times = before.ends[:], array("Q", map(before.time, range(len(before.ends))))
             merged_ends.extend([len(before.data) + end for end in ends])
             merged_times.extend(times)
@@ -99,26 +107,34 @@ class IndexWriter:
 
     # What deleted streams left behind
 
-    def reclaim(self, chunks_max: int) -> bool:
-        """Delete some of it; whether there is more."""
-        row = self._connection.execute("SELECT stream_id FROM garbage LIMIT 1").fetchone()
-        if row is None:
-            return False
+    def reclaim(self, chunks_max: int) -> None:
+        """Delete some of it in one transaction: up to so many chunks, of as many streams."""
+        ids = [row[0] for row in self._connection.execute("SELECT stream_id FROM garbage LIMIT ?", (chunks_max,))]
+        if not ids:
+            return
         self._connection.execute("BEGIN IMMEDIATE")
-        removed = self._connection.execute(
-            "DELETE FROM chunks WHERE id IN (SELECT id FROM chunks WHERE stream_id = ? LIMIT ?)", (row[0], chunks_max)
-        ).rowcount
-        if removed < chunks_max:
+        left = chunks_max
+        for stream_id in ids:
+            removed = self._connection.execute(
+                "DELETE FROM chunks WHERE id IN (SELECT id FROM chunks WHERE stream_id = ? LIMIT ?)", (stream_id, left)
+            ).rowcount
+            left -= removed
+            if left <= 0:
+                break
             for table in ("producers", "untimed", "garbage"):
-                self._connection.execute(f"DELETE FROM {table} WHERE stream_id = ?", row)  # noqa: S608
+                self._connection.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream_id,))  # noqa: S608
         self._connection.execute("COMMIT")
-        return True
 
     def shrink(self, pages_max: int) -> None:
-        """Return free pages to the file system."""
+        """Return some free pages to the file system."""
         # As a script: it frees one page a step, and `execute` takes a single step of what returns no columns.
         self._connection.executescript(f"PRAGMA incremental_vacuum({pages_max:d})")
 
     def checkpoint(self) -> None:
-        """Move committed pages from the write-ahead log into the database, as far as no reader is in the way."""
-        self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        """Move committed pages from the write-ahead log into the database, as far as no reader is in the way. A log
+        that has grown large, behind a backup for example, is cut when nobody reads it."""
+        _, logged, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if logged == moved and logged > limits.WAL_PAGES_MAX:
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._connection.execute(f"PRAGMA busy_timeout = {limits.INDEX_LOCK_WAIT_S * 1000:.0f}")

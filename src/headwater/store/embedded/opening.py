@@ -12,6 +12,7 @@ from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.folder import SubprocessFolder
 from headwater.store.embedded.journal import UnknownFormatError
 from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from headwater.store.embedded.syncing import best_syncer
 from headwater.store.embedded.threads import ThreadRunner
@@ -57,6 +58,8 @@ def _create(directory: Path) -> None:
 
 def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedStore:
     disk = RealDisk(directory / layout.JOURNAL_DIR)
+    reserve = Reserve(RealDisk(directory), limits.disk_reserve_bytes)
+    reserve.release()  # recovery may need the room; the store takes it again
 
     def connect() -> index.IndexReader:
         return index.IndexReader(index.connect(directory / layout.INDEX_NAME, write=False))
@@ -75,6 +78,7 @@ def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedS
         folder=SubprocessFolder(directory),
         readers=ThreadPoolExecutor(2, "headwater-read"),
         salt=lambda: secrets.randbits(32),
+        reserve=reserve,
         release=lock.release,
     )
     return EmbeddedStore(parts, recovered, limits)

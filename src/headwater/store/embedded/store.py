@@ -30,6 +30,7 @@ from headwater.store.embedded.journal import encode_records
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
 from headwater.store.embedded.maintenance import Maintenance
 from headwater.store.embedded.recovery import Recovered
+from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.syncing import Syncer
 from headwater.store.embedded.threads import Runner
 from headwater.store.pieces import Piece, RecordEnd, boundary_in, join, list_runs, position_at, read_runs
@@ -49,6 +50,7 @@ class Parts(NamedTuple):
     folder: Folder
     readers: Executor | None  # runs reads of the index; None runs them in place
     salt: Callable[[], int]
+    reserve: Reserve
     release: Callable[[], None] = lambda: None
 
 
