@@ -41,6 +41,7 @@ LOCK_WAIT_S = 10.0  # for the fold worker of a server that was killed
 INDEX_LOCK_WAIT_S = 30.0
 INDEX_MMAP_BYTES = 1024 * 1024 * 1024
 RECLAIM_PAGES = 1_024  # of the index, returned to the file system in one step
+RECLAIM_URGENT_PAGES = 16_384  # the same while the disk is full
 FOLD_NICE = 10
 FOLD_TIMEOUT_S = 300.0  # for one segment; a fold worker that takes longer is killed and started again
 FOLD_STOP_S = 10.0  # that a stopping server waits for it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,8 +30,8 @@ class InlineFolder:
         answer = self._worker.handle(f'{{"fold": {number}}}')
         assert "error" not in answer, answer
 
-    async def reclaim(self, chunks_max: int) -> None:
-        answer = self._worker.handle(f'{{"reclaim": {chunks_max}}}')
+    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
+        answer = self._worker.handle(json.dumps({"reclaim": chunks_max, "urgent": urgent}))
         assert "error" not in answer, answer
 
     async def close(self) -> None:

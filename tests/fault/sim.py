@@ -237,7 +237,7 @@ class SimFolder:
         self._index.commit()
         self._disk.step("folded", number)
 
-    async def reclaim(self, chunks_max: int) -> None:
+    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
         await asyncio.sleep(0.01)
         self._disk.step("reclaim", chunks_max)
         IndexWriter(self._index.connect()).reclaim(chunks_max)

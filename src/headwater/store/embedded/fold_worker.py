@@ -34,7 +34,7 @@ class FoldWorker:
             if "fold" in work:
                 self._fold(work["fold"])
             else:
-                self._reclaim(work["reclaim"])
+                self._reclaim(work["reclaim"], urgent=work["urgent"])
             return {}
         except sqlite3.OperationalError as error:
             self._writer.rollback()
@@ -51,12 +51,12 @@ class FoldWorker:
         segment = read_segment(name, data, number, last=False)
         if segment is not None:
             fold(self._reader, self._writer, segment)
-        self._writer.checkpoint()
+        self._writer.checkpoint(log_pages_max=limits.WAL_PAGES_MAX)
 
-    def _reclaim(self, chunks_max: int) -> None:
+    def _reclaim(self, chunks_max: int, *, urgent: bool) -> None:
         self._writer.reclaim(chunks_max)
-        self._writer.shrink(limits.RECLAIM_PAGES)
-        self._writer.checkpoint()
+        self._writer.shrink(limits.RECLAIM_URGENT_PAGES if urgent else limits.RECLAIM_PAGES)
+        self._writer.checkpoint(log_pages_max=0 if urgent else limits.WAL_PAGES_MAX)
 
 
 def open_worker(directory: Path) -> FoldWorker:

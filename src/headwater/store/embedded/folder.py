@@ -28,8 +28,8 @@ class Folder(Protocol):
     async def fold(self, number: int) -> None:
         """Fold a segment into the index."""
 
-    async def reclaim(self, chunks_max: int) -> None:
-        """Reclaim some of what deleted streams left."""
+    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
+        """Reclaim some of what deleted streams left; when it is urgent, return more of it to the file system."""
 
     async def close(self) -> None: ...
 
@@ -49,8 +49,8 @@ class SubprocessFolder:
     async def fold(self, number: int) -> None:
         await self._ask({"fold": number})
 
-    async def reclaim(self, chunks_max: int) -> None:
-        await self._ask({"reclaim": chunks_max})
+    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
+        await self._ask({"reclaim": chunks_max, "urgent": urgent})
 
     async def _ask(self, work: dict[str, int]) -> None:
         async with self._turn:

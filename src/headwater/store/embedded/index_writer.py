@@ -130,11 +130,11 @@ class IndexWriter:
         # As a script: it frees one page a step, and `execute` takes a single step of what returns no columns.
         self._connection.executescript(f"PRAGMA incremental_vacuum({pages_max:d})")
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, log_pages_max: int) -> None:
         """Move committed pages from the write-ahead log into the database, as far as no reader is in the way. A log
-        that has grown large, behind a backup for example, is cut when nobody reads it."""
+        that has grown larger, behind a backup for example, is cut when nobody reads it."""
         _, logged, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        if logged == moved and logged > limits.WAL_PAGES_MAX:
+        if logged == moved and logged > log_pages_max:
             self._connection.execute("PRAGMA busy_timeout = 0")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self._connection.execute(f"PRAGMA busy_timeout = {limits.INDEX_LOCK_WAIT_S * 1000:.0f}")

@@ -108,7 +108,7 @@ class Maintenance:
                 self._journal.recycle(number, keep=self.full is None)
                 self._owner.resume()
                 self._interruptions = 0
-                await self._folder.reclaim(self._limits.reclaim_chunks)  # as much as was folded, or it never ends
+                await self._folder.reclaim(self._limits.reclaim_chunks, urgent=False)  # or it starves
         except IndexFullError as error:
             self._owner.refuse_held(error)
         except FoldInterruptedError as error:
@@ -153,7 +153,7 @@ class Maintenance:
 
     async def _reclaim(self) -> None:
         try:
-            await self._folder.reclaim(self._limits.reclaim_chunks)
+            await self._folder.reclaim(self._limits.reclaim_chunks, urgent=self.full is not None)
         except (IndexFullError, FoldInterruptedError) as error:
             log.warning("reclaiming is tried again: %s", error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
