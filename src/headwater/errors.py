@@ -40,6 +40,7 @@ HeadwaterError
 │   └── HeadersTooLargeError       431
 ├── ServerError                          the server is at fault or in trouble
 │   ├── InternalError              500
+│   ├── DamagedDataError           500
 │   ├── OverloadedError            503
 │   ├── StoppingError              503
 │   └── StorageFullError           507
@@ -296,6 +297,12 @@ class ServerError(HeadwaterError):
 
 class InternalError(ServerError):
     """A defect of ours; the log has the cause."""
+
+
+class DamagedDataError(ServerError):
+    status = 500
+    title = "Stored data is damaged"
+    advice = "Stop the server, check the directory with: headwater check, and restore it from a backup."
 
 
 class OverloadedError(ServerError):

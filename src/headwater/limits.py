@@ -60,6 +60,7 @@ EXPIRE_STREAMS_MAX = 1_000  # in one sweep
 STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
 
 # The edges' own numbers.
+CLOCK_STEP_BACK_S = 60.0  # a wall clock that is further behind is followed at once
 RETRY_AFTER_S = 1.0  # what clients are told to wait when a request is refused for now
 EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
 PARSE_STEP_BYTES = 16 * 1024  # the size of a head, a chunk's extensions or trailers is known to this much
@@ -173,6 +174,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 2.0
     half_closed_s: float = 5.0  # that a request may take whose client has closed its sending side
     expiry_sweep_s: float = 1.0
+    expiry_grace_s: float = 600.0  # after a start, before streams are deleted that had expired by then
     commit_backlog_bytes: int = 64 * 1024 * 1024  # accepted and not yet durable; beyond it writers get 503
     read_bytes_per_s_while_writing: int = 256 * 1024 * 1024  # all large reads together, while appends come in
     segment_bytes: int = 32 * 1024 * 1024  # of the journal; about what a restart replays and memory holds

@@ -104,7 +104,7 @@ def test_an_empty_store_knows_nothing(run: Run) -> None:
         assert await bench.store.load("a") is None
         assert await bench.store.load_id(1) is None
         assert await bench.store.page("", "", 10) == []
-        assert await bench.store.due(10**15, 10) == []
+        assert await bench.store.due(0, 10**15, 10) == []
 
     run(body)
 
@@ -228,12 +228,15 @@ def test_pages_are_in_path_order(run: Run) -> None:
 def test_what_may_have_expired_is_due(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "ttl", ttl_s=2),), (created(2, "at", expires_ms=2500),), (created(3, "never"),))
-        assert await bench.store.due(2000, 10) == []
-        assert await bench.store.due(2600, 10) == ["at"]
-        assert sorted(await bench.store.due(3000, 10)) == ["at", "ttl"]
+        assert await bench.store.due(0, 2000, 10) == []
+        assert await bench.store.due(0, 2600, 10) == ["at"]
+        assert sorted(await bench.store.due(0, 3000, 10)) == ["at", "ttl"]
         await bench.commit((Appended(1, 0, 2900, b"x"),), (Deleted(2),))
-        assert await bench.store.due(4000, 10) == []
-        assert await bench.store.due(4900, 10) == ["ttl"]
+        assert await bench.store.due(0, 4000, 10) == []
+        assert await bench.store.due(0, 4900, 10) == ["ttl"]
+        assert await bench.store.due(4899, 4900, 10) == ["ttl"]
+        assert await bench.store.due(4900, 9000, 10) == []
+        assert await bench.store.due(0, 9000, 10) == ["ttl"]
 
     run(body)
 

@@ -131,8 +131,8 @@ class MemoryStore:
         states = [self._states[self._ids[path]] for path in self._paths.page(prefix, after, limit)]
         return [msgspec.structs.replace(state, producers={}) for state in states]
 
-    async def due(self, now_ms: int, limit: int) -> list[str]:
-        return [state.path for state in self._deadlines.due(now_ms, limit)]
+    async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
+        return [state.path for state in self._deadlines.due(since_ms, now_ms, limit)]
 
     async def document(self, key: str) -> Document | None:
         return self._documents.get(key)

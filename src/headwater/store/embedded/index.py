@@ -23,9 +23,9 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from headwater import limits
+from headwater.errors import DamagedDataError
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
-from headwater.store.contract import DamagedDataError
 from headwater.store.embedded.chunks import COLUMNS, Chunk, ChunkRow, checksum_of, decode_chunk, outline
 from headwater.store.embedded.disk import create_private
 from headwater.store.embedded.journal import UnknownFormatError
@@ -167,7 +167,7 @@ class IndexReader:
         )
         return [_states.decode(state) for (state,) in rows]
 
-    def due(self, now_ms: int, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+    def due(self, after: tuple[int, int], now_ms: int, limit: int) -> list[tuple[int, int]]:
         """Deadlines that have passed and their streams' ids, in order, from behind `after` on."""
         rows = self._connection.execute(
             "SELECT deadline_ms, id FROM streams WHERE deadline_ms <= ? AND (deadline_ms, id) > (?, ?) "

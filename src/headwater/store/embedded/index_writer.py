@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from headwater import limits
+from headwater.errors import DamagedDataError
 from headwater.log.state import Document, StreamState
-from headwater.store.contract import DamagedDataError
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, cut, decode_chunk
 from headwater.store.embedded.index import Meta, decode_document, document_checksum, untimed_ms
 

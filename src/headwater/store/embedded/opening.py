@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
         if layout.format_of(directory) < layout.FORMAT:
             upgrade(directory)
         return _recovered(directory, limits, lock)
+    except sqlite3.DatabaseError as error:
+        lock.release()
+        raise layout.DamagedIndexError(directory / layout.INDEX_NAME, error) from error
     except BaseException:
         lock.release()
         raise

@@ -219,17 +219,17 @@ class EmbeddedStore:
             last = rows[-1].path
         return [msgspec.structs.replace(found[path], producers={}) for path in sorted(found)[:limit]]
 
-    async def due(self, now_ms: int, limit: int) -> list[str]:
+    async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
         unfolded = self._unfolded
-        paths = {state.path: None for state in unfolded.deadlines.due(now_ms, limit)}
-        after = (-1, -1)
+        paths = {state.path: None for state in unfolded.deadlines.due(since_ms, now_ms, limit)}
+        after = (since_ms, 1 << 62)
         while len(paths) < limit:
-            rows = await self._ask_index(lambda index, after=after: index.due(now_ms, after, limit))  # type: ignore[misc]
+            rows = await self._ask_index(lambda index, after=after: index.due(after, now_ms, limit))  # type: ignore[misc]
             for _, stream_id in rows:
                 state = unfolded.states.get(stream_id)
                 if state is None and stream_id not in unfolded.deleted:
                     state = await self._ask_index(lambda index, key=stream_id: index.by_id(key))  # type: ignore[misc]
-                if state is not None and not state.soft_deleted and (state.deadline_ms or now_ms + 1) <= now_ms:
+                if state is not None and not state.soft_deleted and since_ms < (state.deadline_ms or 0) <= now_ms:
                     paths[state.path] = None
             if len(rows) < limit:
                 break
