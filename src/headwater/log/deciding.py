@@ -313,6 +313,8 @@ def _append(state: StreamState, command: Append) -> Decision:
         _check_content_type(state, command.content_type)
     if producer is not None:
         known = state.producers.get(producer.id)
+        if known is None:
+            producers.check_not_expired(state.expired_producers, producer)
         if producers.is_duplicate(known, producer) and known is not None:
             highest = ProducerTuple(producer.id, known.epoch, known.seq)
             return Decision(_NOTHING, Reply(state.offset(state.tail), duplicate=True, producer=highest))

@@ -8,6 +8,8 @@ import os
 import signal
 import sqlite3
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 class FoldWorker:
-    def __init__(self, disk: RealDisk, connection: sqlite3.Connection) -> None:
+    def __init__(self, disk: RealDisk, connection: sqlite3.Connection, now_s: Callable[[], float]) -> None:
         self._disk = disk
         self._reader = index.IndexReader(connection)
         self._writer = IndexWriter(connection)
+        self._now_s = now_s
 
     def handle(self, line: str) -> dict[str, Any]:
         work = json.loads(line)
@@ -55,12 +58,15 @@ class FoldWorker:
 
     def _reclaim(self, chunks_max: int, *, urgent: bool) -> None:
         self._writer.reclaim(chunks_max)
+        idle_ms = int((self._now_s() - limits.PRODUCER_IDLE_S) * 1000)
+        self._writer.expire_producers(idle_ms, limits.PRODUCERS_EXPIRED_EVERY)
         self._writer.shrink(limits.RECLAIM_URGENT_PAGES if urgent else limits.RECLAIM_PAGES)
         self._writer.checkpoint(log_pages_max=0 if urgent else limits.WAL_PAGES_MAX)
 
 
-def open_worker(directory: Path) -> FoldWorker:
-    return FoldWorker(RealDisk(directory / JOURNAL_DIR), index.connect(directory / INDEX_NAME, write=True))
+def open_worker(directory: Path, now_s: Callable[[], float] = time.time) -> FoldWorker:
+    connection = index.connect(directory / INDEX_NAME, write=True)
+    return FoldWorker(RealDisk(directory / JOURNAL_DIR), connection, now_s)
 
 
 def main(directory: Path) -> None:

@@ -35,6 +35,10 @@ FORMAT = 2
 
 TABLES_OF_FORMAT_2 = """
 CREATE TABLE untimed (stream_id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL);
+CREATE TABLE expired_producers (
+    stream_id INTEGER NOT NULL, hash INTEGER NOT NULL, epoch INTEGER NOT NULL, PRIMARY KEY (stream_id, hash)
+) WITHOUT ROWID;
+CREATE INDEX producers_idle ON producers (at_ms);
 CREATE TABLE documents (
     key TEXT PRIMARY KEY, version INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL
 ) WITHOUT ROWID;
@@ -152,6 +156,8 @@ class IndexReader:
             "SELECT producer, epoch, seq, at_ms FROM producers WHERE stream_id = ?", (state.id,)
         )
         state.producers = {producer: ProducerState(*known) for producer, *known in rows}
+        expired = self._connection.execute("SELECT hash, epoch FROM expired_producers WHERE stream_id = ?", (state.id,))
+        state.expired_producers = dict(expired.fetchall())
         return state
 
     def states(self) -> Iterator[StreamState]:

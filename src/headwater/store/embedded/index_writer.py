@@ -11,6 +11,7 @@ import msgspec
 
 from headwater import limits
 from headwater.errors import DamagedDataError
+from headwater.log.producers import hash_of
 from headwater.log.state import Document, StreamState
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, cut, decode_chunk
 from headwater.store.embedded.index import Meta, decode_document, document_checksum, untimed_ms
@@ -51,10 +52,11 @@ class IndexWriter:
     # What a fold writes
 
     def put_states(self, states: Iterable[StreamState]) -> None:
-        streams, producers = [], []
+        streams, producers, expired = [], [], []
         for state in states:
             producers += [(state.id, name, *known) for name, known in state.producers.items()]
-            state.producers = {}
+            expired += [(state.id, *entry) for entry in state.expired_producers.items()]
+            state.producers, state.expired_producers = {}, {}
             deadline_ms = None if state.soft_deleted else state.deadline_ms
             streams.append((state.id, state.path, deadline_ms, msgspec.msgpack.encode(state)))
         self._connection.executemany("INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)", streams)
@@ -62,6 +64,7 @@ class IndexWriter:
             "INSERT OR REPLACE INTO producers (stream_id, producer, epoch, seq, at_ms) VALUES (?, ?, ?, ?, ?)",
             producers,
         )
+        self._connection.executemany("INSERT OR REPLACE INTO expired_producers VALUES (?, ?, ?)", expired)
 
     def put_documents(self, documents: Mapping[str, Document | None]) -> None:
         written = [found for found in documents.values() if found is not None]
@@ -121,8 +124,25 @@ class IndexWriter:
             left -= removed
             if left <= 0:
                 break
-            for table in ("producers", "untimed", "garbage"):
+            for table in ("producers", "expired_producers", "untimed", "garbage"):
                 self._connection.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream_id,))  # noqa: S608
+        self._connection.execute("COMMIT")
+
+    def expire_producers(self, before_ms: int, limit: int) -> None:
+        """Of some producers that were idle since a moment, keep only the hash of the id and the epoch."""
+        rows = self._connection.execute(
+            "SELECT stream_id, producer, epoch FROM producers WHERE at_ms < ? LIMIT ?", (before_ms, limit)
+        ).fetchall()
+        if not rows:
+            return
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO expired_producers VALUES (?, ?, ?)",
+            [(stream_id, hash_of(producer), epoch) for stream_id, producer, epoch in rows],
+        )
+        self._connection.executemany(
+            "DELETE FROM producers WHERE stream_id = ? AND producer = ?", [row[:2] for row in rows]
+        )
         self._connection.execute("COMMIT")
 
     def shrink(self, pages_max: int) -> None:

@@ -337,5 +337,10 @@ class EmbeddedStore:
 
 def _merged(recent: StreamState, folded: StreamState | None) -> StreamState:
     """An unfolded state with the producers that did not move since the last fold."""
-    known = {} if folded is None else folded.producers
-    return msgspec.structs.replace(recent, producers=known | recent.producers)
+    if folded is None:
+        return recent.copy()
+    return msgspec.structs.replace(
+        recent,
+        producers=folded.producers | recent.producers,
+        expired_producers=folded.expired_producers | recent.expired_producers,
+    )

@@ -47,8 +47,7 @@ def test_12_6_a_damaged_chunk_is_not_served_and_named(directory: Path) -> None:
 
     async def read(engine: Engine) -> None:
         with pytest.raises(DamagedDataError, match=r"the chunk of stream \d+ at \d+ is damaged"):
-            for path in ("a", "fork"):
-                await engine.read(Read(path, bytes_max=10**6))
+            await asyncio.gather(*[engine.read(Read(path, bytes_max=10**6)) for path in ("a", "fork")])
 
     live(directory, read)
     assert any("is damaged" in problem for problem in check_directory(directory, lambda _: None).problems)
