@@ -20,6 +20,7 @@ COMPRESS_BYTES_MIN = 1_024
 # What a request may name.
 PATH_BYTES_MAX = 1_024
 PATH_SEGMENT_BYTES_MAX = 255
+CACHED_PATHS_MAX = 65_536
 CACHED_TEXT_LENGTH_MAX = 256  # of what clients send: longer text is parsed each time
 HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
 TTL_S_MAX = 100 * 366 * 86_400

@@ -114,10 +114,7 @@ class Connection(Lifecycle, asyncio.Protocol):
         if self._state is LINGERING or self._state is CLOSED:
             return False  # which closes the transport
         self._parser.end()
-        if self._feed is not None:
-            self._feed.finish()
-        else:
-            self._advance()
+        self.finish()
         return True
 
     def pause_writing(self) -> None:
@@ -143,17 +140,19 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._advancing = True
         try:
             while self._pipeline and self._state in READING:
-                self._begin(*self._pipeline.popleft())
+                request, keep_alive = self._pipeline.popleft()
+                self._begin(request, keep_alive)
         finally:
             self._advancing = False
         if self._pipeline or self._parser.phase is not NOTHING or self._held.held_bytes:
             self._hold()
+        elif self._state is RESPONDING:
+            return  # as usual: one request arrived, and it is being answered
         if self._state in READING:
             self._read_on()
         elif self._parser.phase is ENDED:
-            if self._state is RESPONDING:
-                self._move(EOF)
-        elif self._reading and self._pipeline and self._pipeline.full:
+            self.finish()
+        elif self._reading and self._pipeline.full:
             self._reading = False
             self._transport.pause_reading()
 
@@ -161,15 +160,16 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._move(REQUEST)
         self._request = request
         self._keep_alive = keep_alive
+        shared = self._shared
         try:
             if "content-encoding" in request.headers:
                 check_request_encoding(request.headers["content-encoding"])
-            if self._shared.draining or self._shared.responses.exhausted:
-                self._shared.check_serving(request)
+            if shared.draining or shared.responses.exhausted:
+                shared.check_serving(request)
         except HeadwaterError as error:
-            self._respond(problem(error))
+            self._respond(problem(error, close=shared.draining and not self._pipeline))
             return
-        task = self._shared.handlers.dispatch(request, self._respond)
+        task = shared.handlers.dispatch(request, self._respond)
         if self._state is RESPONDING:  # else it was answered
             self._task = task
 
@@ -184,10 +184,7 @@ class Connection(Lifecycle, asyncio.Protocol):
         if request is None:
             return  # the connection was lost meanwhile
         self._task = None
-        shared = self._shared
         keep_alive = self._keep_alive and not response.close
-        if (shared.draining or self._parser.phase is ENDED) and not self._pipeline:
-            keep_alive = False
         if response.feed is None:
             self._writer.write_response(response, head_only=request.method == "HEAD", keep_alive=keep_alive)
             self._finish(keep_alive)
@@ -197,7 +194,7 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._keep_alive = keep_alive and chunked  # without chunks, the end of the connection ends the body
         self._writer.begin_body(response, chunked=chunked, keep_alive=keep_alive)
         sink = FeedSink(self._writer, self._end_feed, chunked=chunked)
-        feed = open_feed(shared.handlers.engine, response.feed, sink, self._clock.now_s)
+        feed = open_feed(self._shared.handlers.engine, response.feed, sink, self._clock.now_s)
         if not sink.ended:
             self._feed = feed
             if self._parser.phase is ENDED:
@@ -206,7 +203,7 @@ class Connection(Lifecycle, asyncio.Protocol):
     def _end_feed(self) -> None:
         self._feed = None
         self._writer.watch(self._clock.now_s)
-        self._finish(self._keep_alive and (not self._shared.draining or bool(self._pipeline)))
+        self._finish(self._keep_alive)
 
     def _finish(self, keep_alive: bool) -> None:
         self._request = None
@@ -265,14 +262,18 @@ class Connection(Lifecycle, asyncio.Protocol):
             self._transport.resume_reading()
         self._writer.write_eof()
 
-    def drain(self) -> None:
-        """The server stops. The request that is being answered is the last one that is served."""
+    def finish(self) -> None:
+        """What waits is answered, and nothing after it: the client sends nothing more, or the server stops."""
+        if not self._pipeline:
+            self._keep_alive = False
         if self._feed is not None:
             self._feed.finish()
         elif self._state is BLOCKED and not self._pipeline:
             self._end(linger=False)
-        else:
+        elif self._state in READING:
             self._advance()
+        elif self._state is RESPONDING and self._parser.phase is ENDED:
+            self._move(EOF)
 
     def abort(self) -> None:
         self._transport.abort()

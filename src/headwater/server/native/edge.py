@@ -59,7 +59,7 @@ class NativeEdge:
         self._shared.draining = True
         self._in_flight = set(self._shared.connections)
         for connection in self._in_flight:
-            connection.drain()
+            connection.finish()
 
     async def stop(self, grace_s: float) -> None:
         """Drain, then stop listening. Connections that are left after `grace_s` are aborted."""
