@@ -161,7 +161,7 @@ class Rig:
     def drain(self) -> None:
         self.shared.draining = True
         for each in tuple(self.shared.connections):
-            each.finish()
+            each.drain()
 
     # As timer
 

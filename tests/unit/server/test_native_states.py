@@ -122,3 +122,4 @@ def test_no_client_and_no_handler_leads_to_an_impossible_transition(steps: list[
             rig.drain()
     rig.lose()
     assert rig.connection._state is State.CLOSED
+    assert rig.shared.requests.held_bytes == rig.shared.responses.held_bytes == 0

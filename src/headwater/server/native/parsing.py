@@ -86,7 +86,7 @@ class RequestParser:
         self._overhead_bytes = 0  # of the head, or since the last piece of the body
 
     def feed(self, data: Buffer) -> None:
-        """Parse what arrived. Steps bound by how much `_overhead_bytes` may be wrong."""
+        """Parse what arrived, in steps: what else a step contains limits how exact `_overhead_bytes` can be."""
         if len(data) > PARSE_STEP_BYTES:
             view = memoryview(data)
             for start in range(0, len(data), PARSE_STEP_BYTES):
