@@ -12,12 +12,12 @@ import random
 import re
 import socket
 import struct
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
-from bench.servers import Server
+from tests.loops import loop_in_thread
+from tests.servers import Server
 
 CALM = "calm"
 KINDS = (
@@ -69,10 +69,7 @@ class Proxy:
 @contextlib.contextmanager
 def hostile(server: Server, decide: Decide, *, without: tuple[str, ...] = ()) -> Iterator[Proxy]:
     """A proxy to a server, which takes some headers out of every request."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with loop_in_thread() as loop, socket.create_server(("127.0.0.1", 0)) as listening:
         proxy = Proxy(f"http://127.0.0.1:{listening.getsockname()[1]}")
         relay = _Relay(server, decide, proxy, without)
         serving = asyncio.run_coroutine_threadsafe(asyncio.start_server(relay.handle, sock=listening), loop).result()
@@ -80,9 +77,6 @@ def hostile(server: Server, decide: Decide, *, without: tuple[str, ...] = ()) ->
             yield proxy
         finally:
             asyncio.run_coroutine_threadsafe(_end(serving), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
 
 
 async def _end(serving: asyncio.Server) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from bench.servers import Server
 
 from headwater import limits
 from headwater.client import Client, Retry, Timeouts
@@ -29,6 +28,7 @@ from headwater.errors import (
     UnauthorizedError,
 )
 from headwater.protocol.streams.sse import EventReader
+from tests.servers import Server
 
 QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
 Handler = Callable[[httpx.Request], httpx.Response]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from bench.servers import Server
-
 from headwater.client import Client
 from headwater.spark.watching import Watcher
+from tests.servers import Server
 
 
 def test_it_ends_when_a_stream_goes_on(server: Server) -> None:
