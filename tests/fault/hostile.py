@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
+import uvloop
+
 from tests.loops import loop_in_thread
 from tests.servers import Server
 
@@ -69,7 +71,7 @@ class Proxy:
 @contextlib.contextmanager
 def hostile(server: Server, decide: Decide, *, without: tuple[str, ...] = ()) -> Iterator[Proxy]:
     """A proxy to a server, which takes some headers out of every request."""
-    with loop_in_thread() as loop, socket.create_server(("127.0.0.1", 0)) as listening:
+    with loop_in_thread(uvloop.new_event_loop) as loop, socket.create_server(("127.0.0.1", 0)) as listening:
         proxy = Proxy(f"http://127.0.0.1:{listening.getsockname()[1]}")
         relay = _Relay(server, decide, proxy, without)
         serving = asyncio.run_coroutine_threadsafe(asyncio.start_server(relay.handle, sock=listening), loop).result()
