@@ -240,6 +240,7 @@ def _huge(chunks: int) -> Iterator[bytes]:
     yield b"null]"
 
 
+@pytest.mark.slow
 def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
     """200 MB in one answer, which breaks off twice: each message once, and never much of it in memory."""
     session = Session("http://server", None, None, QUICK, Timeouts(), None)

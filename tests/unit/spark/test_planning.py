@@ -25,7 +25,7 @@ VALUES = StructType(
 STATES = StructType([StructField("order", LongType()), StructField("key", StringType())])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[Client]:
     with Client(server.url) as client:
         yield client
@@ -44,7 +44,7 @@ class Plain(httpx.HTTPTransport):
 @pytest.fixture
 def reader(server: Server, extended: bool) -> Iterator[Client]:
     """The client of a query, of a server with our extensions or without them."""
-    with httpx.Client(transport=httpx.HTTPTransport() if extended else Plain()) as http:
+    with httpx.Client(transport=(httpx.HTTPTransport if extended else Plain)(verify=False)) as http:
         yield Client(server.url, http=http)
 
 

@@ -32,7 +32,7 @@ users = Collection("user", User, indexes=("team",))
 STATE = define_state({"users": users, "counters": Collection("counter", int)})
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture(scope="module", params=SHELLS)
 def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Client]:
     with client_of(request.param, f"http://{server.host}:{server.port}") as client:
         yield client
@@ -100,8 +100,10 @@ def test_await_txid(stream: Stream) -> None:
         db.preload(10)
         with pytest.raises(TimeoutError):
             db.await_txid("t1", 0.05)
-        threading.Timer(0.1, lambda: stream.append(users.insert(User("1", "Ann"), txid="t1"))).start()
+        later = threading.Timer(0.1, lambda: stream.append(users.insert(User("1", "Ann"), txid="t1")))
+        later.start()
         db.await_txid("t1", 5)
+        later.join()
         assert names(db) == {"1": "Ann"}
         db.await_txid("t1", 0)
 
