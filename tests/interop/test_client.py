@@ -39,7 +39,7 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture(scope="module", params=SHELLS)
 def client(request: pytest.FixtureRequest, peer: Server) -> Iterator[Client]:
     with client_of(request.param, f"http://{peer.host}:{peer.port}") as client:
         yield client

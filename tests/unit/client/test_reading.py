@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from bench.servers import Server
 
 from headwater import limits
 from headwater.client import Client, Retry, Timeouts
@@ -29,6 +28,7 @@ from headwater.errors import (
     UnauthorizedError,
 )
 from headwater.protocol.streams.sse import EventReader
+from tests.servers import Server
 
 QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -240,6 +240,7 @@ def _huge(chunks: int) -> Iterator[bytes]:
     yield b"null]"
 
 
+@pytest.mark.slow
 def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
     """200 MB in one answer, which breaks off twice: each message once, and never much of it in memory."""
     session = Session("http://server", None, None, QUICK, Timeouts(), None)
