@@ -131,9 +131,7 @@ class Connection(Lifecycle, asyncio.Protocol):
     # Requests in order
 
     def _advance(self) -> None:
-        """Begin the requests that wait; when there are none, go on reading.
-
-        This is a loop and not a recursion: handlers may answer at once, and any number of requests may wait."""
+        """Begin the requests that wait, and then go on reading. A loop, since handlers may answer at once."""
         if self._advancing:
             return
         self._advancing = True
