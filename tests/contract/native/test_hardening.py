@@ -33,8 +33,8 @@ from headwater.server.native import NativeEdge
 from headwater.server.native.connection import Connection
 from headwater.server.native.parsing import RequestParser
 from headwater.server.serve import fit_descriptors
+from tests.contract.native.wire import Wire
 from tests.unit.server.rig import Rig
-from tests.unit.server.wire import Wire
 
 GET = b"GET /v1/stream/a HTTP/1.1\r\nhost: t\r\n\r\n"
 BINARY = "application/octet-stream"

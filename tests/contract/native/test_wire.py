@@ -10,7 +10,7 @@ import uuid
 import pytest
 from bench.servers import Server, headwater
 
-from tests.unit.server.wire import Wire
+from tests.contract.native.wire import Wire
 
 GET = b"GET /v1/stream/none HTTP/1.1\r\nhost: t\r\n\r\n"
 
