@@ -56,7 +56,10 @@ HeadwaterError
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from headwater.log.offsets import Offset
 
 
 def is_retryable(status: int) -> bool:
@@ -224,9 +227,9 @@ class StreamClosedError(ConflictError):
     title = "Stream is closed"
     advice = "Nothing can be appended any more. Continue in a fork or in a new stream."
 
-    def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None) -> None:
+    def __init__(self, detail: str = "", *, tail: Offset | None = None) -> None:
         super().__init__(detail)
-        self.tail = tail  # where the stream ends: the id that numbers the position, and the position
+        self.tail = tail  # where the stream ends
 
 
 class DocumentConflictError(ConflictError):

@@ -93,7 +93,7 @@ class Writer:
         """Until everything that was accepted is durable and answered."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         drained = asyncio.Event()
-        self._committer.add(Entry((), (), Reply(), lambda _: drained.set()))
+        self._committer.add(Entry((), (), (), Reply(), lambda _: drained.set()))
         await drained.wait()
 
     def stop_for(self, error: BaseException) -> None:
@@ -157,11 +157,11 @@ class Writer:
             stream.used = True
             if stream.live is not None:
                 self.renew_if_watched(stream, self._now_ms())
-        if isinstance(command, Create):
+        size_bytes = len(command.body) if isinstance(command, _WITH_BODY) else 0
+        if type(command) is Create:
             command = msgspec.structs.replace(command, stream_id=self._next_id)
             self._next_id += 1
         try:
-            size_bytes = len(command.body) if isinstance(command, _WITH_BODY) else 0
             self._committer.check_room(size_bytes)
             decision = decide(self._catalogue, command)
         except OverloadedError as error:
@@ -182,13 +182,14 @@ class Writer:
     def _accept(self, decision: Decision, stream: LoadedStream | None, answered: Answered, size_bytes: int) -> None:
         events = decision.events
         event = events[0]
-        changed: tuple[LoadedStream | LoadedDocument, ...]
         if type(event) is Appended and stream is not None and len(events) == 1:
             self._catalogue.apply_append(stream, event)
-            changed = (stream,)
+            entry = Entry(events, (stream.state,), (stream,), decision.reply, answered)
         else:
             changed = tuple([self._catalogue.apply(event) for event in events])
-        self._committer.add(Entry(events, changed, decision.reply, answered), size_bytes)
+            after = tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in changed])
+            entry = Entry(events, after, changed, decision.reply, answered)
+        self._committer.add(entry, size_bytes)
 
     def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
         if isinstance(command, WriteDocuments):
@@ -198,7 +199,7 @@ class Writer:
             if isinstance(command, Create) and command.fork is not None:
                 uncertain = uncertain or self._catalogue.is_uncertain(command.fork.source)
         if uncertain:
-            self._committer.add(Entry((), (), answer, answered))
+            self._committer.add(Entry((), (), (), answer, answered))
         else:
             answered(answer)
 
@@ -214,7 +215,8 @@ class Writer:
             evolve(stream.state, event)
         elif self._catalogue.by_id(stream.id) is stream:
             stream.touched_ms = now_ms
-            self._committer.add(Entry((event,), (self._catalogue.apply(event),), Reply(), None))
+            self._catalogue.apply(event)
+            self._committer.add(Entry((event,), (stream.state,), (stream,), Reply(), None))
 
     def renew_if_watched(self, stream: LoadedStream, now_ms: int) -> None:
         """A stream with live readers does not expire, however long they wait."""
@@ -229,15 +231,17 @@ class Writer:
         for entry in entries:
             for event, changed in zip(entry.record, entry.changed, strict=True):
                 changed.pending -= 1
-                if isinstance(changed, LoadedDocument):
+                if type(changed) is LoadedStream:
+                    if type(event) is Appended:
+                        changed.tail += len(event.data)
+                        if event.close:
+                            changed.closed = True
+                        if changed.live is not None:
+                            updated.setdefault(changed, []).append(event.data)
+                    else:
+                        self._publish_life(event, changed)
+                elif type(changed) is LoadedDocument:
                     changed.durable = _document(event, changed)
-                elif type(event) is Appended:
-                    changed.tail += len(event.data)
-                    changed.closed = changed.closed or event.close
-                    if changed.live is not None:
-                        updated.setdefault(changed, []).append(event.data)
-                else:
-                    self._publish_life(event, changed)
         for entry in entries:
             _answer(entry, entry.answer)
         for stream, parts in updated.items():

@@ -120,6 +120,8 @@ def _written(view: View, documents: tuple[WriteDocument, ...]) -> Record:
 
 
 def is_expired(state: StreamState, now_ms: int) -> bool:
+    if state.ttl_s is None and state.expires_ms is None:
+        return False
     deadline_ms = state.deadline_ms
     return deadline_ms is not None and now_ms >= deadline_ms
 

@@ -8,7 +8,6 @@ created again is recognised by its id.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +22,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: int
 
 
-class Offset(NamedTuple):
+class Offset(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     id: int  # of the stream that holds the bytes before the position
     position: int
 

@@ -24,8 +24,8 @@ class RefusedError(Exception):
     """There was no room for a batch: nothing of it was kept, and another may be tried later."""
 
 
-class Commit(msgspec.Struct, frozen=True, gc=False):
-    """A record, and for each event the stream or document as it is after the batch; None for a deleted document.
+class Commit(msgspec.Struct, gc=False):
+    """A record, and for each event the stream as it is after the batch, or the document; None for a deleted one.
 
     The engine goes on changing the states as soon as `commit` returns. A store copies what it keeps.
     """

@@ -64,20 +64,23 @@ class MemoryStore:
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         for commit in batch:
             for event in commit.record:
-                if isinstance(event, DOCUMENT_EVENTS):
+                if type(event) is Appended:
+                    self._append(event)
+                elif isinstance(event, DOCUMENT_EVENTS):
                     self._apply_document(event)
                 else:
                     self._apply(event)
         done(None)
 
+    def _append(self, event: Appended) -> None:
+        evolve(self._states[event.id], event)
+        if event.data:
+            self._runs[event.id].append(event.data, event.at_ms)
+
     def _apply(self, event: StreamEvent) -> None:
-        before = self._states.get(event.id)
-        state = evolve(before, event)
+        state = evolve(self._states.get(event.id), event)
         if state is None:
             self._delete(event.id)
-        elif isinstance(event, Appended):
-            if event.data:
-                self._runs[event.id].append(event.data, state.appended_ms)
         elif isinstance(event, Created):
             self._create(event, state)
 

@@ -13,7 +13,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from copy import copy
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -38,6 +37,8 @@ from headwater.store.pieces import Piece, RecordEnd, boundary_in, join, list_run
 log = logging.getLogger("headwater.store")
 
 T = TypeVar("T")
+
+_copy: Callable[[StreamState], StreamState] = getattr(StreamState, "__copy__")  # noqa: B009 - not in its type
 
 
 class Parts(NamedTuple):
@@ -131,7 +132,7 @@ class EmbeddedStore:
         for commit in batch:
             for state in commit.after:
                 if type(state) is StreamState and state.id not in kept:
-                    own = kept[state.id] = copy(state)
+                    own = kept[state.id] = _copy(state)
                     before = known.get(state.id)
                     own.producers = {} if before is None else before.producers
         return kept
