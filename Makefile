@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 NODE_DIR := tests/node
 # tests/conftest.py says which tests run first and which together.
-PYTEST := $(BIN)/python -m pytest -n 2
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: setup run test test-fast simulate lint bench soak lock clean
 
