@@ -278,6 +278,17 @@ def test_a_rejected_fork_leaves_no_reference(client: httpx.Client, path: str) ->
     assert client.get(path).status_code == 404
 
 
+def test_12_10_a_fork_at_the_first_offset_of_its_source_is_read_from_there(client: httpx.Client, path: str) -> None:
+    first = next_offset(client.put(path, headers=TEXT))
+    client.post(path, headers=TEXT, content=b"abc")
+    fork = {"stream-forked-from": f"{client.base_url.path.rstrip('/')}{path}", "stream-fork-offset": first}
+    assert client.put(f"{path}/f", headers={**TEXT, **fork}).status_code == 201
+    assert client.put(f"{path}/f", headers={**TEXT, **fork}).status_code == 200
+    client.post(f"{path}/f", headers=TEXT, content=b"own")
+    assert client.get(f"{path}/f", params={"offset": first}).content == b"own"
+    assert client.get(path, params={"offset": first}).content == b"abc"
+
+
 def test_absurd_values_are_refused(client: httpx.Client, path: str) -> None:
     for headers in (
         {"stream-ttl": "9" * 40},
