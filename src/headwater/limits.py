@@ -15,6 +15,7 @@ CURSOR_JITTER_MAX_S = 3_600
 CURSOR_LENGTH_MAX = 64
 CACHE_MAX_AGE_S = 60
 CACHE_STALE_S = 300
+CACHE_LASTING_S = 365 * 86_400  # of an answer that never changes
 COMPRESS_BYTES_MIN = 1_024
 
 # What a request may name.

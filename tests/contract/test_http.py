@@ -180,10 +180,38 @@ def test_entity_tags_change_with_closure(client: httpx.Client, path: str) -> Non
     assert closed.headers["etag"] != tag
 
 
-def test_caching(client: httpx.Client, path: str) -> None:
+def test_12_21_an_answer_that_reaches_the_tail_is_validated_before_it_is_used_again(
+    client: httpx.Client, path: str
+) -> None:
     tail = next_offset(client.put(path, headers=TEXT, content=b"data"))
-    assert client.get(path).headers["cache-control"] == "public, max-age=60, stale-while-revalidate=300"
-    assert client.get(path, params={"offset": tail}).headers["cache-control"] == "no-cache"
+    for query in ({}, {"offset": "-1"}, {"offset": tail}):
+        read = client.get(path, params=query)
+        assert read.headers["cache-control"] == "no-cache"
+        assert client.get(path, params=query, headers={"if-none-match": read.headers["etag"]}).status_code == 304
+    tag = client.get(path, params={"offset": "-1"}).headers["etag"]
+    client.post(path, headers=TEXT, content=b" and more")
+    again = client.get(path, params={"offset": "-1"}, headers={"if-none-match": tag})
+    assert (again.status_code, again.content) == (200, b"data and more")
+
+
+def test_12_21_an_answer_that_ends_before_the_tail_can_be_kept(client: httpx.Client, path: str) -> None:
+    for more, lasting in (({}, "public, max-age=31536000, immutable"), ({"stream-ttl": "90"}, "public, max-age=")):
+        client.put(path, headers={**TEXT, **more})
+        first, second, _ = [next_offset(client.post(path, headers=TEXT, content=b"data")) for _ in range(3)]
+        bounded = client.get(path, params={"offset": first, "until": second})
+        assert bounded.headers["cache-control"].startswith(lasting)
+        age_s = int(bounded.headers["cache-control"].partition("max-age=")[2].partition(",")[0])
+        assert age_s <= 90 or not more
+        beginning = client.get(path, params={"until": second})  # another stream may be created at this path
+        assert beginning.headers["cache-control"].startswith("public, max-age=60")
+        client.delete(path)
+
+
+def test_caching_of_other_answers(client: httpx.Client, path: str) -> None:
+    before = next_offset(client.put(path, headers=TEXT))
+    client.post(path, headers=TEXT, content=b"data")
+    polled = client.get(path, params={"offset": before, "live": "long-poll"})  # the cursor sets readers apart
+    assert polled.headers["cache-control"] == "public, max-age=60, stale-while-revalidate=300"
     assert client.get(path, params={"offset": "now"}).headers["cache-control"] == "no-store"
     assert "etag" not in client.get(path, params={"offset": "now"}).headers
     assert client.head(path).headers["cache-control"] == "no-store"

@@ -74,7 +74,7 @@ async def _piece(service: Service, request: Request, query: ReadQuery, reply: Re
         found += [("content-type", stream.content_type), NO_STORE]
         return Response(200, tuple(found), wrap(stream.kind, data))
     tag = etag(stream.id, reply.start, reply.next, closed=closed)
-    caching = "no-store" if at_now else cache_control(stream.deadline_ms, service.now_ms, empty=not data)
+    caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=reply.at_tail)
     found += [("cache-control", caching), ("vary", "accept-encoding")]
     if_none_match = request.headers.get("if-none-match")
     known = None if if_none_match is None or live else matched(if_none_match, tag)

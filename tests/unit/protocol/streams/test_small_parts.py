@@ -20,7 +20,7 @@ from headwater.log.offsets import BEGINNING, Offset
 from headwater.protocol.streams import cursors, etags, offsets, sse
 from headwater.protocol.streams.content import check_content_type
 from headwater.protocol.streams.paths import parse_path, quote_path
-from headwater.protocol.streams.reads import Live, cache_control, parse_read, wrap
+from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
 
 LONG = "/".join(["abcdefgh"] * 200)
 REFUSED = ["", "a//b", "/a", "a/", "..", "a/../b", ".", "%2e%2e", "a%2Fb", "a%5cb", "a\\b", "a%00", "a%0a", "%ff"]
@@ -161,7 +161,13 @@ def test_bodies_are_wrapped_without_copying() -> None:
     assert b"".join(wrap(ContentKind.TEXT, b"ab")) == b"ab"
 
 
-def test_nothing_is_cached_past_its_expiry_and_no_empty_answer_at_all() -> None:
-    assert cache_control(None, 0, empty=False) == "public, max-age=60, stale-while-revalidate=300"
-    assert cache_control(10_000, 4_000, empty=False) == "public, max-age=6"
-    assert cache_control(None, 0, empty=True) == "no-cache"
+def test_12_21_nothing_is_cached_past_its_expiry_and_no_tail_without_validation() -> None:
+    offset = Offset(1, 5)
+    assert cache_control(ReadQuery(offset), None, 0, at_tail=False) == "public, max-age=31536000, immutable"
+    assert cache_control(ReadQuery(offset), 10_000, 4_000, at_tail=False) == "public, max-age=6"
+    assert cache_control(ReadQuery(offset), 4_000, 10_000, at_tail=False) == "public, max-age=0"
+    assert cache_control(ReadQuery(), None, 0, at_tail=False) == "public, max-age=60, stale-while-revalidate=300"
+    assert cache_control(ReadQuery(offset), None, 0, at_tail=True) == "no-cache"
+    polled = ReadQuery(offset, Live.LONG_POLL)
+    assert cache_control(polled, None, 0, at_tail=True) == "public, max-age=60, stale-while-revalidate=300"
+    assert cache_control(ReadQuery(None), None, 0, at_tail=True) == "no-store"
