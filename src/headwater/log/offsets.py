@@ -69,9 +69,8 @@ def inherited(stream_id: int, lineage: Sequence[Span], position: int) -> tuple[S
     is one of the fork's too.
     """
     start = lineage[-1].end if lineage else 0
-    spans = [
-        Span(span.id, span.start, min(span.end, position)) for span in lineage if span.start < position or not span.start
-    ]
+    taken = [span for span in lineage if span.start < position or not span.start]
+    spans = [Span(span.id, span.start, min(span.end, position)) for span in taken]
     if position > start or not spans:
         spans.append(Span(stream_id, start, position))
     return tuple(spans)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import re
 
+from headwater import limits
 from headwater.log.content import ContentKind
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -15,22 +16,54 @@ KEEP_ALIVE = b": keep-alive\n\n"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
+class DataEvent:
+    """A data event for a whole number of records, encoded a piece at a time: however large it is, no step takes long.
+
+    The pieces are independent of each other, so that several readers can be at different ones.
+    """
+
+    __slots__ = ("_data", "_end", "_kind", "pieces")
+
+    def __init__(self, kind: ContentKind, data: bytes) -> None:
+        self._kind = kind
+        self._data = data
+        self._end = len(data) - 1 if kind is ContentKind.JSON else len(data)  # without the last comma
+        self.pieces = max(1, -(-self._end // limits.SSE_PIECE_BYTES))
+
+    def piece(self, number: int) -> bytes:
+        """The bytes of a piece, counted from 0. All of them in order are the event."""
+        start = number * limits.SSE_PIECE_BYTES
+        end = min(start + limits.SSE_PIECE_BYTES, self._end)
+        json = self._kind is ContentKind.JSON
+        if self._kind is ContentKind.BINARY:
+            encoded = binascii.b2a_base64(self._data[start:end], newline=False)
+        else:
+            encoded = _lines(self._data, start, end, first=not json and not start)
+        if not start:
+            encoded = (b"event: data\ndata:[" if json else b"event: data\ndata:") + encoded
+        if end == self._end:
+            encoded += b"]\n\n" if json else b"\n\n"
+        return encoded
+
+
 def data_frame(kind: ContentKind, data: bytes) -> bytes:
-    """A data event for a whole number of records."""
-    if kind is ContentKind.JSON:
-        text = b"[" + data[:-1] + b"]"
-    elif kind is ContentKind.BINARY:
-        return b"event: data\ndata:" + binascii.b2a_base64(data, newline=False) + b"\n\n"
-    else:
-        text = data
-    if b"\n" not in text and b"\r" not in text:
-        return b"event: data\n" + _line(text) + b"\n\n"
-    lines = b"\n".join(_line(line) for line in _LINE_END.split(text))
-    return b"event: data\n" + lines + b"\n\n"
+    """A data event as a whole."""
+    event = DataEvent(kind, data)
+    return b"".join([event.piece(number) for number in range(event.pieces)])
 
 
-def _line(text: bytes) -> bytes:
-    return (b"data: " if text.startswith(b" ") else b"data:") + text
+def _lines(data: bytes, start: int, end: int, *, first: bool) -> bytes:
+    """A part of a text with the field name before each line but the first. `first` if that is at its beginning."""
+    part, before = data[start:end], data[start - 1 : start]
+    if before == b"\r" and part.startswith(b"\n"):
+        part = part[1:]  # the other half of a CRLF
+    if b"\r" in part:
+        part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\n" in part:
+        part = part.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
+    if part.startswith(b" ") and (first or before in (b"\r", b"\n")):
+        return b" " + part
+    return part
 
 
 def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bool) -> bytes:

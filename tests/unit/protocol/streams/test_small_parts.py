@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -171,3 +173,16 @@ def test_12_21_nothing_is_cached_past_its_expiry_and_no_tail_without_validation(
     polled = ReadQuery(offset, Live.LONG_POLL)
     assert cache_control(polled, None, 0, at_tail=True) == "public, max-age=60, stale-while-revalidate=300"
     assert cache_control(ReadQuery(None), None, 0, at_tail=True) == "no-store"
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\r", b" ", b"x", b"data: "])).map(b"".join).filter(bool))
+def test_12_15_an_event_is_the_same_in_any_number_of_pieces(text: bytes) -> None:
+    lines = [(b"data: " if line.startswith(b" ") else b"data:") + line for line in re.split(rb"\r\n|\r|\n", text)]
+    with mock.patch.object(limits, "SSE_PIECE_BYTES", 3):
+        frame = sse.data_frame(ContentKind.TEXT, text)
+        assert frame == b"event: data\n" + b"\n".join(lines) + b"\n\n"
+        encoded = b"event: data\ndata:" + base64.b64encode(text) + b"\n\n"
+        assert sse.data_frame(ContentKind.BINARY, text) == encoded
+        json = decode(sse.data_frame(ContentKind.JSON, b'"",' + text + b"1,"))
+        normal = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode()
+        assert json == [("data", f'["",{normal}1]')]
