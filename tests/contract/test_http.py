@@ -262,6 +262,76 @@ def test_a_feed_goes_from_the_past_to_the_present_to_the_end(client: httpx.Clien
     assert all(entry.get("streamCursor") for entry in control[:-1])
 
 
+def blocks(text: str) -> list[dict[str, str]]:
+    """The events of a feed as a browser reads them: each field by its name, and its position in the event."""
+    events = []
+    for block in text.split("\n\n"):
+        lines = [line.partition(":")[::2] for line in block.split("\n") if line and not line.startswith(":")]
+        if lines:
+            events.append({**dict(lines), "order": " ".join(name for name, _ in lines)})
+    return events
+
+
+def test_12_20_events_carry_the_offset_to_go_on_from(client: httpx.Client, path: str) -> None:
+    first = next_offset(client.put(path, headers=JSON))
+    second = next_offset(client.post(path, headers=JSON, content=b"[1,2]"))
+    last = next_offset(client.post(path, headers={**JSON, "stream-closed": "true"}, content=b'"' + b"x" * 9000 + b'"'))
+    with client.stream("GET", path, params={"offset": "-1", "live": "sse", "until": second}) as feed:
+        data, control = blocks("".join(feed.iter_text()))
+    assert (data["event"].strip(), data["id"], data["order"]) == ("data", second, "event data id")
+    assert control["event"].strip() == "control"
+    with client.stream("GET", path, params={"offset": "-1", "live": "sse"}) as feed:
+        assert feed.headers["cache-control"] == "no-cache"
+        assert [event["id"] for event in blocks("".join(feed.iter_text())) if event["event"] == " data"] == [last]
+    with client.stream("GET", path, params={"offset": "-1", "live": "sse", "until": first}) as feed:
+        [control] = blocks("".join(feed.iter_text()))
+    assert (control["id"], control["order"]) == (first, "event data id")
+
+
+def test_12_20_a_reconnection_goes_on_behind_the_last_event(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=JSON)
+    offsets = [next_offset(client.post(path, headers=JSON, content=str(number).encode())) for number in range(3)]
+    query = {"offset": "-1", "live": "sse", "until": offsets[2]}
+    with client.stream("GET", path, params=query, headers={"last-event-id": offsets[0]}) as feed:
+        assert blocks("".join(feed.iter_text()))[0]["data"] == "[1,2]"
+    assert client.get(path, params=query, headers={"last-event-id": "x"}).status_code == 400
+    assert client.get(path, headers={"last-event-id": offsets[0]}).json() == [0, 1, 2]  # not an event stream
+    client.post(path, headers={"stream-closed": "true"})
+    ended = client.get(path, params={"offset": "-1", "live": "sse"}, headers={"last-event-id": offsets[2]})
+    assert (ended.status_code, ended.headers["stream-closed"]) == (204, "true")  # an EventSource stops at that
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_12_20_live_readers_are_told_of_a_deletion(client: httpx.Client, path: str, forked: bool) -> None:
+    tail = next_offset(client.put(path, headers=JSON, content=b"[1]"))
+    if forked:
+        source = {"stream-forked-from": client.base_url.path.rstrip("/") + path}
+        assert client.put(f"{path}-fork", headers=source).status_code == 201
+    found: list[str] = []
+    polled: list[int] = []
+
+    def follow() -> None:
+        with client.stream("GET", path, params={"offset": "-1", "live": "sse"}) as feed:
+            found.extend(feed.iter_text())
+
+    def poll() -> None:
+        polled.append(client.get(path, params={"offset": tail, "live": "long-poll"}).status_code)
+
+    readers = [threading.Thread(target=follow), threading.Thread(target=poll)]
+    for reader in readers:
+        reader.start()
+    time.sleep(0.3)
+    started = time.monotonic()
+    assert client.delete(path).status_code == 204
+    for reader in readers:
+        reader.join()
+    assert time.monotonic() - started < 1.5  # a long-poll waits 2 s
+    assert polled == [410 if forked else 404]
+    last = blocks("".join(found))[-1]
+    assert last["event"].strip() == "control"
+    assert json.loads(last["data"]) == {"streamNextOffset": tail, "streamDeleted": True}
+
+
 def test_the_list_of_streams(client: httpx.Client, path: str) -> None:
     for name, more in (("c", {}), ("a", {"stream-ttl": "60"}), ("b", {"stream-closed": "true"}), ("d/e f", {})):
         client.put(f"{path}/{name}", headers={**TEXT, **more}, content=b"1234")

@@ -1,6 +1,9 @@
 """Server-sent events: data frames in three encodings, control frames, keep-alive comments; and how they are read.
 
 A field value loses one leading space at the reader, so none is added unless the text itself begins with one.
+
+The id of an event is the offset behind it. A browser sends the last one as `Last-Event-ID` when it connects again. It
+follows the data: some readers take the line after `event` for the data.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ class DataEvent:
     The pieces are independent of each other, so that several readers can be at different ones.
     """
 
-    __slots__ = ("_data", "_end", "_kind", "pieces")
+    __slots__ = ("_data", "_end", "_id", "_kind", "pieces")
 
-    def __init__(self, kind: ContentKind, data: bytes) -> None:
+    def __init__(self, kind: ContentKind, data: bytes, next_offset: str) -> None:
         self._kind = kind
+        self._id = next_offset
         self._data = data
         self._end = len(data) - 1 if kind is ContentKind.JSON else len(data)  # without the last comma
         self.pieces = max(1, -(-self._end // limits.SSE_PIECE_BYTES))
@@ -42,13 +46,13 @@ class DataEvent:
         if not start:
             encoded = (b"event: data\ndata:[" if json else b"event: data\ndata:") + encoded
         if end == self._end:
-            encoded += b"]\n\n" if json else b"\n\n"
+            encoded += f"{']' if json else ''}\nid:{self._id}\n\n".encode()
         return encoded
 
 
-def data_frame(kind: ContentKind, data: bytes) -> bytes:
+def data_frame(kind: ContentKind, data: bytes, next_offset: str) -> bytes:
     """A data event as a whole."""
-    event = DataEvent(kind, data)
+    event = DataEvent(kind, data, next_offset)
     return b"".join([event.piece(number) for number in range(event.pieces)])
 
 
@@ -66,7 +70,8 @@ def _lines(data: bytes, start: int, end: int, *, first: bool) -> bytes:
     return part
 
 
-def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bool) -> bytes:
+def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bool, with_id: bool = False) -> bytes:
+    """A control event; it needs an id where no data event precedes it."""
     fields = f'"streamNextOffset":"{next_offset}"'
     if closed:
         fields += ',"streamClosed":true,"upToDate":true'
@@ -74,7 +79,13 @@ def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bo
         fields += f',"streamCursor":"{cursor}"'
         if up_to_date:
             fields += ',"upToDate":true'
-    return f"event: control\ndata:{{{fields}}}\n\n".encode()
+    last = f"\nid:{next_offset}" if with_id else ""
+    return f"event: control\ndata:{{{fields}}}{last}\n\n".encode()
+
+
+def deletion_frame(next_offset: str) -> bytes:
+    """The last control event of a stream that was deleted. The offset is the one that the reader has reached."""
+    return f'event: control\ndata:{{"streamNextOffset":"{next_offset}","streamDeleted":true}}\n\n'.encode()
 
 
 class EventReader:

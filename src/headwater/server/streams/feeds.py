@@ -13,7 +13,7 @@ import logging
 
 from headwater import limits as bounds
 from headwater.engine.messages import Ended, ReadMore, ReadReply, Update
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
 from headwater.protocol.streams import sse
 from headwater.protocol.streams.cursors import interval_at
 from headwater.server.http import Frame, Sink
@@ -32,6 +32,7 @@ class FeedSession:
         "_catching_up",
         "_closed",
         "_cursor",
+        "_deleted",
         "_ended",
         "_event",
         "_event_end",
@@ -62,6 +63,7 @@ class FeedSession:
         self._event: EventFrames | None = None  # of which some pieces are still to be written
         self._event_end = 0  # the position behind it
         self._piece = 0  # the next one
+        self._deleted = False
         self._ended = False
 
     def open(self, sink: Sink, now_s: float) -> None:
@@ -72,8 +74,7 @@ class FeedSession:
         try:
             info = self._service.engine.follow(self._stream.id, self)
         except HeadwaterError as error:
-            log.info("a feed ended: %s", error)
-            self.finish()
+            self._fail(error)
             return
         self._tail, self._closed = info.tail, info.closed
         if first is not None:
@@ -103,7 +104,24 @@ class FeedSession:
                 self.finish()
 
     def ended(self, reason: Ended) -> None:
+        if reason is not Ended.DELETED:
+            self.finish()
+        elif self._event is not None:
+            self._deleted = True  # to be told behind the event that is being written
+        else:
+            self._tell_deletion()
+
+    def _tell_deletion(self) -> None:
+        if self._sink is not None and not self._ended:
+            self._sink.write(Frame(sse.deletion_frame(offset_text(self._stream, self._position))))
         self.finish()
+
+    def _fail(self, error: HeadwaterError) -> None:
+        log.info("a feed ended: %s", error)
+        if isinstance(error, StreamNotFoundError | StreamGoneError):
+            self._tell_deletion()
+        else:
+            self.finish()
 
     # From the connection
 
@@ -153,8 +171,7 @@ class FeedSession:
                 if not self._ended:
                     self._advance(reply)
         except HeadwaterError as error:
-            log.info("a feed ended: %s", error)
-            self.finish()
+            self._fail(error)
         except Exception:
             log.exception("a feed failed")
             self.finish()
@@ -164,12 +181,15 @@ class FeedSession:
     def _advance(self, reply: ReadReply) -> None:
         """Send what was read, and whether it reaches the tail."""
         if len(reply.data) > bounds.SSE_JOIN_BYTES_MAX:
-            self._begin(EventFrames(sse.DataEvent(reply.stream.kind, reply.data)), reply.next)
+            event = sse.DataEvent(reply.stream.kind, reply.data, offset_text(self._stream, reply.next))
+            self._begin(EventFrames(event), reply.next)
         else:
             self._position = reply.next
-            self._write_control(sse.data_frame(reply.stream.kind, reply.data) if reply.data else b"")
+            offset = offset_text(self._stream, reply.next)
+            data = sse.data_frame(reply.stream.kind, reply.data, offset) if reply.data else b""
+            self._write_control(data, with_id=not data)
 
-    def _write_control(self, data: bytes = b"") -> None:
+    def _write_control(self, data: bytes = b"", *, with_id: bool = False) -> None:
         """Tell where the reader is, behind the data that brought it there."""
         if self._sink is None:
             return
@@ -177,7 +197,7 @@ class FeedSession:
         closed = at_tail and self._closed
         cursor = max(self._cursor, interval_at(self._service.now_ms))
         next_offset = offset_text(self._stream, self._position)
-        control = sse.control_frame(next_offset, cursor=cursor, up_to_date=at_tail, closed=closed)
+        control = sse.control_frame(next_offset, cursor=cursor, up_to_date=at_tail, closed=closed, with_id=with_id)
         self._sink.write(Frame(data + control))
         if closed or (self._until is not None and self._position >= self._until):
             self.finish()
@@ -198,7 +218,9 @@ class FeedSession:
             if self._piece == self._event.pieces:
                 self._event, self._position = None, self._event_end
                 self._write_control()
-                if self._behind:
+                if self._deleted:
+                    self._tell_deletion()
+                elif self._behind:
                     self._read_on()
                 return
         asyncio.get_running_loop().call_soon(self._write_on)

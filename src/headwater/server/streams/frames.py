@@ -42,7 +42,8 @@ class UpdateFrames:
         """The data event of an update; None if it only closes the stream."""
         if update is not self._update:
             self._update = update
-            self._data = EventFrames(sse.DataEvent(update.kind, update.data)) if update.data else None
+            offset = format_offset(update.tail)
+            self._data = EventFrames(sse.DataEvent(update.kind, update.data, offset)) if update.data else None
             self._joined = {}
         return self._data
 
@@ -58,4 +59,4 @@ class UpdateFrames:
 
 def control_of(update: Update, cursor: int) -> bytes:
     offset = format_offset(update.tail)
-    return sse.control_frame(offset, cursor=cursor, up_to_date=True, closed=update.closed)
+    return sse.control_frame(offset, cursor=cursor, up_to_date=True, closed=update.closed, with_id=not update.data)

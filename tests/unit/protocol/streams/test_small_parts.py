@@ -114,20 +114,20 @@ def decode(frame: bytes) -> list[tuple[str, str]]:
 
 @given(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"])))
 def test_text_survives_server_sent_events(text: str) -> None:
-    assert decode(sse.data_frame(ContentKind.TEXT, text.encode())) == [("data", text)]
+    assert decode(sse.data_frame(ContentKind.TEXT, text.encode(), "o")) == [("data", text)]
 
 
 @given(st.binary())
 def test_bytes_survive_server_sent_events(data: bytes) -> None:
-    [(name, payload)] = decode(sse.data_frame(ContentKind.BINARY, data))
+    [(name, payload)] = decode(sse.data_frame(ContentKind.BINARY, data, "o"))
     assert name == "data"
     assert base64.b64decode(payload, validate=True) == data
 
 
 def test_json_frames_are_arrays_and_cannot_inject_events() -> None:
-    frame = sse.data_frame(ContentKind.JSON, b'{"a":\r\r1},2,')
+    frame = sse.data_frame(ContentKind.JSON, b'{"a":\r\r1},2,', "o")
     assert decode(frame) == [("data", '[{"a":\n\n1},2]')]
-    assert decode(sse.data_frame(ContentKind.TEXT, b"x\r\n\r\nevent: control\rdata: y")) == [
+    assert decode(sse.data_frame(ContentKind.TEXT, b"x\r\n\r\nevent: control\rdata: y", "o")) == [
         ("data", "x\n\nevent: control\ndata: y")
     ]
 
@@ -179,10 +179,10 @@ def test_12_21_nothing_is_cached_past_its_expiry_and_no_tail_without_validation(
 def test_12_15_an_event_is_the_same_in_any_number_of_pieces(text: bytes) -> None:
     lines = [(b"data: " if line.startswith(b" ") else b"data:") + line for line in re.split(rb"\r\n|\r|\n", text)]
     with mock.patch.object(limits, "SSE_PIECE_BYTES", 3):
-        frame = sse.data_frame(ContentKind.TEXT, text)
-        assert frame == b"event: data\n" + b"\n".join(lines) + b"\n\n"
-        encoded = b"event: data\ndata:" + base64.b64encode(text) + b"\n\n"
-        assert sse.data_frame(ContentKind.BINARY, text) == encoded
-        json = decode(sse.data_frame(ContentKind.JSON, b'"",' + text + b"1,"))
+        frame = sse.data_frame(ContentKind.TEXT, text, "o")
+        assert frame == b"event: data\n" + b"\n".join(lines) + b"\nid:o\n\n"
+        encoded = b"event: data\ndata:" + base64.b64encode(text) + b"\nid:o\n\n"
+        assert sse.data_frame(ContentKind.BINARY, text, "o") == encoded
+        json = decode(sse.data_frame(ContentKind.JSON, b'"",' + text + b"1,", "o"))
         normal = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode()
         assert json == [("data", f'["",{normal}1]')]
