@@ -34,6 +34,7 @@ HeadwaterError
 │   ├── StreamGoneError            410
 │   ├── OffsetGoneError            410
 │   ├── BodyTooLargeError          413
+│   │   └── TooManyMessagesError   413
 │   ├── UrlTooLongError            414
 │   ├── UnsupportedEncodingError   415
 │   ├── TooManyRequestsError       429
@@ -268,6 +269,11 @@ class BodyTooLargeError(RequestError):
     status = 413
     title = "Body too large"
     advice = "Send less at once, or raise the server's body_bytes_max."
+
+
+class TooManyMessagesError(BodyTooLargeError):
+    title = "Too many messages"
+    advice = "Send fewer messages at once, or raise the server's messages_per_append_max."
 
 
 class UrlTooLongError(RequestError):

@@ -15,7 +15,13 @@ CURSOR_JITTER_MAX_S = 3_600
 CURSOR_LENGTH_MAX = 64
 CACHE_MAX_AGE_S = 60
 CACHE_STALE_S = 300
+CACHE_LASTING_S = 365 * 86_400  # of an answer that never changes
 COMPRESS_BYTES_MIN = 1_024
+
+SSE_PIECE_BYTES = 48 * 1024  # of a stream, encoded in one step; a multiple of 3, for base64
+SSE_PIECES_KEPT = 16  # of an event that several readers are at
+SSE_PIECES_PER_TURN = 8  # written to one reader before others have their turn
+SSE_JOIN_BYTES_MAX = 4 * 1024  # data and control of a smaller event are one write, of a larger one two
 
 # What a request may name.
 PATH_BYTES_MAX = 1_024
@@ -54,8 +60,14 @@ SYNC_SLOW_S = 0.001  # a sync that takes longer sends the next ones off the loop
 SYNC_ELSEWHERE_MIN = 8
 SYNC_ELSEWHERE_MAX = 1_024
 
+# The log's own numbers.
+JSON_COMMAS_AT_ONCE = 50_000  # in what is parsed in one call: at most as many messages become objects
+JSON_INLINE_BYTES = 1024 * 1024  # parsed at once; more is parsed in a thread
+JSON_STEP_BYTES = 64 * 1024
+
 # The engine's own numbers.
 LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while appends come in
+UPDATE_BYTES_MAX = 256 * 1024  # of appends that live readers are told of together
 WRITING_MS = 50  # appends count as coming in for this long after the last one
 TTL_RENEWAL_PARTS = 20  # a renewal is recorded when this part of the time-to-live has passed
 EXPIRE_STREAMS_MAX = 1_000  # in one sweep
@@ -154,6 +166,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that a deployment may set; the defaults suit one server on a small machine."""
 
     body_bytes_max: int = 16 * 1024 * 1024
+    messages_per_append_max: int = 1_000_000
     header_bytes_max: int = 32 * 1024
     url_bytes_max: int = 8 * 1024
     read_chunk_bytes: int = 2 * 1024 * 1024

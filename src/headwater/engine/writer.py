@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
 from headwater.engine.committer import Answer, Answered, Committer, Entry
 from headwater.engine.loading import Loader
 from headwater.engine.messages import Ended, Update
+from headwater.engine.preparing import WITH_BODY, FetchRecord, Preparer
 from headwater.errors import (
     HeadwaterError,
     InternalError,
@@ -29,7 +30,7 @@ from headwater.errors import (
 )
 from headwater.limits import Limits
 from headwater.log.commands import Append, Command, Create, Delete, Expire, Reply, WriteDocuments
-from headwater.log.deciding import Decision, decide, fork_anchor, fork_source, is_expired
+from headwater.log.deciding import Decision, decide
 from headwater.log.events import (
     DOCUMENT_EVENTS,
     Appended,
@@ -44,10 +45,7 @@ from headwater.store.contract import RefusedError, Store
 
 log = logging.getLogger("headwater.engine")
 
-_WITH_BODY = (Append, Create)
 _FREEING_SPACE = (Delete, Expire)
-
-FetchRecord = Callable[[LoadedStream, int, bool], Awaitable[bytes]]
 
 
 class Writer:
@@ -62,11 +60,12 @@ class Writer:
         fetch_record: FetchRecord,
     ) -> None:
         self._store = store
-        self._fetch_record = fetch_record
         self._catalogue = catalogue
         self._loader = loader
         self._now_ms = now_ms
         self._fatal = fatal
+        self._messages_max = limits.messages_per_append_max
+        self._preparer = Preparer(catalogue, loader, limits, fetch_record)
         self._committer = Committer(
             store, backlog_bytes_max=limits.commit_backlog_bytes, durable=self._publish, failed=self._fail
         )
@@ -107,43 +106,26 @@ class Writer:
     def submit(self, command: Command, answered: Answered) -> None:
         if type(command) is Append and not command.documents:
             stream = self._catalogue.newest(command.path)
-            if stream is not None:
+            if stream is not None and not self._preparer.must_wait(command, stream.state.kind):
                 self._decide(command, stream, answered)
                 return
-        self._in_background(self._load_and_decide(command, answered))
+        self._in_background(self._prepare_and_decide(command, answered))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _load_and_decide(self, command: Command, answered: Answered) -> None:
+    async def _prepare_and_decide(self, command: Command, answered: Answered) -> None:
         try:
-            await self._loader.load_for(command)
-            if isinstance(command, Create) and command.fork is not None:
-                command = await self._with_record(command)
-                await self._loader.load_for(command)
+            async with self._preparer.prepared(command) as prepared:
+                stream = None if isinstance(prepared, WriteDocuments) else self._catalogue.newest(prepared.path)
+                self._decide(prepared, stream, answered)
         except HeadwaterError as error:
             self._answer_when_certain(command, error, answered)
         except Exception as error:
-            log.exception("loading for %s failed", type(command).__name__)
+            log.exception("preparing %s failed", type(command).__name__)
             answered(_internal(error))
-        else:
-            stream = None if isinstance(command, WriteDocuments) else self._catalogue.newest(command.path)
-            self._decide(command, stream, answered)
-
-    async def _with_record(self, command: Create) -> Create:
-        """A fork with a sub-offset looks into the source's record at its offset: fetch that record."""
-        fork, existing = command.fork, self._catalogue.at(command.path)
-        if fork is None or (existing is not None and not is_expired(existing, command.now_ms)):
-            return command
-        source = fork_source(self._catalogue, fork, command.now_ms)
-        anchor = fork_anchor(source, fork)
-        stream = self._catalogue.by_id(source.id)
-        if stream is None:
-            raise StreamNotFoundError("the source was deleted")
-        record = await self._fetch_record(stream, anchor, fork.sub_offset > 0)
-        return msgspec.structs.replace(command, fork=msgspec.structs.replace(fork, record=record))
 
     def _decide(self, command: Command, stream: LoadedStream | None, answered: Answered) -> None:
         """Decide a command whose streams are loaded; `stream` is the one at its path."""
@@ -157,13 +139,13 @@ class Writer:
             stream.used = True
             if stream.live is not None:
                 self.renew_if_watched(stream, self._now_ms())
-        size_bytes = len(command.body) if isinstance(command, _WITH_BODY) else 0
+        size_bytes = len(command.body) if isinstance(command, WITH_BODY) else 0
         if type(command) is Create:
             command = msgspec.structs.replace(command, stream_id=self._next_id)
             self._next_id += 1
         try:
             self._committer.check_room(size_bytes)
-            decision = decide(self._catalogue, command)
+            decision = decide(self._catalogue, command, self._messages_max)
         except OverloadedError as error:
             answered(error)
         except HeadwaterError as error:
@@ -245,7 +227,7 @@ class Writer:
         for entry in entries:
             _answer(entry, entry.answer)
         for stream, parts in updated.items():
-            self._tell(stream, b"".join(parts))
+            self._tell(stream, parts)
 
     def _publish_life(self, event: Event, stream: LoadedStream) -> None:
         if isinstance(event, Created):
@@ -264,22 +246,30 @@ class Writer:
         if stream.live is not None:
             stream.live.end(Ended.DELETED)
 
-    def _tell(self, stream: LoadedStream, data: bytes) -> None:
-        if stream.live is None:
-            return
-        state, tail = stream.state, stream.tail
-        stream.live.publish(
-            Update(
-                state.id,
-                state.kind,
-                tail - len(data),
-                tail,
-                state.offset(tail),
-                data,
-                stream.closed,
-                self.written_ms,
+    def _tell(self, stream: LoadedStream, parts: list[bytes]) -> None:
+        """Tell live readers what was appended. Large appends are not joined: that would take long."""
+        start = stream.tail - sum(map(len, parts))
+        while parts and stream.live is not None:
+            count, size = 1, len(parts[0])
+            while count < len(parts) and size + len(parts[count]) <= bounds.UPDATE_BYTES_MAX:
+                size += len(parts[count])
+                count += 1
+            data, parts = b"".join(parts[:count]), parts[count:]
+            end = start + size
+            state = stream.state
+            stream.live.publish(
+                Update(
+                    state.id,
+                    state.kind,
+                    start,
+                    end,
+                    state.offset(end),
+                    data,
+                    stream.closed and not parts,
+                    self.written_ms,
+                )
             )
-        )
+            start = end
 
     # What did not become durable
 

@@ -25,6 +25,7 @@ from headwater.errors import (
     MessageError,
     NetworkError,
     ProtocolError,
+    StreamNotFoundError,
     UnauthorizedError,
 )
 from headwater.protocol.streams.sse import EventReader
@@ -194,6 +195,22 @@ def test_events_count_only_with_their_control_event() -> None:
     with client(handle) as there:
         assert there.stream("s").read(live=True).all() == [1, 2, 3]
     assert asked == ["1 None", "2 c2", "3 c3"]
+
+
+def test_12_20_a_deletion_ends_a_feed_at_once() -> None:
+    deleted = 'event: control\ndata:{"streamNextOffset":"1","streamDeleted":true}\n\n'
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.params.get("live") == "sse":
+            return events(deleted)
+        return answer(b"[1]") if request.url.params["offset"] == "-1" else httpx.Response(404)
+
+    patient = Retry(attempts=4, first_s=20.0, most_s=20.0)
+    http = httpx.Client(transport=httpx.MockTransport(handle))
+    started = time.monotonic()
+    with Client("http://server", http=http, retry=patient) as there, pytest.raises(StreamNotFoundError):
+        there.stream("s").read(live="sse").all()
+    assert time.monotonic() - started < 5
 
 
 def test_a_server_that_neither_waits_nor_moves_is_not_hammered() -> None:
