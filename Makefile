@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_DIR := tests/node
+# tests/conftest.py says which tests run first and which together.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: setup run test test-fast simulate lint bench soak lock clean
 
@@ -26,10 +29,10 @@ run: setup
 	$(BIN)/headwater demo $(ARGS)
 
 test: setup $(NODE_DIR)/node_modules/.stamp
-	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m pytest
+	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST)
 
 test-fast: setup
-	$(BIN)/python -m pytest -m "not slow" tests/unit tests/contract
+	$(PYTEST) -m "not slow" tests/unit tests/contract
 
 # Seeded crashes of a simulated machine: make simulate SEEDS=5000
 SEEDS ?= 2000

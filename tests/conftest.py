@@ -1,19 +1,52 @@
-"""What every suite shares: servers as processes of their own."""
+"""Settings of every suite, and which tests run first where several processes share them (`make test`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from typing import Any
 
 import pytest
-from bench.servers import Server, headwater
 from hypothesis import settings
 
 settings.register_profile("headwater", deadline=None, derandomize=True, max_examples=200)
 settings.load_profile("headwater")
 
+# A Java that lives for seconds gains nothing from the optimising compiler, which takes half of its processor time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """A memory server that waits two seconds in a long-poll and takes bodies of up to 1 MiB."""
-    with headwater("--memory", "--limit", "long_poll_s=2", "--limit", f"body_bytes_max={1 << 20}") as running:
-        yield running
+# What takes longest comes first, so that the short files at the end even out who has how much to do.
+FIRST = (
+    "tests/spark/",
+    "tests/conformance/",
+    "tests/fault/",
+    "tests/docs/",
+    "tests/unit/spark/test_publishing.py",
+    "tests/interop/",
+    "tests/cli/",
+    "tests/typing/",
+)
+
+
+def _turn(item: pytest.Item) -> int:
+    return next((turn for turn, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The tests of a file run in one process, and so do those that share a Spark session."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "the Spark session" if file in SPARK_SESSION else file
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+SPARK_SESSION = {f"tests/spark/test_{name}.py" for name in ("interop", "sinks", "sources")}

@@ -22,6 +22,11 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def memory_server() -> contextlib.AbstractContextManager[Server]:
+    """A process with a long-poll timeout of two seconds that accepts bodies of up to 1 MiB."""
+    return headwater("--memory", "--limit", "long_poll_s=2", "--limit", f"body_bytes_max={1 << 20}")
+
+
 @contextlib.contextmanager
 def edge(name: str) -> Iterator[Server]:
     if name in (NATIVE, DURABLE):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from headwater.client import AsyncClient, Client, Stream
 from headwater.state import AsyncStreamDB, StateDefinition, StreamDB
+from tests.loops import loop_in_thread
 
 SHELLS = ("sync", "async")
 
@@ -21,7 +21,7 @@ def client_of(shell: str, url: str, **options: Any) -> Iterator[Client]:
         with Client(url, **options) as client:
             yield client
         return
-    with _loop() as loop:
+    with loop_in_thread() as loop:
         client = _Blocking(loop, _await(loop, _made(AsyncClient, url, **options)))
         try:
             yield client  # type: ignore[misc]
@@ -31,20 +31,6 @@ def client_of(shell: str, url: str, **options: Any) -> Iterator[Client]:
 
 async def _made(kind: Any, *args: Any, **options: Any) -> Any:
     return kind(*args, **options)
-
-
-@contextlib.contextmanager
-def _loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        _await(loop, loop.shutdown_asyncgens())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def _await(loop: asyncio.AbstractEventLoop, awaitable: Any) -> Any:
@@ -59,6 +45,8 @@ class _Blocking:
         self._target = target
 
     def _wrap(self, value: Any) -> Any:
+        if inspect.iscoroutinefunction(value):
+            return lambda *args, **options: _await(self._loop, value(*args, **options))
         ours = type(value).__module__ in ("headwater.client.aio", "headwater.state.aio")
         if ours or inspect.isasyncgen(value) or hasattr(value, "__aenter__"):
             return _Blocking(self._loop, value)

@@ -34,12 +34,14 @@ HeadwaterError
 │   ├── StreamGoneError            410
 │   ├── OffsetGoneError            410
 │   ├── BodyTooLargeError          413
+│   │   └── TooManyMessagesError   413
 │   ├── UrlTooLongError            414
 │   ├── UnsupportedEncodingError   415
 │   ├── TooManyRequestsError       429
 │   └── HeadersTooLargeError       431
 ├── ServerError                          the server is at fault or in trouble
 │   ├── InternalError              500
+│   ├── DamagedDataError           500
 │   ├── OverloadedError            503
 │   ├── StoppingError              503
 │   └── StorageFullError           507
@@ -55,7 +57,10 @@ HeadwaterError
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from headwater.log.offsets import Offset
 
 
 def is_retryable(status: int) -> bool:
@@ -223,9 +228,9 @@ class StreamClosedError(ConflictError):
     title = "Stream is closed"
     advice = "Nothing can be appended any more. Continue in a fork or in a new stream."
 
-    def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None) -> None:
+    def __init__(self, detail: str = "", *, tail: Offset | None = None) -> None:
         super().__init__(detail)
-        self.tail = tail  # where the stream ends: the id that numbers the position, and the position
+        self.tail = tail  # where the stream ends
 
 
 class DocumentConflictError(ConflictError):
@@ -266,6 +271,11 @@ class BodyTooLargeError(RequestError):
     advice = "Send less at once, or raise the server's body_bytes_max."
 
 
+class TooManyMessagesError(BodyTooLargeError):
+    title = "Too many messages"
+    advice = "Send fewer messages at once, or raise the server's messages_per_append_max."
+
+
 class UrlTooLongError(RequestError):
     status = 414
     title = "URL too long"
@@ -296,6 +306,12 @@ class ServerError(HeadwaterError):
 
 class InternalError(ServerError):
     """A defect of ours; the log has the cause."""
+
+
+class DamagedDataError(ServerError):
+    status = 500
+    title = "Stored data is damaged"
+    advice = "Stop the server, check the directory with: headwater check, and restore it from a backup."
 
 
 class OverloadedError(ServerError):

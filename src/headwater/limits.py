@@ -15,7 +15,13 @@ CURSOR_JITTER_MAX_S = 3_600
 CURSOR_LENGTH_MAX = 64
 CACHE_MAX_AGE_S = 60
 CACHE_STALE_S = 300
+CACHE_LASTING_S = 365 * 86_400  # of an answer that never changes
 COMPRESS_BYTES_MIN = 1_024
+
+SSE_PIECE_BYTES = 48 * 1024  # of a stream, encoded in one step; a multiple of 3, for base64
+SSE_PIECES_KEPT = 16  # of an event that several readers are at
+SSE_PIECES_PER_TURN = 8  # written to one reader before others have their turn
+SSE_JOIN_BYTES_MAX = 4 * 1024  # data and control of a smaller event are one write, of a larger one two
 
 # What a request may name.
 PATH_BYTES_MAX = 1_024
@@ -25,6 +31,8 @@ CACHED_TEXT_LENGTH_MAX = 256  # of what clients send: longer text is parsed each
 HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
 TTL_S_MAX = 100 * 366 * 86_400
 FORK_DEPTH_MAX = 128
+PRODUCER_IDLE_S = 30 * 86_400  # after which a stream forgets the sequence of a producer, but not its epoch
+PRODUCERS_EXPIRED_EVERY = 1_024  # new producers of a stream, between two looks for idle ones
 LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100
 RECORDS_PAGE_MAX = 10_000
@@ -42,19 +50,32 @@ INDEX_LOCK_WAIT_S = 30.0
 INDEX_READERS = 2  # threads that read the index, each with a connection
 INDEX_MMAP_BYTES = 1024 * 1024 * 1024
 RECLAIM_PAGES = 1_024  # of the index, returned to the file system in one step
+RECLAIM_URGENT_PAGES = 16_384  # the same while the disk is full
 FOLD_NICE = 10
+FOLD_TIMEOUT_S = 300.0  # for one segment; a fold worker that takes longer is killed and started again
+FOLD_STOP_S = 10.0  # that a stopping server waits for it
+FOLD_INTERRUPTIONS_MAX = 5  # in a row, before the store gives up
+FULL_RETRY_S = 1.0  # between two looks for room on a full disk
+WAL_PAGES_MAX = 16_384  # of the index; a larger log is cut
 SYNC_SLOW_S = 0.001  # a sync that takes longer sends the next ones off the loop
 SYNC_ELSEWHERE_MIN = 8
 SYNC_ELSEWHERE_MAX = 1_024
 
+# The log's own numbers.
+JSON_COMMAS_AT_ONCE = 50_000  # in what is parsed in one call: at most as many messages become objects
+JSON_INLINE_BYTES = 1024 * 1024  # parsed at once; more is parsed in a thread
+JSON_STEP_BYTES = 64 * 1024
+
 # The engine's own numbers.
 LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while appends come in
+UPDATE_BYTES_MAX = 256 * 1024  # of appends that live readers are told of together
 WRITING_MS = 50  # appends count as coming in for this long after the last one
 TTL_RENEWAL_PARTS = 20  # a renewal is recorded when this part of the time-to-live has passed
 EXPIRE_STREAMS_MAX = 1_000  # in one sweep
 STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
 
 # The edges' own numbers.
+CLOCK_STEP_BACK_S = 60.0  # a wall clock that is further behind is followed at once
 RETRY_AFTER_S = 1.0  # what clients are told to wait when a request is refused for now
 EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
 PARSE_STEP_BYTES = 16 * 1024  # the size of a head, a chunk's extensions or trailers is known to this much
@@ -146,6 +167,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that a deployment may set; the defaults suit one server on a small machine."""
 
     body_bytes_max: int = 16 * 1024 * 1024
+    messages_per_append_max: int = 1_000_000
     header_bytes_max: int = 32 * 1024
     url_bytes_max: int = 8 * 1024
     read_chunk_bytes: int = 2 * 1024 * 1024
@@ -168,12 +190,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 2.0
     half_closed_s: float = 5.0  # that a request may take whose client has closed its sending side
     expiry_sweep_s: float = 1.0
+    expiry_grace_s: float = 600.0  # after a start, before streams are deleted that had expired by then
     commit_backlog_bytes: int = 64 * 1024 * 1024  # accepted and not yet durable; beyond it writers get 503
     read_bytes_per_s_while_writing: int = 256 * 1024 * 1024  # all large reads together, while appends come in
     segment_bytes: int = 32 * 1024 * 1024  # of the journal; about what a restart replays and memory holds
     unfolded_segments_max: int = 6  # beyond it writers wait for the fold
     fold_idle_s: float = 2.0  # a journal left alone this long is folded whatever its size
     reclaim_chunks: int = 64  # of deleted streams, dropped in one step
+    disk_reserve_bytes: int = 64 * 1024 * 1024  # kept free for deletions and the fold when the disk is full
     streams_loaded_max: int = 100_000  # in memory; the longest unused make room
     documents_loaded_max: int = 10_000  # in memory; the longest unused make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ from headwater.store.embedded import index, layout
 from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.fold_worker import open_worker
 from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from headwater.store.embedded.syncing import ThreadSyncer, best_syncer
 from headwater.store.embedded.threads import ThreadRunner
@@ -22,20 +24,21 @@ class InlineFolder:
     """The fold worker without its process."""
 
     def __init__(self, directory: Path) -> None:
-        self._worker = open_worker(directory)
+        self._worker = open_worker(directory, lambda: 0.0)  # the tests' times are near 1970
 
     async def fold(self, number: int) -> None:
         answer = self._worker.handle(f'{{"fold": {number}}}')
         assert "error" not in answer, answer
 
-    async def reclaim(self, chunks_max: int) -> bool:
-        return bool(self._worker.handle(f'{{"reclaim": {chunks_max}}}')["more"])
+    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
+        answer = self._worker.handle(json.dumps({"reclaim": chunks_max, "urgent": urgent}))
+        assert "error" not in answer, answer
 
     async def close(self) -> None:
         self._worker.close()
 
 
-SMALL = Limits(segment_bytes=65_536, fold_idle_s=3600)
+SMALL = Limits(segment_bytes=65_536, fold_idle_s=3600, disk_reserve_bytes=65_536)
 
 
 def embedded(
@@ -64,6 +67,7 @@ def embedded(
         folder=InlineFolder(directory),
         readers=ThreadPoolExecutor(1),
         salt=lambda: 12345,
+        reserve=Reserve(make_disk(directory), limits.disk_reserve_bytes),
     )
     return EmbeddedStore(parts, recovered, limits)
 

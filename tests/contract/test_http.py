@@ -180,10 +180,38 @@ def test_entity_tags_change_with_closure(client: httpx.Client, path: str) -> Non
     assert closed.headers["etag"] != tag
 
 
-def test_caching(client: httpx.Client, path: str) -> None:
+def test_12_21_an_answer_that_reaches_the_tail_is_validated_before_it_is_used_again(
+    client: httpx.Client, path: str
+) -> None:
     tail = next_offset(client.put(path, headers=TEXT, content=b"data"))
-    assert client.get(path).headers["cache-control"] == "public, max-age=60, stale-while-revalidate=300"
-    assert client.get(path, params={"offset": tail}).headers["cache-control"] == "no-cache"
+    for query in ({}, {"offset": "-1"}, {"offset": tail}):
+        read = client.get(path, params=query)
+        assert read.headers["cache-control"] == "no-cache"
+        assert client.get(path, params=query, headers={"if-none-match": read.headers["etag"]}).status_code == 304
+    tag = client.get(path, params={"offset": "-1"}).headers["etag"]
+    client.post(path, headers=TEXT, content=b" and more")
+    again = client.get(path, params={"offset": "-1"}, headers={"if-none-match": tag})
+    assert (again.status_code, again.content) == (200, b"data and more")
+
+
+def test_12_21_an_answer_that_ends_before_the_tail_can_be_kept(client: httpx.Client, path: str) -> None:
+    for more, lasting in (({}, "public, max-age=31536000, immutable"), ({"stream-ttl": "90"}, "public, max-age=")):
+        client.put(path, headers={**TEXT, **more})
+        first, second, _ = [next_offset(client.post(path, headers=TEXT, content=b"data")) for _ in range(3)]
+        bounded = client.get(path, params={"offset": first, "until": second})
+        assert bounded.headers["cache-control"].startswith(lasting)
+        age_s = int(bounded.headers["cache-control"].partition("max-age=")[2].partition(",")[0])
+        assert age_s <= 90 or not more
+        beginning = client.get(path, params={"until": second})  # another stream may be created at this path
+        assert beginning.headers["cache-control"].startswith("public, max-age=60")
+        client.delete(path)
+
+
+def test_caching_of_other_answers(client: httpx.Client, path: str) -> None:
+    before = next_offset(client.put(path, headers=TEXT))
+    client.post(path, headers=TEXT, content=b"data")
+    polled = client.get(path, params={"offset": before, "live": "long-poll"})  # the cursor sets readers apart
+    assert polled.headers["cache-control"] == "public, max-age=60, stale-while-revalidate=300"
     assert client.get(path, params={"offset": "now"}).headers["cache-control"] == "no-store"
     assert "etag" not in client.get(path, params={"offset": "now"}).headers
     assert client.head(path).headers["cache-control"] == "no-store"
@@ -234,6 +262,76 @@ def test_a_feed_goes_from_the_past_to_the_present_to_the_end(client: httpx.Clien
     assert all(entry.get("streamCursor") for entry in control[:-1])
 
 
+def blocks(text: str) -> list[dict[str, str]]:
+    """The events of a feed as a browser reads them: each field by its name, and its position in the event."""
+    events = []
+    for block in text.split("\n\n"):
+        lines = [line.partition(":")[::2] for line in block.split("\n") if line and not line.startswith(":")]
+        if lines:
+            events.append({**dict(lines), "order": " ".join(name for name, _ in lines)})
+    return events
+
+
+def test_12_20_events_carry_the_offset_to_go_on_from(client: httpx.Client, path: str) -> None:
+    first = next_offset(client.put(path, headers=JSON))
+    second = next_offset(client.post(path, headers=JSON, content=b"[1,2]"))
+    last = next_offset(client.post(path, headers={**JSON, "stream-closed": "true"}, content=b'"' + b"x" * 9000 + b'"'))
+    with client.stream("GET", path, params={"offset": "-1", "live": "sse", "until": second}) as feed:
+        data, control = blocks("".join(feed.iter_text()))
+    assert (data["event"].strip(), data["id"], data["order"]) == ("data", second, "event data id")
+    assert control["event"].strip() == "control"
+    with client.stream("GET", path, params={"offset": "-1", "live": "sse"}) as feed:
+        assert feed.headers["cache-control"] == "no-cache"
+        assert [event["id"] for event in blocks("".join(feed.iter_text())) if event["event"] == " data"] == [last]
+    with client.stream("GET", path, params={"offset": "-1", "live": "sse", "until": first}) as feed:
+        [control] = blocks("".join(feed.iter_text()))
+    assert (control["id"], control["order"]) == (first, "event data id")
+
+
+def test_12_20_a_reconnection_goes_on_behind_the_last_event(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=JSON)
+    offsets = [next_offset(client.post(path, headers=JSON, content=str(number).encode())) for number in range(3)]
+    query = {"offset": "-1", "live": "sse", "until": offsets[2]}
+    with client.stream("GET", path, params=query, headers={"last-event-id": offsets[0]}) as feed:
+        assert blocks("".join(feed.iter_text()))[0]["data"] == "[1,2]"
+    assert client.get(path, params=query, headers={"last-event-id": "x"}).status_code == 400
+    assert client.get(path, headers={"last-event-id": offsets[0]}).json() == [0, 1, 2]  # not an event stream
+    client.post(path, headers={"stream-closed": "true"})
+    ended = client.get(path, params={"offset": "-1", "live": "sse"}, headers={"last-event-id": offsets[2]})
+    assert (ended.status_code, ended.headers["stream-closed"]) == (204, "true")  # an EventSource stops at that
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_12_20_live_readers_are_told_of_a_deletion(client: httpx.Client, path: str, forked: bool) -> None:
+    tail = next_offset(client.put(path, headers=JSON, content=b"[1]"))
+    if forked:
+        source = {"stream-forked-from": client.base_url.path.rstrip("/") + path}
+        assert client.put(f"{path}-fork", headers=source).status_code == 201
+    found: list[str] = []
+    polled: list[int] = []
+
+    def follow() -> None:
+        with client.stream("GET", path, params={"offset": "-1", "live": "sse"}) as feed:
+            found.extend(feed.iter_text())
+
+    def poll() -> None:
+        polled.append(client.get(path, params={"offset": tail, "live": "long-poll"}).status_code)
+
+    readers = [threading.Thread(target=follow), threading.Thread(target=poll)]
+    for reader in readers:
+        reader.start()
+    time.sleep(0.3)
+    started = time.monotonic()
+    assert client.delete(path).status_code == 204
+    for reader in readers:
+        reader.join()
+    assert time.monotonic() - started < 1.5  # a long-poll waits 2 s
+    assert polled == [410 if forked else 404]
+    last = blocks("".join(found))[-1]
+    assert last["event"].strip() == "control"
+    assert json.loads(last["data"]) == {"streamNextOffset": tail, "streamDeleted": True}
+
+
 def test_the_list_of_streams(client: httpx.Client, path: str) -> None:
     for name, more in (("c", {}), ("a", {"stream-ttl": "60"}), ("b", {"stream-closed": "true"}), ("d/e f", {})):
         client.put(f"{path}/{name}", headers={**TEXT, **more}, content=b"1234")
@@ -276,6 +374,17 @@ def test_a_rejected_fork_leaves_no_reference(client: httpx.Client, path: str) ->
     assert client.put(f"{path}-f", headers={**source, **TEXT}).status_code == 409
     assert client.delete(path).status_code == 204
     assert client.get(path).status_code == 404
+
+
+def test_12_10_a_fork_at_the_first_offset_of_its_source_is_read_from_there(client: httpx.Client, path: str) -> None:
+    first = next_offset(client.put(path, headers=TEXT))
+    client.post(path, headers=TEXT, content=b"abc")
+    fork = {"stream-forked-from": f"{client.base_url.path.rstrip('/')}{path}", "stream-fork-offset": first}
+    assert client.put(f"{path}/f", headers={**TEXT, **fork}).status_code == 201
+    assert client.put(f"{path}/f", headers={**TEXT, **fork}).status_code == 200
+    client.post(f"{path}/f", headers=TEXT, content=b"own")
+    assert client.get(f"{path}/f", params={"offset": first}).content == b"own"
+    assert client.get(path, params={"offset": first}).content == b"abc"
 
 
 def test_absurd_values_are_refused(client: httpx.Client, path: str) -> None:

@@ -21,7 +21,7 @@ from headwater.log.events import (
     SoftDeleted,
 )
 from headwater.log.offsets import Span
-from headwater.log.producers import ProducerState, ProducerTuple
+from headwater.log.producers import ProducerState, ProducerTuple, hash_of
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import Commit, Store
 from headwater.store.pieces import RecordEnd, UnalignedReadError
@@ -104,7 +104,7 @@ def test_an_empty_store_knows_nothing(run: Run) -> None:
         assert await bench.store.load("a") is None
         assert await bench.store.load_id(1) is None
         assert await bench.store.page("", "", 10) == []
-        assert await bench.store.due(10**15, 10) == []
+        assert await bench.store.due(0, 10**15, 10) == []
 
     run(body)
 
@@ -228,12 +228,15 @@ def test_pages_are_in_path_order(run: Run) -> None:
 def test_what_may_have_expired_is_due(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "ttl", ttl_s=2),), (created(2, "at", expires_ms=2500),), (created(3, "never"),))
-        assert await bench.store.due(2000, 10) == []
-        assert await bench.store.due(2600, 10) == ["at"]
-        assert sorted(await bench.store.due(3000, 10)) == ["at", "ttl"]
+        assert await bench.store.due(0, 2000, 10) == []
+        assert await bench.store.due(0, 2600, 10) == ["at"]
+        assert sorted(await bench.store.due(0, 3000, 10)) == ["at", "ttl"]
         await bench.commit((Appended(1, 0, 2900, b"x"),), (Deleted(2),))
-        assert await bench.store.due(4000, 10) == []
-        assert await bench.store.due(4900, 10) == ["ttl"]
+        assert await bench.store.due(0, 4000, 10) == []
+        assert await bench.store.due(0, 4900, 10) == ["ttl"]
+        assert await bench.store.due(4899, 4900, 10) == ["ttl"]
+        assert await bench.store.due(4900, 9000, 10) == []
+        assert await bench.store.due(0, 9000, 10) == ["ttl"]
 
     run(body)
 
@@ -337,5 +340,22 @@ def test_documents(run: Run) -> None:
         assert await store.document("a/1") is None
         assert [found.key for found in await store.documents("", "", 2)] == ["a/2", "b"]
         assert await store.load("s") is not None
+
+    run(body)
+
+
+def test_12_9_expired_producers_come_back(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a"),))
+        appends = [Appended(1, 0, 2000, b"", ProducerTuple(f"p{number}", 7, 0)) for number in range(1023)]
+        await bench.commit(*[(event,) for event in appends])
+        await bench.commit((Appended(1, 0, 2000 + 31 * 86_400_000, b"", ProducerTuple("last", 0, 0)),))
+        loaded = await bench.store.load("a")
+        assert loaded is not None
+        assert "last" in loaded.producers
+        for number in range(1023):
+            known = loaded.producers.get(f"p{number}")
+            epoch = loaded.expired_producers.get(hash_of(f"p{number}")) if known is None else known.epoch
+            assert epoch == 7, number
 
     run(body)

@@ -90,7 +90,7 @@ def _run_python(text: str, directory: Path) -> None:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"

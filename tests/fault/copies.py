@@ -13,6 +13,7 @@ from headwater.store.embedded.checking import Checker
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.journal import CorruptJournalError, segment_name, segment_numbers
 from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.salvage import salvage
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault.clients import KEYS, World
@@ -69,6 +70,7 @@ def _open(directory: Directory) -> EmbeddedStore:
         folder=SimFolder(disk, index),
         readers=None,
         salt=lambda: 1,
+        reserve=Reserve(disk, 1),
     )
     return EmbeddedStore(parts, recover(disk, reader, lambda: 1), Limits())
 

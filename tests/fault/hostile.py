@@ -12,12 +12,14 @@ import random
 import re
 import socket
 import struct
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
-from bench.servers import Server
+import uvloop
+
+from tests.loops import loop_in_thread
+from tests.servers import Server
 
 CALM = "calm"
 KINDS = (
@@ -67,22 +69,18 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def hostile(server: Server, decide: Decide, *, without: tuple[str, ...] = ()) -> Iterator[Proxy]:
-    """A proxy to a server, which takes some headers out of every request."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+def hostile(
+    server: Server, decide: Decide, *, without: tuple[str, ...] = (), of: tuple[str, ...] = ("",)
+) -> Iterator[Proxy]:
+    """A proxy to a server, which takes some headers out of the requests that begin in one of the ways given."""
+    with loop_in_thread(uvloop.new_event_loop) as loop, socket.create_server(("127.0.0.1", 0)) as listening:
         proxy = Proxy(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        relay = _Relay(server, decide, proxy, without)
+        relay = _Relay(server, decide, proxy, without, of)
         serving = asyncio.run_coroutine_threadsafe(asyncio.start_server(relay.handle, sock=listening), loop).result()
         try:
             yield proxy
         finally:
             asyncio.run_coroutine_threadsafe(_end(serving), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
 
 
 async def _end(serving: asyncio.Server) -> None:
@@ -95,9 +93,12 @@ async def _end(serving: asyncio.Server) -> None:
 
 
 class _Relay:
-    def __init__(self, server: Server, decide: Decide, proxy: Proxy, without: tuple[str, ...]) -> None:
+    def __init__(
+        self, server: Server, decide: Decide, proxy: Proxy, without: tuple[str, ...], of: tuple[str, ...]
+    ) -> None:
         names = "|".join(without)
         self._without = re.compile(rf"(?im)^(?:{names}):.*\r\n") if without else None
+        self._of = of
         self._server = server
         self._decide = decide
         self._proxy = proxy
@@ -111,7 +112,7 @@ class _Relay:
                 length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
                 body = await reader.readexactly(int(length[1])) if length else b""
                 what = self._note(head)
-                if self._without is not None:
+                if self._without is not None and what.startswith(self._of):
                     head = self._without.sub("", head.decode()).encode()
                 fate = self._decide(what, self._proxy.seen[what])
                 self._proxy.seen[what] += 1
@@ -124,12 +125,13 @@ class _Relay:
                 self._handling.discard(asyncio.current_task())
 
     def _note(self, head: bytes) -> str:
-        """What makes two requests the same one: all of it but the cursor, which is the server's."""
+        """What makes two requests the same one: all of it but what differs from run to run."""
         lines = head.decode().splitlines()
         given = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
         self._proxy.headers.append(given)
         line = re.sub(r"[&?]cursor=[^& ]*", "", lines[0])
-        line = re.sub(r"offset=\d{16}_", "offset=", line)  # the first half is the server's as well
+        line = re.sub(r"(offset|until)=\d{16}_", r"\1=", line)  # the first half is the server's as well
+        line = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "id", line)  # Spark makes one for every query
         return f"{line} {given.get('producer-seq', '')}"
 
     async def _meet(self, fate: Fate, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:

@@ -18,8 +18,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headwater.engine import Engine
+from headwater.errors import StorageFullError
 from headwater.limits import Limits
+from headwater.log.commands import WriteDocument, WriteDocuments
 from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault.clients import ABSENT, KEYS, PATHS, Clients, World
 from tests.fault.copies import Directory, back_up_and_check, damage_and_salvage
@@ -34,6 +37,7 @@ LIMITS = Limits(
     streams_loaded_max=3,
     documents_loaded_max=1,
     expiry_sweep_s=0.5,
+    expiry_grace_s=2.0,
 )
 ROUND_S = 0.05
 
@@ -120,6 +124,8 @@ class History:
             folder=SimFolder(disk, index),
             readers=SimReaders(disk),
             salt=salt,
+            reserve=Reserve(disk, 4096),
+            reserve=Reserve(self.disk, 4096),
         )
         return self.make_store(parts, recover(disk, connect(disk, index), salt), LIMITS)
 
@@ -181,6 +187,7 @@ class History:
         self.disk.full, self.disk.no_descriptors = False, 0
         await clients.stop()
         clients.check()
+        await self._check_recovered(engine)
         await self._check_promises(clients, engine)
         await self._check_catalogue(engine)
         if last or self.random.random() < 0.5:
@@ -232,6 +239,16 @@ class History:
         await clients.check_times(known, stream)
         found[known] = whole
         known.closed, known.may_be_closed, known.may_be_deleted = stream.closed, False, False
+
+    async def _check_recovered(self, engine: Engine) -> None:
+        """Once the disk works and has room, writes are accepted."""
+        asked = WriteDocuments((WriteDocument("probe", b"x"),))
+        for _ in range(30):
+            with contextlib.suppress(StorageFullError):
+                await engine.execute(asked)
+                return
+            await asyncio.sleep(1)
+        raise BrokenPromiseError("the disk has room again, and writes are refused")
 
     async def _check_catalogue(self, engine: Engine) -> None:
         """No stream in memory that the store does not have as it is; none that is deleted and kept for no fork."""

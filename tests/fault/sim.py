@@ -19,6 +19,8 @@ from tests.fault.sim_disk import CrashError, SimDisk
 
 T = TypeVar("T")
 
+PAGE = 2048  # what the index takes from the disk to go on; it lies elsewhere, so nothing is taken
+
 
 class DeadlockError(RuntimeError):
     """Everybody waits and nothing will ever happen."""
@@ -79,23 +81,22 @@ class SimFolder:
         await asyncio.sleep(self._disk.random.choice([0.0, 0.01, 0.2]))
         self._ask("fold", number)
 
-    async def reclaim(self, chunks_max: int) -> bool:
+    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
         await asyncio.sleep(0.01)
-        return bool(self._ask("reclaim", chunks_max).get("more"))
+        self._ask("reclaim", chunks_max, urgent=urgent)
 
-    def _ask(self, work: str, number: int) -> dict[str, Any]:
+    def _ask(self, work: str, number: int, **more: bool) -> None:
         self._disk.step(work, number)
-        if self._disk.full:
+        if self._disk.free_bytes < PAGE:
             self._disk.refusals += 1
             raise IndexFullError("no room for the index")
-        worker = FoldWorker(self._disk, self._index.connect())
-        answer = worker.handle(json.dumps({work: number}))
+        worker = FoldWorker(self._disk, self._index.connect(), asyncio.get_running_loop().time)
+        answer = worker.handle(json.dumps({work: number, **more}))
         self._disk.step("commit", number)
         self._index.commit()
         self._disk.step("committed", number)
         if "error" in answer:
             raise IndexFullError(answer["error"]) if answer["full"] else RuntimeError(answer["error"])
-        return answer
 
     async def close(self) -> None:
         """There is no process to end."""

@@ -96,7 +96,13 @@ class SimFile:
         return bytes(self._node.data)
 
     def allocate(self, size: int) -> None:
-        self.write(len(self._node.data), bytes(max(0, size - len(self._node.data))))
+        """Zeros up to a size, or nothing at all."""
+        end = len(self._node.data)
+        self._disk.step("allocate", size)
+        if size > end:
+            if self._disk.room_for(self._node, end, size - end) < size - end:
+                self._disk.refuse(errno.ENOSPC, self.name)
+            self._node.write(end, bytes(size - end))
 
     def truncate(self, size: int) -> None:
         self._disk.step("truncate", size)
@@ -117,7 +123,7 @@ class SimDisk:
         self.durable_names: dict[str, Node] = {}
         self.crashed = False
         self.crash_in: int | None = None  # steps until the machine or the process dies
-        self.full = False
+        self._capacity: int | None = None  # of a disk that is full
         self.no_descriptors = 0  # the error that opening gives, if any
         self.failing_sync_in: int | None = None
         self.refusals = 0  # how often there was no room or no descriptor
@@ -152,10 +158,26 @@ class SimDisk:
         self.failed_syncs += 1
         return True
 
+    @property
+    def full(self) -> bool:
+        return self._capacity is not None
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        """From now on there is only the room that is given back."""
+        if full != self.full:
+            self._capacity = self._used_bytes() if full else None
+
+    @property
+    def free_bytes(self) -> int:
+        return 1 << 40 if self._capacity is None else max(0, self._capacity - self._used_bytes())
+
+    def _used_bytes(self) -> int:
+        return sum(len(node.data) for node in self.nodes.values())
+
     def room_for(self, node: Node, position: int, size: int) -> int:
-        if not self.full:
-            return size
-        return max(0, min(size, len(node.data) - position))
+        """How many of some bytes find room: over others, or behind the end."""
+        return max(0, min(size, len(node.data) + self.free_bytes - position))
 
     def refuse(self, number: int, name: str) -> None:
         self.refusals += 1

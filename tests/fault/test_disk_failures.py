@@ -18,7 +18,7 @@ from headwater.server.serve import serve_store
 from headwater.store.embedded.disk import RealDisk, RealFile
 from tests.contract.stores import embedded
 
-LIMITS = Limits(segment_bytes=20_000, fold_idle_s=3600)
+LIMITS = Limits(segment_bytes=20_000, fold_idle_s=3600, disk_reserve_bytes=20_000)
 TEXT = {"content-type": "text/plain"}
 
 
@@ -30,6 +30,12 @@ class FaultyFile(RealFile):
         if self.disk.full and grows:
             raise OSError(errno.ENOSPC, "No space left on device", self.name)
         super().write(position, data)
+        self.disk.bytes_written += len(data)
+
+    def allocate(self, size: int) -> None:
+        if self.disk.full:
+            raise OSError(errno.ENOSPC, "No space left on device", self.name)
+        super().allocate(size)
 
     def sync(self) -> None:
         if self.disk.failing:
@@ -40,6 +46,7 @@ class FaultyFile(RealFile):
 class FaultyDisk(RealDisk):
     full = False
     failing = False
+    bytes_written = 0
 
     def open(self, name: str) -> RealFile:
         opened = super().open(name)
@@ -118,3 +125,38 @@ def test_a_full_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
         assert http.put("/b", headers=TEXT).status_code == 201
 
     assert serve_and(client, tmp_path / "data") == -1
+
+
+def test_12_3_deletions_are_accepted_while_the_disk_is_full(tmp_path: Path) -> None:
+    def client(http: httpx.Client, disk: FaultyDisk) -> None:
+        for name in "abc":
+            assert http.put(f"/{name}", headers=TEXT, content=b"kept;").status_code == 201
+        disk.full = True
+        while http.post("/a", headers=TEXT, content=b"x" * 1500).status_code == 204:
+            pass
+        assert http.put("/d", headers=TEXT).status_code == 507
+        disk.full = False  # the room of the reserve
+        assert http.delete("/b").status_code == 204
+        disk.full = True
+        assert http.get("/b").status_code == 404
+        assert http.get("/c").content == b"kept;"
+
+    assert serve_and(client, tmp_path / "data") == -1
+
+
+def test_12_3_a_full_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def client(http: httpx.Client, disk: FaultyDisk) -> None:
+        assert http.put("/a", headers=TEXT, content=b"kept;").status_code == 201
+        disk.full = True
+        while http.post("/a", headers=TEXT, content=b"x" * 1500).status_code == 204:
+            pass
+        written = disk.bytes_written
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            assert http.post("/a", headers=TEXT, content=b"x" * 1500).status_code == 507
+            time.sleep(0.1)
+        assert disk.bytes_written - written < 100_000  # it does not write zeros to look for room
+
+    with caplog.at_level(logging.WARNING):
+        assert serve_and(client, tmp_path / "data") == -1
+    assert caplog.text.count("the disk is full") == 1

@@ -97,7 +97,9 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path) -> Non
                 await asyncio.sleep(rng.uniform(0.05, 0.8))
                 life.end(signal.SIGKILL)
                 life = Life(tmp_path / "data", port)
-            await asyncio.sleep(0.5)
+            async with asyncio.timeout(60):
+                while sum(producer.acknowledged for producer in producers) <= 1000:
+                    await asyncio.sleep(0.05)
             stop.set()
             await asyncio.gather(*tasks)
             for stream in range(STREAMS):

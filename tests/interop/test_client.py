@@ -24,6 +24,7 @@ from headwater.errors import (
     ProtocolError,
     StaleEpochError,
     StreamClosedError,
+    StreamGoneError,
     StreamNotFoundError,
 )
 from headwater.log.producers import ProducerTuple
@@ -39,7 +40,7 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture(scope="module", params=SHELLS)
 def client(request: pytest.FixtureRequest, peer: Server) -> Iterator[Client]:
     with client_of(request.param, f"http://{peer.host}:{peer.port}") as client:
         yield client
@@ -229,6 +230,27 @@ def test_a_live_read_from_now_misses_nothing_after_it(stream: Stream, live: Any)
     stream.close()
     assert [item for batch in batches for item in batch.items] == ["new"]
     assert reader.closed
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+@pytest.mark.parametrize("forked", [False, True])
+def test_12_20_a_live_read_of_a_deleted_stream_ends_with_an_error(
+    client: Client, stream: Stream, peer: Server, live: Any, forked: bool
+) -> None:
+    if peer.name != OURS:
+        pytest.skip("the reference does not tell live readers")
+    stream.create()
+    stream.append(1)
+    if forked:
+        stream.fork(f"client/{uuid.uuid4().hex}")
+    timer = threading.Timer(0.3, stream.delete)
+    started = time.monotonic()
+    timer.start()
+    with pytest.raises(StreamGoneError if forked else StreamNotFoundError):
+        for _ in stream.read(live=live):
+            pass
+    timer.join()
+    assert time.monotonic() - started < 1.5
 
 
 def test_a_fork_has_its_own_future(client: Client, stream: Stream) -> None:

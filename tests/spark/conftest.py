@@ -13,6 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headwater.spark
 from headwater.client import Client
+from tests.edges import memory_server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with memory_server() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

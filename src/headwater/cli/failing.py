@@ -13,7 +13,7 @@ from typing import NoReturn
 import typer
 
 from headwater import errors
-from headwater.store.embedded.journal import CorruptJournalError, UnknownFormatError
+from headwater.store.embedded.journal import CorruptJournalError, DirectoryError
 
 FAILED = 1
 WRONG_CALL = 2
@@ -46,7 +46,7 @@ def failures(listening: str = "") -> Iterator[None]:
         fail(f"{error}\n{error.advice}", next((code for kind, code in _CODES if isinstance(error, kind)), FAILED))
     except CorruptJournalError as error:
         fail(f"{error}\nNothing was changed. See `headwater check --help` for how to look and how to salvage.")
-    except (UnknownFormatError, sqlite3.DatabaseError) as error:
+    except (DirectoryError, sqlite3.DatabaseError) as error:
         fail(str(error))
     except BrokenPipeError:
         # The reader of our output closed it, as `head` does: not an error. Python would report it at exit.

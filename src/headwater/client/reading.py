@@ -37,6 +37,7 @@ class _Control(msgspec.Struct, rename="camel"):
     stream_cursor: str | None = None
     up_to_date: bool = False
     stream_closed: bool = False
+    stream_deleted: bool = False  # Headwater's: the last event of a stream that was deleted
 
 
 class Reading:
@@ -303,7 +304,7 @@ class Reading:
             if error.how != "timeout":  # silence is no failure on a stream that nothing is appended to
                 yield Report(error, 1, 0.0)
         yield CloseReply()
-        if self._ended or session.clock() - started >= limits.SSE_SHORT_FEED_S:
+        if self._ended or not self._reached_tail or session.clock() - started >= limits.SSE_SHORT_FEED_S:
             self._short_feeds = 0
             return
         self._short_feeds += 1
@@ -339,6 +340,9 @@ class Reading:
             raise lost(request, f"unreadable control event: {error}") from None
         self._event_received = self._sse_proven = True
         self._sse_failures = 0
+        if control.stream_deleted:
+            self._reached_tail = False  # a plain request says whether forks still read it
+            return
         self._cursor = control.stream_cursor
         if self._until is not None and control.stream_next_offset > self._until:
             self._reached_tail = False

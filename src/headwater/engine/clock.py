@@ -1,32 +1,48 @@
-"""Time for the engine: wall-clock milliseconds that never jump.
+"""Time for the engine: wall-clock milliseconds that do not jump ahead.
 
-A machine's clock can be set forwards by hours; streams with a time-to-live must not expire for it. The steady
-clock runs with the monotonic one and closes in on the wall clock by at most 1 part in 100.
+A machine's clock can be set forwards by hours; streams with a time-to-live must not expire for it. So the steady clock
+runs with the time since the machine was started, suspension included, and closes in on the wall clock by at most 1 part
+in 100. A wall clock that is behind by more than a minute is followed at once: nothing expires too early for it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
+
+from headwater import limits
 
 
 class Clock(Protocol):
     def now_ms(self) -> int: ...
 
 
+def elapsed_s() -> float:
+    """Seconds since some moment, those of a suspended machine included where the system counts them."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
 class SteadyClock:
-    def __init__(self) -> None:
-        self._set_s = time.monotonic()
-        self._ahead_s = time.time() - self._set_s  # of the monotonic clock
+    def __init__(self, elapsed: Callable[[], float] = elapsed_s, wall: Callable[[], float] = time.time) -> None:
+        self._elapsed = elapsed
+        self._wall = wall
+        self._set_s = elapsed()
+        self._ahead_s = wall() - self._set_s  # of the elapsed time
 
     def now_ms(self) -> int:
-        at_s = time.monotonic()
+        at_s = self._elapsed()
         if at_s - self._set_s >= 1.0:
             self._follow(at_s)
         return int((at_s + self._ahead_s) * 1000)
 
     def _follow(self, at_s: float) -> None:
         slew_s = (at_s - self._set_s) / 100
-        behind_s = time.time() - (at_s + self._ahead_s)
-        self._ahead_s += max(-slew_s, min(slew_s, behind_s))
+        behind_s = self._wall() - (at_s + self._ahead_s)
+        if behind_s < -limits.CLOCK_STEP_BACK_S:
+            self._ahead_s += behind_s
+        else:
+            self._ahead_s += max(-slew_s, min(slew_s, behind_s))
         self._set_s = at_s

@@ -6,24 +6,19 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-import msgspec
-
 from headwater import limits
 from headwater.engine.catalogue import LoadedDocument, LoadedStream
 from headwater.errors import HeadwaterError, OverloadedError
 from headwater.log.commands import Reply
-from headwater.log.events import Record
-from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, Store
 
 Answer: TypeAlias = Reply | HeadwaterError
 Answered: TypeAlias = Callable[[Answer], None]
 
 
-class Entry(msgspec.Struct, gc=False):
+class Entry(Commit, gc=False):
     """A record on its way to the disk, and the answer to give when it is durable."""
 
-    record: Record
     changed: tuple[LoadedStream | LoadedDocument, ...]  # by each event
     answer: Answer
     answered: Answered | None
@@ -71,7 +66,7 @@ class Committer:
             return
         self._committing, self._entries = self._entries, []
         self._bytes = 0
-        commits = [Commit(entry.record, _after(entry)) for entry in self._committing if entry.record]
+        commits = [entry for entry in self._committing if entry.record]
         if commits:
             self._store.commit(commits, self._done)
         else:
@@ -87,7 +82,3 @@ class Committer:
             self._durable(entries)
         if self._entries and not self._scheduled:
             self._start()
-
-
-def _after(entry: Entry) -> tuple[StreamState | Document | None, ...]:
-    return tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in entry.changed])

@@ -63,7 +63,7 @@ class Engine:
         self._live = LiveReaders(catalogue, self._writer, self.now_ms)
         self._reader = Reader(store, catalogue, loader, self._writer, self._live, limits, self.now_ms)
         self._ranges = Ranges(store, self._reader)
-        self._housekeeping = Housekeeping(store, catalogue, limits, self.now_ms, self.execute)
+        self._housekeeping = Housekeeping(store, catalogue, self._live, limits, self.now_ms, self.execute)
 
     async def _fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
         return await self._reader.fetch_record(stream, position, wanted)

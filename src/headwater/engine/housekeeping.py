@@ -1,4 +1,7 @@
-"""Housekeeping: expired streams are deleted, unused ones are evicted."""
+"""Housekeeping: watched streams are renewed, expired ones are deleted, unused ones are evicted.
+
+Streams that had expired when the server started are deleted after a grace time: the clock may be wrong.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue
+from headwater.engine.live import LiveReaders
 from headwater.errors import HeadwaterError
 from headwater.limits import Limits
 from headwater.log.commands import Expire, Reply
@@ -21,18 +25,22 @@ class Housekeeping:
         self,
         store: Store,
         catalogue: Catalogue,
+        live: LiveReaders,
         limits: Limits,
         now_ms: Callable[[], int],
         expire: Callable[[Expire], Awaitable[Reply]],
     ) -> None:
         self._store = store
         self._catalogue = catalogue
+        self._live = live
         self._limits = limits
         self._now_ms = now_ms
         self._expire = expire
+        self._started_ms = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        self._started_ms = self._now_ms()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -45,9 +53,16 @@ class Housekeeping:
             await asyncio.sleep(self._limits.expiry_sweep_s)
             try:
                 await self._catalogue.evict(self._limits.streams_loaded_max, self._limits.documents_loaded_max)
-                due = await self._store.due(self._now_ms(), bounds.EXPIRE_STREAMS_MAX)
-                await asyncio.gather(*[self._expire(Expire(path, self._now_ms())) for path in due])
+                self._live.renew_all()
+                await self._expire_some()
             except HeadwaterError as error:
                 log.warning("expiring streams failed, trying again: %s", error)
             except Exception:
                 log.exception("housekeeping failed, trying again")
+
+    async def _expire_some(self) -> None:
+        now_ms = self._now_ms()
+        in_grace = now_ms < self._started_ms + self._limits.expiry_grace_s * 1000
+        since_ms = self._started_ms if in_grace else -1
+        due = await self._store.due(since_ms, now_ms, bounds.EXPIRE_STREAMS_MAX)
+        await asyncio.gather(*[self._expire(Expire(path, self._now_ms())) for path in due])

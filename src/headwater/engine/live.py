@@ -16,7 +16,14 @@ class LiveReaders:
         self._catalogue = catalogue
         self._writer = writer
         self._now_ms = now_ms
+        self._watched: dict[int, LoadedStream] = {}
         self._draining = False
+
+    def renew_all(self) -> None:
+        """A stream with live readers does not expire, however long they wait, not even by a crash."""
+        now_ms = self._now_ms()
+        for stream in self._watched.values():
+            self._writer.renew(stream, now_ms)
 
     def drain(self) -> None:
         """Reads that wait for something new return at once from now on."""
@@ -27,7 +34,7 @@ class LiveReaders:
         if stream.tail > position or stream.closed or stream.deleted is not None or self._draining:
             return
         try:
-            await _tail_of(stream).wait(timeout_s)
+            await self._tail_of(stream).wait(timeout_s)
         finally:
             self._drop_tail(stream)
 
@@ -37,11 +44,11 @@ class LiveReaders:
         stream.check_not_deleted()
         if self._draining:
             raise StoppingError("the server accepts no more live readers")
-        _tail_of(stream).subscribers[subscriber] = None
+        self._tail_of(stream).subscribers[subscriber] = None
         return stream.info()
 
     def unfollow(self, stream_id: int, subscriber: Subscriber) -> None:
-        stream = self._catalogue.by_id(stream_id)
+        stream = self._watched.get(stream_id)
         if stream is not None and stream.live is not None:
             stream.live.subscribers.pop(subscriber, None)
             self._drop_tail(stream)
@@ -56,9 +63,10 @@ class LiveReaders:
         if stream.live is not None and stream.live.empty:
             self._writer.renew(stream, self._now_ms())
             stream.live = None
+            self._watched.pop(stream.id, None)
 
-
-def _tail_of(stream: LoadedStream) -> Tail:
-    if stream.live is None:
-        stream.live = Tail()
-    return stream.live
+    def _tail_of(self, stream: LoadedStream) -> Tail:
+        if stream.live is None:
+            stream.live = Tail()
+            self._watched[stream.id] = stream
+        return stream.live

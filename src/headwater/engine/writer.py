@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
 from headwater.engine.committer import Answer, Answered, Committer, Entry
 from headwater.engine.loading import Loader
 from headwater.engine.messages import Ended, Update
+from headwater.engine.preparing import WITH_BODY, FetchRecord, Preparer
 from headwater.errors import (
     HeadwaterError,
     InternalError,
@@ -28,8 +29,8 @@ from headwater.errors import (
     StreamNotFoundError,
 )
 from headwater.limits import Limits
-from headwater.log.commands import Append, Command, Create, Expire, Reply, WriteDocuments
-from headwater.log.deciding import Decision, decide, fork_anchor, fork_source, is_expired
+from headwater.log.commands import Append, Command, Create, Delete, Expire, Reply, WriteDocuments
+from headwater.log.deciding import Decision, decide
 from headwater.log.events import (
     DOCUMENT_EVENTS,
     Appended,
@@ -44,9 +45,7 @@ from headwater.store.contract import RefusedError, Store
 
 log = logging.getLogger("headwater.engine")
 
-_WITH_BODY = (Append, Create)
-
-FetchRecord = Callable[[LoadedStream, int, bool], Awaitable[bytes]]
+_FREEING_SPACE = (Delete, Expire)
 
 
 class Writer:
@@ -61,11 +60,12 @@ class Writer:
         fetch_record: FetchRecord,
     ) -> None:
         self._store = store
-        self._fetch_record = fetch_record
         self._catalogue = catalogue
         self._loader = loader
         self._now_ms = now_ms
         self._fatal = fatal
+        self._messages_max = limits.messages_per_append_max
+        self._preparer = Preparer(catalogue, loader, limits, fetch_record)
         self._committer = Committer(
             store, backlog_bytes_max=limits.commit_backlog_bytes, durable=self._publish, failed=self._fail
         )
@@ -92,7 +92,7 @@ class Writer:
         """Until everything that was accepted is durable and answered."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         drained = asyncio.Event()
-        self._committer.add(Entry((), (), Reply(), lambda _: drained.set()))
+        self._committer.add(Entry((), (), (), Reply(), lambda _: drained.set()))
         await drained.wait()
 
     def stop_for(self, error: BaseException) -> None:
@@ -106,72 +106,56 @@ class Writer:
     def submit(self, command: Command, answered: Answered) -> None:
         if type(command) is Append and not command.documents:
             stream = self._catalogue.newest(command.path)
-            if stream is not None:
+            if stream is not None and not self._preparer.must_wait(command, stream.state.kind):
                 self._decide(command, stream, answered)
                 return
-        self._in_background(self._load_and_decide(command, answered))
+        self._in_background(self._prepare_and_decide(command, answered))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _load_and_decide(self, command: Command, answered: Answered) -> None:
+    async def _prepare_and_decide(self, command: Command, answered: Answered) -> None:
         try:
-            await self._loader.load_for(command)
-            if isinstance(command, Create) and command.fork is not None:
-                command = await self._with_record(command)
-                await self._loader.load_for(command)
+            if isinstance(command, Create):
+                self._renew_source(command)
+            async with self._preparer.prepared(command) as prepared:
+                stream = None
+                if not isinstance(prepared, WriteDocuments):
+                    stream = self._catalogue.newest(prepared.path)
+                    # Nobody who was told meanwhile that the stream has expired may find it again.
+                    prepared = msgspec.structs.replace(prepared, now_ms=max(prepared.now_ms, self._now_ms()))
+                self._decide(prepared, stream, answered)
         except HeadwaterError as error:
             if self._refusing is not None:  # what was looked at may be on its way back to what is durable
                 answered(self._refusing())
             else:
                 self._answer_when_certain(command, error, answered)
         except Exception as error:
-            log.exception("loading for %s failed", type(command).__name__)
+            log.exception("preparing %s failed", type(command).__name__)
             answered(_internal(error))
-        else:
-            stream = None
-            if not isinstance(command, WriteDocuments):
-                stream = self._catalogue.newest(command.path)
-                # A stream that someone was told has expired meanwhile does not come back by a request from before.
-                command = msgspec.structs.replace(command, now_ms=max(command.now_ms, self._now_ms()))
-            self._decide(command, stream, answered)
-
-    async def _with_record(self, command: Create) -> Create:
-        """A fork with a sub-offset looks into the source's record at its offset: fetch that record."""
-        fork, existing = command.fork, self._catalogue.at(command.path)
-        if fork is None or (existing is not None and not is_expired(existing, command.now_ms)):
-            return command
-        self._renew_source(command)
-        source = fork_source(self._catalogue, fork, command.now_ms)
-        anchor = fork_anchor(source, fork)
-        stream = self._catalogue.by_id(source.id)
-        if stream is None:
-            raise StreamNotFoundError("the source was deleted")
-        record = await self._fetch_record(stream, anchor, fork.sub_offset > 0)
-        return msgspec.structs.replace(command, fork=msgspec.structs.replace(fork, record=record))
 
     def _decide(self, command: Command, stream: LoadedStream | None, answered: Answered) -> None:
         """Decide a command whose streams are loaded; `stream` is the one at its path."""
         if self._refusing is not None:
             answered(self._refusing())
             return
-        if self._store.full:
+        if self._store.full and not isinstance(command, _FREEING_SPACE):
             answered(_full(self._store.full))
             return
         if stream is not None:
             stream.used = True
             if stream.live is not None:
                 self.renew_if_watched(stream, self._now_ms())
-        if isinstance(command, Create):
+        size_bytes = len(command.body) if isinstance(command, WITH_BODY) else 0
+        if type(command) is Create:
             self._renew_source(command)
             command = msgspec.structs.replace(command, stream_id=self._next_id)
             self._next_id += 1
         try:
-            size_bytes = len(command.body) if isinstance(command, _WITH_BODY) else 0
             self._committer.check_room(size_bytes)
-            decision = decide(self._catalogue, command)
+            decision = decide(self._catalogue, command, self._messages_max)
         except OverloadedError as error:
             answered(error)
         except HeadwaterError as error:
@@ -190,13 +174,14 @@ class Writer:
     def _accept(self, decision: Decision, stream: LoadedStream | None, answered: Answered, size_bytes: int) -> None:
         events = decision.events
         event = events[0]
-        changed: tuple[LoadedStream | LoadedDocument, ...]
         if type(event) is Appended and stream is not None and len(events) == 1:
             self._catalogue.apply_append(stream, event)
-            changed = (stream,)
+            entry = Entry(events, (stream.state,), (stream,), decision.reply, answered)
         else:
             changed = tuple([self._catalogue.apply(event) for event in events])
-        self._committer.add(Entry(events, changed, decision.reply, answered), size_bytes)
+            after = tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in changed])
+            entry = Entry(events, after, changed, decision.reply, answered)
+        self._committer.add(entry, size_bytes)
 
     def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
         if isinstance(command, WriteDocuments):
@@ -206,7 +191,7 @@ class Writer:
             if isinstance(command, Create) and command.fork is not None:
                 uncertain = uncertain or self._catalogue.is_uncertain(command.fork.source)
         if uncertain:
-            self._committer.add(Entry((), (), answer, answered))
+            self._committer.add(Entry((), (), (), answer, answered))
         else:
             answered(answer)
 
@@ -223,7 +208,8 @@ class Writer:
             evolve(stream.state, event)
         elif self._catalogue.by_id(stream.id) is stream:
             stream.touched_ms = now_ms
-            self._committer.add(Entry((event,), (self._catalogue.apply(event),), Reply(), None))
+            self._catalogue.apply(event)
+            self._committer.add(Entry((event,), (stream.state,), (stream,), Reply(), None))
 
     def renew_if_watched(self, stream: LoadedStream, now_ms: int) -> None:
         """A stream with live readers does not expire, however long they wait."""
@@ -244,19 +230,21 @@ class Writer:
         for entry in entries:
             for event, changed in zip(entry.record, entry.changed, strict=True):
                 changed.pending -= 1
-                if isinstance(changed, LoadedDocument):
+                if type(changed) is LoadedStream:
+                    if type(event) is Appended:
+                        changed.tail += len(event.data)
+                        if event.close:
+                            changed.closed = True
+                        if changed.live is not None:
+                            updated.setdefault(changed, []).append(event.data)
+                    else:
+                        self._publish_life(event, changed)
+                elif type(changed) is LoadedDocument:
                     changed.durable = _document(event, changed)
-                elif type(event) is Appended:
-                    changed.tail += len(event.data)
-                    changed.closed = changed.closed or event.close
-                    if changed.live is not None:
-                        updated.setdefault(changed, []).append(event.data)
-                else:
-                    self._publish_life(event, changed)
         for entry in entries:
             _answer(entry, entry.answer)
         for stream, parts in updated.items():
-            self._tell(stream, b"".join(parts))
+            self._tell(stream, parts)
 
     def _publish_life(self, event: Event, stream: LoadedStream) -> None:
         if isinstance(event, Created):
@@ -275,22 +263,30 @@ class Writer:
         if stream.live is not None:
             stream.live.end(Ended.DELETED)
 
-    def _tell(self, stream: LoadedStream, data: bytes) -> None:
-        if stream.live is None:
-            return
-        state, tail = stream.state, stream.tail
-        stream.live.publish(
-            Update(
-                state.id,
-                state.kind,
-                tail - len(data),
-                tail,
-                state.offset(tail),
-                data,
-                stream.closed,
-                self.written_ms,
+    def _tell(self, stream: LoadedStream, parts: list[bytes]) -> None:
+        """Tell live readers what was appended. Large appends are not joined: that would take long."""
+        start = stream.tail - sum(map(len, parts))
+        while parts and stream.live is not None:
+            count, size = 1, len(parts[0])
+            while count < len(parts) and size + len(parts[count]) <= bounds.UPDATE_BYTES_MAX:
+                size += len(parts[count])
+                count += 1
+            data, parts = b"".join(parts[:count]), parts[count:]
+            end = start + size
+            state = stream.state
+            stream.live.publish(
+                Update(
+                    state.id,
+                    state.kind,
+                    start,
+                    end,
+                    state.offset(end),
+                    data,
+                    stream.closed and not parts,
+                    self.written_ms,
+                )
             )
-        )
+            start = end
 
     # What did not become durable
 

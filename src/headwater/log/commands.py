@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from headwater.errors import HeadwaterError
 from headwater.log.offsets import Offset
 from headwater.log.producers import ProducerTuple
 
@@ -25,7 +26,14 @@ class ForkRequest(msgspec.Struct, frozen=True):
     source: str
     offset: Offset | None = None  # None: the source's tail
     sub_offset: int = 0
-    record: bytes = b""  # the source's record at the offset, where a sub-offset looks into it
+    prefix_bytes: int | None = None  # of the source's record at the offset, up to the sub-offset; None: it ends before
+
+
+class FramedBody(msgspec.Struct, frozen=True, gc=False):
+    """A JSON body that was validated and framed ahead of the decision, since it is large."""
+
+    data: bytes
+    refusal: HeadwaterError | None = None  # why it cannot be taken
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +45,7 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
     expires_ms: int | None = None
     closed: bool = False
     body: bytes = b""
+    framed: FramedBody | None = None
     fork: ForkRequest | None = None
     documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
 
@@ -50,6 +59,7 @@ class Append(msgspec.Struct, frozen=True):
     seq: str | None = None
     close: bool = False
     documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
+    framed: FramedBody | None = None
 
 
 class Delete(msgspec.Struct, frozen=True):

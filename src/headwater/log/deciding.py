@@ -81,11 +81,12 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 _NOTHING: Record = ()
 
 
-def decide(view: View, command: Command) -> Decision:
+def decide(view: View, command: Command, messages_max: int) -> Decision:
+    """Raises what the requester must be told; `messages_max` bounds the messages of a JSON body."""
     if type(command) is Append:
-        decision = _append(live(view.at(command.path), command.now_ms), command)
+        decision = _append(live(view.at(command.path), command.now_ms), command, messages_max)
     elif isinstance(command, Create):
-        decision = _create(view, view.at(command.path), command)
+        decision = _create(view, view.at(command.path), command, messages_max)
     elif isinstance(command, Delete):
         decision = Decision(_removal(view, live(view.at(command.path), command.now_ms)), Reply())
     elif isinstance(command, Expire):
@@ -120,6 +121,8 @@ def _written(view: View, documents: tuple[WriteDocument, ...]) -> Record:
 
 
 def is_expired(state: StreamState, now_ms: int) -> bool:
+    if state.ttl_s is None and state.expires_ms is None:
+        return False
     deadline_ms = state.deadline_ms
     return deadline_ms is not None and now_ms >= deadline_ms
 
@@ -158,7 +161,7 @@ def _removal(view: View, state: StreamState) -> Record:
 # Create
 
 
-def _create(view: View, existing: StreamState | None, command: Create) -> Decision:
+def _create(view: View, existing: StreamState | None, command: Create, messages_max: int) -> Decision:
     swept = _NOTHING
     if existing is not None:
         expired = is_expired(existing, command.now_ms)
@@ -168,9 +171,9 @@ def _create(view: View, existing: StreamState | None, command: Create) -> Decisi
             return Decision(_NOTHING, _matching(existing, command))
         swept = _removal(view, existing)
     if command.fork is not None:
-        created, events = _fork(view, command, command.fork)
+        created, events = _fork(view, command, command.fork, messages_max)
     else:
-        created = _fresh(command)
+        created = _fresh(command, messages_max)
         events = (created,)
     state = evolve(None, created)
     if state is None:
@@ -222,7 +225,7 @@ def _fork_matches(existing: Fork | None, asked: ForkRequest | None) -> bool:
     )
 
 
-def _fresh(command: Create) -> Created:
+def _fresh(command: Create, messages_max: int) -> Created:
     content_type = command.content_type or DEFAULT_CONTENT_TYPE
     kind = kind_of(content_type)
     return Created(
@@ -234,22 +237,27 @@ def _fresh(command: Create) -> Created:
         ttl_s=command.ttl_s,
         expires_ms=command.expires_ms,
         closed=command.closed,
-        data=_initial(kind, command.body),
+        data=_kept(kind, command, messages_max),
     )
 
 
-def _initial(kind: ContentKind, body: bytes) -> bytes:
-    if body and kind is ContentKind.JSON:
-        return json_framing.stored(body, may_be_empty=True)
-    return body
+def _kept(kind: ContentKind, command: Create | Append, messages_max: int) -> bytes:
+    """The bytes to keep for the body of a command."""
+    if not command.body or kind is not ContentKind.JSON:
+        return command.body
+    if command.framed is None:
+        return json_framing.stored(command.body, messages_max, may_be_empty=isinstance(command, Create))
+    if command.framed.refusal is not None:
+        raise command.framed.refusal
+    return command.framed.data
 
 
-def _fork(view: View, command: Create, request: ForkRequest) -> tuple[Created, Record]:
+def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) -> tuple[Created, Record]:
     source = fork_source(view, request, command.now_ms)
     if command.content_type is not None and not same_type(command.content_type, source.content_type):
         raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
     anchor = fork_anchor(source, request)
-    lineage = inherited(source.id, source.lineage, anchor + _sub_offset_bytes(source.kind, request))
+    lineage = inherited(source.id, source.lineage, anchor + _sub_offset_bytes(request))
     if source.depth >= limits.FORK_DEPTH_MAX:
         raise InvalidForkError(f"a chain of forks is at most {limits.FORK_DEPTH_MAX} long")
     inherits_expiry = command.ttl_s is None and command.expires_ms is None
@@ -271,7 +279,7 @@ def _fork(view: View, command: Create, request: ForkRequest) -> tuple[Created, R
             depth=source.depth + 1,
         ),
         lineage=lineage,
-        data=_initial(source.kind, command.body),
+        data=_kept(source.kind, command, messages_max),
     )
     return created, (ForkAdded(source.id), created)
 
@@ -290,23 +298,26 @@ def fork_anchor(source: StreamState, request: ForkRequest) -> int:
     return resolve(source.id, source.lineage, source.tail, request.offset)
 
 
-def _sub_offset_bytes(kind: ContentKind, request: ForkRequest) -> int:
-    """How many bytes past the anchor a fork takes along: messages of a JSON batch, bytes of any other."""
+def prefix_bytes(kind: ContentKind, record: bytes, sub_offset: int) -> int | None:
+    """How many bytes of a record a fork takes along: messages of a JSON batch, bytes of any other. None if the record
+    ends before the sub-offset."""
+    if kind is ContentKind.JSON:
+        return json_framing.message_end(record, sub_offset)
+    return sub_offset if sub_offset <= len(record) else None
+
+
+def _sub_offset_bytes(request: ForkRequest) -> int:
     if request.sub_offset == 0:
         return 0
-    if kind is ContentKind.JSON:
-        ends = json_framing.message_ends(request.record) if request.record else []
-    else:
-        ends = range(1, len(request.record) + 1)  # type: ignore[assignment]
-    if request.sub_offset > len(ends):
+    if request.prefix_bytes is None:
         raise InvalidForkError(f"the record at the fork offset ends before sub-offset {request.sub_offset}")
-    return ends[request.sub_offset - 1]
+    return request.prefix_bytes
 
 
 # Append and close
 
 
-def _append(state: StreamState, command: Append) -> Decision:
+def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
     """The order of precedence: closed, content type, producer, sequence, body."""
     producer = command.producer
     if not command.body and not command.close:
@@ -317,14 +328,14 @@ def _append(state: StreamState, command: Append) -> Decision:
         _check_content_type(state, command.content_type)
     if producer is not None:
         known = state.producers.get(producer.id)
+        if known is None:
+            producers.check_not_expired(state.expired_producers, producer)
         if producers.is_duplicate(known, producer) and known is not None:
             highest = ProducerTuple(producer.id, known.epoch, known.seq)
             return Decision(_NOTHING, Reply(state.offset(state.tail), duplicate=True, producer=highest))
     if command.seq is not None and state.seq is not None and command.seq <= state.seq:
         raise SequenceRegressionError(f"sequence {command.seq!r} does not come after {state.seq!r}")
-    data = command.body
-    if data and state.kind is ContentKind.JSON:
-        data = json_framing.stored(data)
+    data = _kept(state.kind, command, messages_max)
     at_ms = max(state.appended_ms, command.now_ms)
     return Decision(
         (Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close),),

@@ -5,16 +5,26 @@ So a read is a slice of the stream in brackets, and the messages of a slice are 
 
 from __future__ import annotations
 
+import codecs
+from collections.abc import Iterator
+
 import msgspec
 
-from headwater.errors import EmptyBodyError, InvalidJsonError
+from headwater import limits
+from headwater.errors import EmptyBodyError, InvalidJsonError, TooManyMessagesError
+from headwater.log.json_boundaries import boundaries
 
 _value = msgspec.json.Decoder(msgspec.Raw)
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 _WHITESPACE = b" \t\n\r"
 
 
-def stored(body: bytes, *, may_be_empty: bool = False) -> bytes:
+def is_light(body: bytes) -> bool:
+    """Whether a body is framed in no time. Others belong in a thread."""
+    return len(body) <= limits.JSON_INLINE_BYTES and body.count(b",") <= limits.JSON_COMMAS_AT_ONCE
+
+
+def stored(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> bytes:
     """The bytes to keep for a body: the elements of an array, or the one value it is."""
     if not body.isascii():
         _check_utf8(body)
@@ -23,14 +33,38 @@ def stored(body: bytes, *, may_be_empty: bool = False) -> bytes:
         if text[:1] != b"[":
             _value.decode(text)
             return text + b","
-        messages = split_array(text)
+        if text[-1:] != b"]" or len(text) == 1:
+            raise InvalidJsonError("the array has no end")
+        count, kept = 0, []
+        for messages in _split(text[1:-1]):
+            count += len(messages)
+            if count > messages_max:
+                raise TooManyMessagesError(f"an append may have {messages_max} messages")
+            kept.append(b",".join(messages))
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidJsonError(_reason(error)) from None
-    if messages:
-        return b",".join(messages) + b","
+    if count:
+        kept.append(b"")
+        return b",".join(kept)
     if may_be_empty:
         return b""
     raise EmptyBodyError("an empty JSON array holds no message to append")
+
+
+def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
+    """The messages between the brackets of an array, not too many of them at a time."""
+    start = 0
+    if data.count(b",") > limits.JSON_COMMAS_AT_ONCE:
+        for end in boundaries(data):
+            messages = split_array(b"[" + data[start : end - 1] + b"]")
+            if not messages:
+                raise InvalidJsonError("an element of the array is missing")
+            yield messages
+            start = end
+    messages = split_array(b"[" + data[start:] + b"]")
+    if start and not messages:
+        raise InvalidJsonError("the array ends with a comma")
+    yield messages
 
 
 def split_array(text: bytes | bytearray | str) -> list[msgspec.Raw]:
@@ -44,10 +78,15 @@ def split_array(text: bytes | bytearray | str) -> list[msgspec.Raw]:
 
 def _check_utf8(body: bytes) -> None:
     """The parser lets invalid UTF-8 pass inside strings; the protocol does not."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    position = 0
     try:
-        body.decode()
+        for position in range(0, len(body), limits.JSON_STEP_BYTES):
+            decoder.decode(body[position : position + limits.JSON_STEP_BYTES])
+        position = len(body)
+        decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        raise InvalidJsonError(f"body is not UTF-8 at byte {error.start}") from None
+        raise InvalidJsonError(f"body is not UTF-8 near byte {position + error.start}") from None
 
 
 def _reason(error: Exception) -> str:
@@ -56,10 +95,12 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def message_ends(data: bytes) -> list[int]:
-    """For stored bytes, where each message ends, its comma included."""
-    ends, position = [], 0
-    for message in split_array(b"[" + data[:-1] + b"]"):
-        position += len(memoryview(message)) + 1
-        ends.append(position)
-    return ends
+def message_end(data: bytes, number: int) -> int | None:
+    """For stored bytes, where a message ends, its comma included. They count from 1; None if there are not so many."""
+    position = 0
+    for messages in _split(data[:-1]) if data else ():
+        if number <= len(messages):
+            return position + sum([len(memoryview(message)) + 1 for message in messages[:number]])
+        number -= len(messages)
+        position += sum([len(memoryview(message)) + 1 for message in messages])
+    return None

@@ -8,7 +8,6 @@ created again is recognised by its id.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -16,14 +15,14 @@ from headwater.errors import InvalidOffsetError, OffsetGoneError
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Bytes (start, end] of a fork that an ancestor holds."""
+    """Bytes (start, end] of a fork that an ancestor holds; none if the fork begins where the ancestor does."""
 
     id: int
     start: int
     end: int
 
 
-class Offset(NamedTuple):
+class Offset(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     id: int  # of the stream that holds the bytes before the position
     position: int
 
@@ -63,10 +62,15 @@ def _bounds(stream_id: int, lineage: Sequence[Span], tail: int, offset_id: int) 
 
 
 def inherited(stream_id: int, lineage: Sequence[Span], position: int) -> tuple[Span, ...]:
-    """The lineage of a fork that leaves a stream at a position."""
+    """The lineage of a fork that leaves a stream at a position.
+
+    It is never empty: a fork that inherits no byte has an empty span of its source, so that the source's first offset
+    is one of the fork's too.
+    """
     start = lineage[-1].end if lineage else 0
-    spans = [Span(span.id, span.start, min(span.end, position)) for span in lineage if span.start < position]
-    if position > start:
+    taken = [span for span in lineage if span.start < position or not span.start]
+    spans = [Span(span.id, span.start, min(span.end, position)) for span in taken]
+    if position > start or not spans:
         spans.append(Span(stream_id, start, position))
     return tuple(spans)
 

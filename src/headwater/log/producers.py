@@ -9,10 +9,17 @@ yes              same      last + 1        accepted
 yes              same      > last + 1      gap, last + 1 expected
 yes              larger    0               accepted, new epoch
 yes              larger    > 0             a new epoch starts at 0
+expired          ≤ last    any             fenced: whether it is a duplicate is no longer known
+expired          larger    0               accepted, new epoch
+
+A producer that was idle for `PRODUCER_IDLE_S` expires. Only a hash of its id and its epoch are kept, so that no
+request of it is ever carried out twice.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -34,6 +41,30 @@ class ProducerState(NamedTuple):
     epoch: int
     seq: int  # the last one accepted
     at_ms: int  # when that was
+
+
+def hash_of(producer_id: str) -> int:
+    """What is kept of the id of a producer that has expired."""
+    return int.from_bytes(hashlib.blake2b(producer_id.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def expire(
+    producers: dict[str, ProducerState], expired: Mapping[int, int], before_ms: int
+) -> tuple[dict[str, ProducerState], dict[int, int]]:
+    """The producers used since a moment, and the epochs of the others by the hash of their ids."""
+    idle = {hash_of(name): known.epoch for name, known in producers.items() if known.at_ms < before_ms}
+    kept = {name: known for name, known in producers.items() if known.at_ms >= before_ms}
+    return kept, {**expired, **idle}
+
+
+def check_not_expired(expired: Mapping[int, int], producer: ProducerTuple) -> None:
+    epoch = expired.get(hash_of(producer.id)) if expired else None
+    if epoch is None:
+        return
+    if producer.epoch <= epoch:
+        raise StaleEpochError(f"epoch {epoch} of this producer has expired; go on with a higher one", epoch=epoch)
+    if producer.seq != 0:
+        raise NewEpochSequenceError(f"epoch {producer.epoch} is new, expected sequence 0, got {producer.seq}")
 
 
 def is_duplicate(known: ProducerState | None, producer: ProducerTuple) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater import limits
 from headwater.log.content import ContentKind
 from headwater.log.events import (
     Appended,
@@ -22,10 +23,10 @@ from headwater.log.events import (
     Touched,
 )
 from headwater.log.offsets import Offset, Span, offset_at
-from headwater.log.producers import ProducerState, ProducerTuple
+from headwater.log.producers import ProducerState, ProducerTuple, expire
 
 
-class StreamState(msgspec.Struct, kw_only=True):
+class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A stream. `id` is its incarnation: a stream created again at the same path has another one."""
 
     id: int
@@ -42,6 +43,7 @@ class StreamState(msgspec.Struct, kw_only=True):
     closed_by: ProducerTuple | None = None
     seq: str | None = None
     producers: dict[str, ProducerState] = {}
+    expired_producers: dict[int, int] = {}  # hash of the id → epoch; replaced, never changed
     fork: Fork | None = None
     lineage: tuple[Span, ...] = ()  # inherited bytes, oldest first
     forks: int = 0  # streams that were forked from this one and still exist
@@ -123,10 +125,19 @@ def _append(state: StreamState, event: Appended) -> None:
     if event.seq is not None:
         state.seq = event.seq
     if event.producer is not None:
-        state.producers[event.producer.id] = ProducerState(event.producer.epoch, event.producer.seq, at_ms)
+        _note_producer(state, event.producer, at_ms)
     if event.close:
         state.closed = True
         state.closed_by = event.producer
+
+
+def _note_producer(state: StreamState, producer: ProducerTuple, at_ms: int) -> None:
+    known = state.producers
+    is_new = producer.id not in known
+    known[producer.id] = ProducerState(producer.epoch, producer.seq, at_ms)
+    if is_new and len(known) % limits.PRODUCERS_EXPIRED_EVERY == 0:
+        before_ms = at_ms - limits.PRODUCER_IDLE_S * 1000
+        state.producers, state.expired_producers = expire(known, state.expired_producers, before_ms)
 
 
 def _created(event: Created) -> StreamState:

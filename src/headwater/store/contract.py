@@ -24,12 +24,8 @@ class RefusedError(Exception):
     """There was no room for a batch: nothing of it was kept, and another may be tried later."""
 
 
-class DamagedDataError(Exception):
-    """Stored bytes do not match their checksum."""
-
-
-class Commit(msgspec.Struct, frozen=True, gc=False):
-    """A record, and for each event the stream or document as it is after the batch; None for a deleted document.
+class Commit(msgspec.Struct, gc=False):
+    """A record, and for each event the stream as it is after the batch, or the document; None for a deleted one.
 
     The engine goes on changing the states as soon as `commit` returns. A store copies what it keeps.
     """
@@ -84,8 +80,8 @@ class Store(Protocol):
     async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
         """Streams in path order whose path has the prefix and sorts after `after`; without their producers."""
 
-    async def due(self, now_ms: int, limit: int) -> list[str]:
-        """Paths of streams that may have expired by now. A hint: renewals may not have reached the store."""
+    async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
+        """Paths of streams that may have expired in a period. A hint: renewals may not have reached the store."""
 
     async def document(self, key: str) -> Document | None: ...
 

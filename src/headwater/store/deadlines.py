@@ -23,14 +23,19 @@ class Deadlines:
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (state.deadline_ms, state.id))
 
-    def due(self, now_ms: int, limit: int) -> list[StreamState]:
+    def due(self, since_ms: int, now_ms: int, limit: int) -> list[StreamState]:
+        """Streams whose deadline lies after `since_ms` and has passed. All stay watched."""
         found: list[StreamState] = []
+        again: list[tuple[int, int]] = []
         while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:
             _, stream_id = heapq.heappop(self._heap)
             state = self._states.get(stream_id)
-            if state is None or state.soft_deleted or state.deadline_ms is None:
+            deadline_ms = None if state is None or state.soft_deleted else state.deadline_ms
+            if state is None or deadline_ms is None:
                 continue
-            heapq.heappush(self._heap, (max(state.deadline_ms, now_ms + 1), stream_id))
-            if state.deadline_ms <= now_ms:
+            again.append((deadline_ms, stream_id))
+            if since_ms < deadline_ms <= now_ms:
                 found.append(state)
+        for entry in again:
+            heapq.heappush(self._heap, entry)
         return found

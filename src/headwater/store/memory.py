@@ -64,20 +64,23 @@ class MemoryStore:
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         for commit in batch:
             for event in commit.record:
-                if isinstance(event, DOCUMENT_EVENTS):
+                if type(event) is Appended:
+                    self._append(event)
+                elif isinstance(event, DOCUMENT_EVENTS):
                     self._apply_document(event)
                 else:
                     self._apply(event)
         done(None)
 
+    def _append(self, event: Appended) -> None:
+        evolve(self._states[event.id], event)
+        if event.data:
+            self._runs[event.id].append(event.data, event.at_ms)
+
     def _apply(self, event: StreamEvent) -> None:
-        before = self._states.get(event.id)
-        state = evolve(before, event)
+        state = evolve(self._states.get(event.id), event)
         if state is None:
             self._delete(event.id)
-        elif isinstance(event, Appended):
-            if event.data:
-                self._runs[event.id].append(event.data, state.appended_ms)
         elif isinstance(event, Created):
             self._create(event, state)
 
@@ -131,8 +134,8 @@ class MemoryStore:
         states = [self._states[self._ids[path]] for path in self._paths.page(prefix, after, limit)]
         return [msgspec.structs.replace(state, producers={}) for state in states]
 
-    async def due(self, now_ms: int, limit: int) -> list[str]:
-        return [state.path for state in self._deadlines.due(now_ms, limit)]
+    async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
+        return [state.path for state in self._deadlines.due(since_ms, now_ms, limit)]
 
     async def document(self, key: str) -> Document | None:
         return self._documents.get(key)

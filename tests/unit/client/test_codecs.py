@@ -113,9 +113,8 @@ def test_events_are_read_as_they_were_written(frames: list[tuple[ContentKind, by
     feed, expected = b"", []
     for kind, data in frames:
         text = data.replace(b"\r", b"")
-        feed += (
-            data_frame(kind, text) + b": a comment\n\n" + control_frame("x", cursor=1, up_to_date=True, closed=False)
-        )
+        feed += data_frame(kind, text, "x") + b": a comment\n\n"
+        feed += control_frame("x", cursor=1, up_to_date=True, closed=False)
         expected.append(text if kind is ContentKind.TEXT else None)
     reader = EventReader()
     events = [event for chunk in cut(feed, places) for event in reader.feed(chunk)]

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from bench.servers import Server
 
 from headwater.client import AsyncClient, Client, Delivery, Retry, Stream
 from headwater.errors import ClientError, HeadwaterError, OverloadedError
+from tests.servers import Server
 from tests.shells import SHELLS, client_of
 
 QUICK = Retry(attempts=3, first_s=0.001, most_s=0.01)
@@ -129,6 +129,7 @@ def test_callbacks_may_append_and_close_but_not_wait(server: Server) -> None:
         producer = stream.producer(queue_bytes=10, batch_bytes=5)
         waited: list[str] = []
         left = [20]
+        all_appended = threading.Event()
 
         def again(delivery: Delivery) -> None:
             try:
@@ -141,11 +142,10 @@ def test_callbacks_may_append_and_close_but_not_wait(server: Server) -> None:
                     producer.append(1, again)
             if not left[0]:
                 producer.close()
+                all_appended.set()
 
         producer.append(0, again)
-        producer._changed.acquire()
-        producer._changed.wait_for(lambda: producer._box.settled == 21, 10)
-        producer._changed.release()
+        assert all_appended.wait(10)
         producer.close(5)
         assert stream.read().all() == [0] + [1] * 20
         assert "callback" in waited[0]

@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from bench.servers import Server
 
 from headwater import limits
 from headwater.client import Client, Retry, Timeouts
@@ -26,9 +25,11 @@ from headwater.errors import (
     MessageError,
     NetworkError,
     ProtocolError,
+    StreamNotFoundError,
     UnauthorizedError,
 )
 from headwater.protocol.streams.sse import EventReader
+from tests.servers import Server
 
 QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -196,6 +197,22 @@ def test_events_count_only_with_their_control_event() -> None:
     assert asked == ["1 None", "2 c2", "3 c3"]
 
 
+def test_12_20_a_deletion_ends_a_feed_at_once() -> None:
+    deleted = 'event: control\ndata:{"streamNextOffset":"1","streamDeleted":true}\n\n'
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.params.get("live") == "sse":
+            return events(deleted)
+        return answer(b"[1]") if request.url.params["offset"] == "-1" else httpx.Response(404)
+
+    patient = Retry(attempts=4, first_s=20.0, most_s=20.0)
+    http = httpx.Client(transport=httpx.MockTransport(handle))
+    started = time.monotonic()
+    with Client("http://server", http=http, retry=patient) as there, pytest.raises(StreamNotFoundError):
+        there.stream("s").read(live="sse").all()
+    assert time.monotonic() - started < 5
+
+
 def test_a_server_that_neither_waits_nor_moves_is_not_hammered() -> None:
     asked = 0
 
@@ -240,6 +257,7 @@ def _huge(chunks: int) -> Iterator[bytes]:
     yield b"null]"
 
 
+@pytest.mark.slow
 def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
     """200 MB in one answer, which breaks off twice: each message once, and never much of it in memory."""
     session = Session("http://server", None, None, QUICK, Timeouts(), None)

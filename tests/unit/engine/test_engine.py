@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from headwater import limits as bounds
 from headwater.engine import Engine
-from headwater.engine.clock import SteadyClock
+from headwater.engine.clock import SteadyClock, elapsed_s
 from headwater.engine.messages import Ended, FindRecords, FindSplits, Read, ReadMore, ReadReply, Update
 from headwater.errors import (
     ConflictError,
     HeadwaterError,
+    InvalidForkError,
     InvalidOffsetError,
     OverloadedError,
     StoppingError,
@@ -507,18 +510,132 @@ def test_concurrent_creates_of_one_path_agree() -> None:
     with_engine(body)
 
 
-def test_the_steady_clock_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
-    wall, monotonic = [1_000.0], [50.0]
-    monkeypatch.setattr("time.time", lambda: wall[0])
-    monkeypatch.setattr("time.monotonic", lambda: monotonic[0])
-    clock = SteadyClock()
+def test_the_steady_clock_does_not_jump_ahead() -> None:
+    wall, elapsed = [1_000.0], [50.0]
+    clock = SteadyClock(lambda: elapsed[0], lambda: wall[0])
     assert clock.now_ms() == 1_000_000
     wall[0] += 3600
-    monotonic[0] += 10
+    elapsed[0] += 10
     assert 1_010_000 <= clock.now_ms() <= 1_010_100
-    wall[0] -= 7200
-    monotonic[0] += 10
-    assert 1_020_000 - 100 <= clock.now_ms() <= 1_020_100
+    wall[0] = 1_000.0 + 5
+    elapsed[0] += 10
+    assert 1_020_000 - 200 <= clock.now_ms() <= 1_020_100  # a little behind: followed slowly
+
+
+def test_12_11_a_wall_clock_that_is_set_back_is_followed_at_once() -> None:
+    wall, elapsed = [1_000_000.0], [50.0]
+    clock = SteadyClock(lambda: elapsed[0], lambda: wall[0])
+    wall[0] -= 31 * 86_400 - 2
+    elapsed[0] += 2
+    assert clock.now_ms() == int(wall[0] * 1000)
+
+
+def test_12_11_the_time_of_a_suspended_machine_counts() -> None:
+    assert abs(elapsed_s() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 1
+
+
+def test_12_11_a_clock_that_is_ahead_at_the_start_deletes_nothing_at_once() -> None:
+    clock, store = ManualClock(), MemoryStore()
+    limits = Limits(expiry_sweep_s=0.01, expiry_grace_s=60)
+
+    async def fill(engine: Engine) -> None:
+        await engine.execute(create(engine, "a", ttl_s=10, body=b"precious"))
+
+    async def wrong(engine: Engine) -> None:
+        await asyncio.sleep(0.1)
+        with pytest.raises(StreamNotFoundError):
+            await engine.info("a")
+        clock.ms -= 3600_000  # set right
+        assert (await engine.info("a")).tail == 8
+        clock.ms += 3600_000 + 61_000  # it was right after all
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if await store.load("a") is None:
+                return
+        raise AssertionError("an expired stream was never deleted")
+
+    store.close = lambda: asyncio.sleep(0)  # type: ignore[method-assign]  # it outlives its engines
+    with_engine(fill, store, clock=clock, limits=limits)
+    clock.ms += 3600_000
+    with_engine(wrong, store, clock=clock, limits=limits)
+
+
+def test_12_11_live_readers_renew_a_stream_durably() -> None:
+    clock, store = ManualClock(), MemoryStore()
+
+    async def body(engine: Engine) -> None:
+        await engine.execute(create(engine, "a", ttl_s=20))
+        engine.follow((await engine.info("a")).id, Reader())
+        for _ in range(17):
+            clock.ms += 1_000
+            await asyncio.sleep(0.03)
+        state = await store.load("a")
+        assert state is not None
+        assert clock.ms - state.accessed_ms <= 2_000  # a crash costs a twentieth of the time-to-live
+
+    with_engine(body, store, clock=clock, limits=Limits(expiry_sweep_s=0.01))
+
+
+def test_12_10_soft_deleted_streams_are_evicted() -> None:
+    async def body(engine: Engine) -> None:
+        for number in range(10):
+            await engine.execute(create(engine, f"s{number}", body=b"x"))
+            await engine.execute(create(engine, f"f{number}", fork=ForkRequest(f"s{number}")))
+            await engine.execute(Delete(f"s{number}", engine.now_ms()))
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if len(engine._catalogue) <= 5:
+                break
+        assert len(engine._catalogue) <= 5
+        for number in range(10):
+            with pytest.raises(StreamGoneError):
+                await engine.info(f"s{number}")
+
+    with_engine(body, limits=Limits(streams_loaded_max=5, expiry_sweep_s=0.01))
+
+
+def test_12_10_a_chain_of_empty_forks_is_bounded() -> None:
+    async def body(engine: Engine) -> None:
+        await engine.execute(create(engine, "0"))
+        for number in range(bounds.FORK_DEPTH_MAX):
+            await engine.execute(create(engine, f"{number + 1}", fork=ForkRequest(f"{number}")))
+        with pytest.raises(InvalidForkError, match="at most 128"):
+            await engine.execute(create(engine, "more", fork=ForkRequest(f"{bounds.FORK_DEPTH_MAX}")))
+
+    with_engine(body)
+
+
+def test_12_10_renewed_streams_do_not_hide_expired_ones() -> None:
+    clock, store = ManualClock(), MemoryStore()
+
+    async def body(engine: Engine) -> None:
+        for number in range(20):
+            await engine.execute(create(engine, f"renewed{number}", ttl_s=10))
+        await engine.execute(create(engine, "expired", ttl_s=11))
+        clock.ms += 9_000
+        for number in range(20):
+            await engine.read(Read(f"renewed{number}"))
+        await turn()
+        clock.ms += 2_000
+        assert await store.due(-1, clock.ms, 5) == ["expired"]
+
+    with_engine(body, store, clock=clock)
+
+
+def test_12_5_ids_move_past_everything_given_before_a_restore() -> None:
+    clock = ManualClock()
+    ids: list[int] = []
+
+    async def body(engine: Engine) -> None:
+        for number in range(50):
+            await engine.execute(create(engine, f"s{number}"))
+        ids.extend([(await engine.info(f"s{number}")).id for number in range(50)])
+
+    with_engine(body, MemoryStore(), clock=clock)
+    clock.ms += 1  # the restored store knows nothing of what was given
+    with_engine(body, MemoryStore(), clock=clock)
+    assert len(set(ids)) == 100
+    assert ids == sorted(ids)
 
 
 def test_a_fork_made_beside_its_source_has_the_larger_id() -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from unittest import mock
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.errors import EmptyBodyError, InvalidJsonError
+from headwater import limits
+from headwater.errors import EmptyBodyError, InvalidJsonError, TooManyMessagesError
 from headwater.log import json_framing
 
 values = st.recursive(
@@ -29,7 +33,7 @@ values = st.recursive(
     ],
 )
 def test_one_level_is_flattened_and_the_bytes_are_kept(body: bytes, kept: bytes) -> None:
-    assert json_framing.stored(body) == kept
+    assert json_framing.stored(body, 10) == kept
 
 
 @pytest.mark.parametrize(
@@ -51,20 +55,67 @@ def test_one_level_is_flattened_and_the_bytes_are_kept(body: bytes, kept: bytes)
 )
 def test_what_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidJsonError) as error:
-        json_framing.stored(body)
+        json_framing.stored(body, 10)
     assert error.value.detail
 
 
 def test_an_empty_array_is_an_empty_stream_but_not_an_append() -> None:
-    assert json_framing.stored(b" [ ] ", may_be_empty=True) == b""
+    assert json_framing.stored(b" [ ] ", 10, may_be_empty=True) == b""
     with pytest.raises(EmptyBodyError):
-        json_framing.stored(b"[]")
+        json_framing.stored(b"[]", 10)
 
 
 @given(st.lists(values, min_size=1))
 def test_what_is_kept_reads_as_what_was_sent(messages: list[object]) -> None:
-    kept = json_framing.stored(json.dumps(messages).encode())
+    kept = json_framing.stored(json.dumps(messages).encode(), 1000)
     assert json.loads(b"[" + kept[:-1] + b"]") == messages
-    ends = json_framing.message_ends(kept)
+    ends = [end for number in range(1, len(messages) + 2) if (end := json_framing.message_end(kept, number))]
     assert len(ends) == len(messages)
     assert [json.loads(kept[a : b - 1]) for a, b in zip([0, *ends], ends, strict=False)] == messages
+
+
+def test_12_15_more_messages_than_the_limit_are_refused() -> None:
+    assert json_framing.stored(b"[1,2]", 2) == b"1,2,"
+    with pytest.raises(TooManyMessagesError, match="2 messages"):
+        json_framing.stored(b"[1,2,3]", 2)
+
+
+@pytest.fixture
+def tiny_steps() -> Iterator[None]:
+    with mock.patch.multiple(limits, JSON_STEP_BYTES=4, JSON_COMMAS_AT_ONCE=2):
+        yield
+
+
+parts = st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b",", b":", b"1", b" ", b'"a"', b'"\\""', b"[]", b"{}"])
+
+
+@pytest.mark.usefixtures("tiny_steps")
+@settings(max_examples=2000)
+@given(st.lists(parts, max_size=30).map(b"".join))
+def test_12_15_steps_accept_what_a_parser_accepts(inner: bytes) -> None:
+    body = b"[" + inner + b"]"
+    try:
+        expected = [bytes(message) for message in json_framing.split_array(body)]
+    except msgspec.DecodeError:
+        with pytest.raises(InvalidJsonError):
+            json_framing.stored(body, 1000, may_be_empty=True)
+    else:
+        kept = json_framing.stored(body, 1000, may_be_empty=True)
+        assert kept == b"".join([message + b"," for message in expected])
+
+
+@pytest.mark.usefixtures("tiny_steps")
+@settings(max_examples=500)
+@given(st.lists(values, max_size=20), st.sampled_from([None, 1]))
+def test_12_15_steps_find_every_message(messages: list[object], indent: int | None) -> None:
+    body = json.dumps(messages, indent=indent, ensure_ascii=False).encode()
+    kept = json_framing.stored(body, 1000, may_be_empty=True)
+    assert json.loads(b"[" + kept[:-1] + b"]") == messages
+    position = 0
+    for number in range(1, len(messages) + 1):
+        end = json_framing.message_end(kept, number)
+        assert end is not None
+        json.loads(kept[position : end - 1])
+        position = end
+    assert position == len(kept)
+    assert json_framing.message_end(kept, len(messages) + 1) is None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import HeadwaterError
 from headwater.log.commands import Append, Create, Delete, Expire, ForkRequest
+from headwater.log.deciding import prefix_bytes
 from headwater.log.offsets import BEGINNING, Offset, resolve
 from headwater.log.producers import ProducerTuple
 from tests.unit.log.world import World
@@ -244,10 +245,11 @@ def run(world: World, model: Model, now_ms: int, command: tuple) -> tuple[int, i
             existing = world.at(path)
             if existing and existing.fork and path in model.streams and model.streams[path].config[2] == fork:
                 offset = existing.fork.offset
-            record = b""
+            taken = None
             if source is not None and fork[2] and offset.position != PAST_THE_TAIL:
                 record = world.record_at(source, resolve(source.id, source.lineage, source.tail, offset))
-            request = ForkRequest(fork[0], offset, fork[2], record)
+                taken = prefix_bytes(source.kind, record, fork[2])
+            request = ForkRequest(fork[0], offset, fork[2], taken)
         issued = Create(
             path=path,
             stream_id=world.next_id,

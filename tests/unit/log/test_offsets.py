@@ -32,7 +32,22 @@ def test_offsets_of_other_incarnations() -> None:
 def test_a_fork_inherits_spans_and_reads_from_their_owners() -> None:
     assert inherited(7, LINEAGE, 25) == (*LINEAGE, Span(7, 20, 25))
     assert inherited(7, LINEAGE, 15) == (Span(2, 0, 10), Span(5, 10, 15))
-    assert inherited(7, (), 0) == ()
     assert list(owners(7, LINEAGE, 0, 30)) == [(2, 10), (5, 20), (7, 30)]
     assert list(owners(7, LINEAGE, 12, 18)) == [(5, 18)]
     assert list(owners(7, LINEAGE, 20, 20)) == []
+
+
+def test_12_10_a_fork_at_the_beginning_has_the_first_offset_of_its_source() -> None:
+    lineage = inherited(5, (), 0)
+    assert offset_at(7, lineage, 0) == Offset(5, 0)
+    assert resolve(7, lineage, 30, Offset(5, 0)) == 0
+    with pytest.raises(InvalidOffsetError):
+        resolve(7, lineage, 30, Offset(5, 1))  # what the source appended after the fork
+    with pytest.raises(OffsetGoneError):
+        resolve(7, lineage, 30, Offset(6, 0))  # of a stream that it does not come from
+    assert list(owners(7, lineage, 0, 30)) == [(7, 30)]
+    for position in (0, 4):  # a fork of the fork, where it has none and where it has some bytes of its own
+        again = inherited(7, lineage, position)
+        assert offset_at(9, again, 0) == Offset(5, 0)
+        assert resolve(9, again, 30, Offset(5, 0)) == 0
+        assert [owner for owner, _ in owners(9, again, 0, 30)] == ([9] if position == 0 else [7, 9])

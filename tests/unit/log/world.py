@@ -29,7 +29,7 @@ class World:
         return self.documents.get(key)
 
     def run(self, command: Command) -> Reply:
-        decision = decide(self, command)
+        decision = decide(self, command, 1_000_000)
         for event in decision.events:
             self.apply(event)
         return decision.reply

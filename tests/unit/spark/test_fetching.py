@@ -7,7 +7,6 @@ import os
 import random
 
 import pytest
-from bench.servers import Server
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.client import Client
@@ -16,6 +15,7 @@ from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import read_options
 from headwater.spark.planning import Planner
 from tests.fault.hostile import Fate, hostile, seeded
+from tests.servers import Server
 
 _numbers = itertools.count()
 SCHEMA = StructType([StructField("position", LongType()), StructField("value", StringType())])

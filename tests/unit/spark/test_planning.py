@@ -6,8 +6,8 @@ import itertools
 import random
 from collections.abc import Iterator
 
+import httpx
 import pytest
-from bench.servers import Server
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.client import Client
@@ -16,6 +16,7 @@ from headwater.spark.columns import RangeReader
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Places, Planner, from_json, glob, to_json
 from headwater.spark.positions import Place, Range
+from tests.servers import Server
 
 _numbers = itertools.count()
 VALUES = StructType(
@@ -24,17 +25,27 @@ VALUES = StructType(
 STATES = StructType([StructField("order", LongType()), StructField("key", StringType())])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[Client]:
     with Client(server.url) as client:
         yield client
 
 
-def planner_of(options: ReadOptions, client: Client, *, extended: bool) -> Planner:
-    planner = Planner(options, client)
-    if not extended:
-        planner._extended = False
-    return planner
+class Plain(httpx.HTTPTransport):
+    """The same server without our extensions: it has no splits and no list, and knows no `until`."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if "/__ds/" in request.url.path:
+            return httpx.Response(404, request=request)
+        request.url = request.url.copy_remove_param("until")
+        return super().handle_request(request)
+
+
+@pytest.fixture
+def reader(server: Server, extended: bool) -> Iterator[Client]:
+    """The client of a query, of a server with our extensions or without them."""
+    with httpx.Client(transport=(httpx.HTTPTransport if extended else Plain)(verify=False)) as http:
+        yield Client(server.url, http=http)
 
 
 def rows_of(
@@ -47,7 +58,7 @@ def rows_of(
 @pytest.mark.parametrize("extended", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_any_limits_and_any_splits_read_everything_once(
-    server: Server, client: Client, seed: int, extended: bool
+    server: Server, client: Client, seed: int, reader: Client
 ) -> None:
     chance = random.Random(seed)
     prefix = f"planning/{next(_numbers)}"
@@ -66,7 +77,7 @@ def test_any_limits_and_any_splits_read_everything_once(
     if chance.random() < 0.5:
         given["maxBytesPerTrigger"] = str(chance.randint(5, 400))
     options = read_options(given, bounded=False)
-    planner = planner_of(options, client, extended=extended)
+    planner = Planner(options, reader)
     place: Places = planner.resolve(options.starting, planner.check())
     read: dict[str, list[str]] = {path: [] for path in paths}
     for _ in range(chance.randint(2, 6)):
@@ -80,18 +91,18 @@ def test_any_limits_and_any_splits_read_everything_once(
             if to_json(end) == to_json(place):
                 break
             if chance.random() < 0.3:  # the driver died, and another replays the batch
-                planner = planner_of(options, client, extended=extended)
-            rows = rows_of(options, client, planner.partitions(from_json(to_json(place)), end))
+                planner = Planner(options, reader)
+            rows = rows_of(options, reader, planner.partitions(from_json(to_json(place)), end))
             if options.records_max is not None:
                 assert 0 < len(rows) <= options.records_max
             for path in paths:
                 own = planner.partitions({path: place.get(path, Place())}, {path: end[path]})
-                read[path] += [str(row["value"]) for row in rows_of(options, client, own)]
+                read[path] += [str(row["value"]) for row in rows_of(options, reader, own)]
             place = end
     while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
         for path in paths:
             own = planner.partitions({path: place.get(path, Place())}, {path: end[path]})
-            read[path] += [str(row["value"]) for row in rows_of(options, client, own)]
+            read[path] += [str(row["value"]) for row in rows_of(options, reader, own)]
         place = end
     assert read == {path: [str(number) for number in range(numbers[path])] for path in paths}
 
@@ -112,7 +123,7 @@ def test_a_row_s_place_is_where_it_is(server: Server, client: Client) -> None:
 
 
 @pytest.mark.parametrize("extended", [True, False])
-def test_the_order_of_events(server: Server, client: Client, extended: bool) -> None:
+def test_the_order_of_events(server: Server, client: Client, reader: Client, extended: bool) -> None:
     """It grows along the stream whatever the ranges are; where offsets count bytes it is always the same."""
     path = f"planning/{next(_numbers)}"
     stream = client.stream(path)
@@ -127,11 +138,11 @@ def test_the_order_of_events(server: Server, client: Client, extended: bool) -> 
     for parts, limit in ((1, "60"), (3, "60"), (2, "7"), (1, "1")):
         given = {"url": server.url, "streams": path, "minPartitions": str(parts), "maxRecordsPerTrigger": limit}
         options = read_options(given, bounded=False)
-        planner = planner_of(options, client, extended=extended)
+        planner = Planner(options, reader)
         place: Places = planner.resolve("earliest", planner.check())
         orders: dict[str, int] = {}
         while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
-            for row in rows_of(options, client, planner.partitions(place, end), STATES):
+            for row in rows_of(options, reader, planner.partitions(place, end), STATES):
                 orders[str(row["key"])] = int(str(row["order"]))
             place = end
         assert sorted(orders, key=orders.__getitem__) == [str(n) for n in range(60)]
@@ -198,35 +209,36 @@ def test_a_replayed_range_of_a_stream_made_again(server: Server, client: Client)
 
 
 @pytest.mark.parametrize("extended", [True, False])
-def test_bytes_are_limited_too(server: Server, client: Client, extended: bool) -> None:
+def test_bytes_are_limited_too(server: Server, client: Client, reader: Client, extended: bool) -> None:
     path = f"planning/{next(_numbers)}"
     stream = client.stream(path)
     stream.create(content_type="application/octet-stream")
     for _ in range(5):
         stream.append(b"0123456789")
     options = read_options({"url": server.url, "streams": path, "maxBytesPerTrigger": "25"}, bounded=False)
-    planner = planner_of(options, client, extended=extended)
+    planner = Planner(options, reader)
     place: Places = {path: Place()}
     sizes, read = [], ""
     while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
-        text = "".join(str(row["value"]) for row in rows_of(options, client, planner.partitions(place, end)))
+        text = "".join(str(row["value"]) for row in rows_of(options, reader, planner.partitions(place, end)))
         sizes.append(len(text))
         read, place = read + text, end
     assert read == "0123456789" * 5
     assert sizes == ([20, 20, 10] if extended else [25, 25])
 
 
-def test_text_is_limited_between_characters(server: Server, client: Client) -> None:
+@pytest.mark.parametrize("extended", [False])
+def test_text_is_limited_between_characters(server: Server, client: Client, reader: Client) -> None:
     for size in (1, 2, 3, 4, 7, 10):
         path = f"planning/{next(_numbers)}"
         text = "aé𝄞" * 10
         client.stream(path).create(content_type="text/plain", messages=[text])
         options = read_options({"url": server.url, "streams": path, "maxBytesPerTrigger": str(size)}, bounded=False)
-        planner = planner_of(options, client, extended=False)
+        planner = Planner(options, reader)
         place: Places = {path: Place()}
         read = ""
         while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
-            read += "".join(str(row["value"]) for row in rows_of(options, client, planner.partitions(place, end)))
+            read += "".join(str(row["value"]) for row in rows_of(options, reader, planner.partitions(place, end)))
             place = end
         assert read == text
 

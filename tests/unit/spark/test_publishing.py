@@ -11,13 +11,13 @@ import httpx
 import msgspec
 import pyarrow as pa
 import pytest
-from bench.servers import Server
 
 from headwater.client import Client
 from headwater.errors import DataLossError, StaleEpochError, StreamClosedError
 from headwater.log.content import ContentKind
 from headwater.spark.options import WriteOptions, write_options
 from headwater.spark.publishing import JOURNAL_ROOT, Gatherer, Publisher, RowChunk, place_of
+from tests.servers import Server
 
 _numbers = itertools.count()
 
@@ -30,7 +30,7 @@ class Mortal(httpx.BaseTransport):
     """Dies with the n-th request: before it is sent, or when its answer is there."""
 
     def __init__(self, lives: int, *, answered: bool) -> None:
-        self._real = httpx.HTTPTransport()
+        self._real = httpx.HTTPTransport(verify=False)
         self._lives = lives
         self._answered = answered
         self.asked = 0
@@ -51,7 +51,8 @@ class Mortal(httpx.BaseTransport):
 
 @contextlib.contextmanager
 def client_of(server: Server, transport: httpx.BaseTransport | None = None) -> Iterator[Client]:
-    with httpx.Client(transport=transport) as http:
+    """A client that loads no certificates: that takes longer than what these tests do with it."""
+    with httpx.Client(transport=transport or httpx.HTTPTransport(verify=False)) as http:
         yield Client(server.url, http=http)
 
 
@@ -59,7 +60,7 @@ class Stuttering(httpx.BaseTransport):
     """Every request arrives twice, as when its answer was lost; the second answer gets through."""
 
     def __init__(self) -> None:
-        self._real = httpx.HTTPTransport()
+        self._real = httpx.HTTPTransport(verify=False)
 
     def close(self) -> None:
         self._real.close()
@@ -82,7 +83,7 @@ class Query:
     def gather(self, batch: int, rows: list[int], parts: int) -> list[list[RowChunk]]:
         """What tasks make of the rows, dealt to so many partitions; odd ones go elsewhere if there is an elsewhere."""
         found = []
-        with Client(self._server.url) as client:
+        with client_of(self._server) as client:
             for part in range(parts):
                 place = place_of(self.writer, batch, part)
                 gatherer = Gatherer(client, ContentKind.JSON, self.options.request_bytes, place)
@@ -105,12 +106,12 @@ class Query:
             Publisher(client, self.options, self.writer).publish(batch, gathered)
 
     def published(self) -> list[int]:
-        with Client(self._server.url) as client:
+        with client_of(self._server) as client:
             elsewhere = [] if self.elsewhere is None else client.stream(self.elsewhere).read().all()
             return client.stream(self.target).read().all() + elsewhere
 
     def stored(self) -> list[str]:
-        with Client(self._server.url) as client:
+        with client_of(self._server) as client:
             found = [info.path for info in client.list(f"{JOURNAL_ROOT}/{self.writer}/")]
             return [path for path in found if not path.endswith(("/list", "/fence"))]
 
@@ -122,10 +123,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ROWS = 30
-SMALL = 25  # bytes of a request: a batch takes several
+SMALL = 40  # bytes of a request: a batch takes several
 SIZES = [pytest.param(100_000, id="whole"), pytest.param(SMALL, id="listed")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_bytes", SIZES)
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("targets", [1, 2])
@@ -189,7 +191,7 @@ def test_an_overtaken_run_is_fenced_from_targets_that_the_later_batch_did_not_to
 
 def test_a_list_that_is_longer_than_a_request(server: Server) -> None:
     query = Query(server, 4000)
-    with Client(server.url) as client:
+    with client_of(server) as client:
         for attempt in range(2):
             gatherer = Gatherer(client, ContentKind.JSON, 4000, place_of(query.writer, 0, attempt))
             for number in range(800 if attempt == 0 else 10):
@@ -201,7 +203,7 @@ def test_a_list_that_is_longer_than_a_request(server: Server) -> None:
 
 def test_a_target_that_refuses_is_found_out_before_anything_counts(server: Server) -> None:
     query = Query(server, SMALL)
-    with Client(server.url) as client:
+    with client_of(server) as client:
         client.stream(query.target).create(closed=True)
         with pytest.raises(StreamClosedError):
             query.attempt(0, [1, 2], 1)
@@ -237,7 +239,7 @@ def test_names_of_every_kind(server: Server) -> None:
 def test_a_body_as_large_as_the_server_takes(server: Server, over: int) -> None:
     """The server of these tests takes a mebibyte."""
     query = Query(server, 1 << 20)
-    with Client(server.url) as client:
+    with client_of(server) as client:
         gatherer = Gatherer(client, ContentKind.JSON, 1 << 20, place_of(query.writer, 0, 0))
         row = b"1" * ((1 << 19) - 1)
         gatherer.add(query.target, pa.array([row, row[: len(row) + over - 3], b"2" * max(1, over)], pa.binary()))
@@ -255,6 +257,7 @@ def test_a_run_that_was_overtaken_is_fenced(server: Server, request_bytes: int) 
     assert query.published() == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_two_drivers_at_once(server: Server) -> None:
     """The old one comes back to life between any two requests of the new one."""
     for lives in range(1, 40):
@@ -263,7 +266,7 @@ def test_two_drivers_at_once(server: Server) -> None:
         new = query.gather(0, list(range(ROWS)), 5)
         with contextlib.suppress(Killed), client_of(server, Mortal(lives, answered=True)) as client:
             Publisher(client, query.options, query.writer).publish(0, new)
-        with Client(server.url) as client:
+        with client_of(server) as client:
             Publisher(client, query.options, query.writer).publish(0, old)
         assert query.published() == list(range(ROWS))
 
@@ -274,27 +277,32 @@ def test_nothing_is_left_behind(server: Server) -> None:
     assert query.stored() == []
     gathered = query.gather(1, list(range(ROWS)), 3)
     assert query.stored() != []
-    with Client(server.url) as client:
+    with client_of(server) as client:
         Publisher(client, query.options, query.writer).abandon(1, gathered)
     assert query.stored() == []
 
 
+_half = 1  # requests after which a batch is half published, as far as known
+
+
 def half_published(server: Server) -> tuple[Query, list[list[RowChunk]]]:
     """A batch of which some appends were made when the driver died."""
-    for lives in itertools.count(1):
+    global _half
+    for lives in itertools.count(_half):
         query = Query(server, SMALL)
         gathered = query.gather(0, list(range(ROWS)), 3)
         with contextlib.suppress(Killed), client_of(server, Mortal(lives, answered=True)) as client:
             client.stream(query.target).create()
             Publisher(client, query.options, query.writer).publish(0, gathered)
         if 0 < len(query.published()) < ROWS:
+            _half = lives
             break
     return query, gathered
 
 
 def test_what_is_listed_is_not_abandoned(server: Server) -> None:
     query, gathered = half_published(server)
-    with Client(server.url) as client:
+    with client_of(server) as client:
         Publisher(client, query.options, query.writer).abandon(0, gathered)
     query.attempt(0, list(range(ROWS)), 7)
     assert query.published() == list(range(ROWS))
@@ -302,7 +310,7 @@ def test_what_is_listed_is_not_abandoned(server: Server) -> None:
 
 def test_stored_rows_that_vanished_are_not_passed_over(server: Server) -> None:
     query, _ = half_published(server)
-    with Client(server.url) as client:
+    with client_of(server) as client:
         for path in query.stored():
             client.stream(path).delete()
     with pytest.raises(DataLossError, match=r"what was to be published from .* is gone"):
@@ -319,7 +327,7 @@ def test_the_order_is_that_of_the_partitions(server: Server) -> None:
 @pytest.mark.parametrize("size", [1, 10, 49, 50, 51, 500])
 def test_chunks_are_as_large_as_they_may_be(server: Server, size: int) -> None:
     query = Query(server, SMALL)
-    with Client(server.url) as client:
+    with client_of(server) as client:
         gatherer = Gatherer(client, ContentKind.JSON, 50, place_of(query.writer, 0, 0))
         messages = [b"1" * (n % size + 1) for n in range(40)]
         gatherer.add("a", pa.array(messages, pa.binary())[3:])

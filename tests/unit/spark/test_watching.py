@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from bench.servers import Server
-
 from headwater.client import Client
 from headwater.spark.watching import Watcher
+from tests.servers import Server
 
 
 def test_it_ends_when_a_stream_goes_on(server: Server) -> None:
@@ -21,10 +20,12 @@ def test_it_ends_when_a_stream_goes_on(server: Server) -> None:
         threads = threading.active_count()
         assert not watcher.wait(ends, 0.1)
         assert threading.active_count() == threads
-        threading.Timer(0.1, lambda: stream.append(1)).start()
+        later = threading.Timer(0.1, lambda: stream.append(1))
+        later.start()
         started = time.monotonic()
         assert watcher.wait(ends, 5)
         assert time.monotonic() - started < 3
+        later.join()
 
 
 def test_a_watch_that_fails_does_not_make_it_restless(server: Server) -> None:

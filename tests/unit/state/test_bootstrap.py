@@ -132,7 +132,11 @@ def cents(value: Any) -> Any:
     return {**value, "price": value["price"] * 100}
 
 
-@pytest.mark.parametrize("schema", [Narrow, Wide, Aliased, cents, {"type": "object"}], ids=str)
+def schema_name(schema: Any) -> str:
+    return str(getattr(schema, "__name__", "json schema"))
+
+
+@pytest.mark.parametrize("schema", [Narrow, Wide, Aliased, cents, {"type": "object"}], ids=schema_name)
 def test_a_restart_gives_what_the_stream_gives_whatever_the_schema_makes_of_it(schema: Any) -> None:
     definition = define_state({"users": Collection("user", schema)})
     settings = settings_of(True, "a file", 30.0, True, None)

@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from bench.servers import Server
 
 from headwater.client import Client, Stream
 from headwater.state import Collection, parse_event
+from tests.servers import Server
 
 things = Collection("thing", dict)
 

@@ -77,13 +77,22 @@ def wrap(kind: ContentKind, data: bytes) -> tuple[bytes | memoryview, ...]:
     return b"[", memoryview(data)[:-1], b"]"
 
 
-def cache_control(deadline_ms: int | None, now_ms: int, *, empty: bool) -> str:
-    """Caching for a catch-up read: data never changes, but an empty answer would hide what comes next."""
-    if empty:
+def cache_control(query: ReadQuery, deadline_ms: int | None, now_ms: int, *, at_tail: bool) -> str:
+    """How long a read may be kept, at most until its stream expires.
+
+    An answer that reaches the tail changes with the next append, so it is validated at each use; one to a long-poll is
+    kept for as long as readers with the same cursor ask for it. An answer that ends before the tail never changes, but
+    the beginning of a stream may be that of another one that is created at the same path.
+    """
+    if query.offset is None:
+        return "no-store"
+    polled = query.live is Live.LONG_POLL
+    if at_tail and not polled:
         return "no-cache"
-    max_age_s = limits.CACHE_MAX_AGE_S
-    if deadline_ms is not None:
-        max_age_s = max(0, min(max_age_s, (deadline_ms - now_ms) // 1000))
-    if max_age_s < limits.CACHE_MAX_AGE_S:
-        return f"public, max-age={max_age_s}"
-    return f"public, max-age={max_age_s}, stale-while-revalidate={limits.CACHE_STALE_S}"
+    lasting = not at_tail and query.offset != FIRST
+    most_s = limits.CACHE_LASTING_S if lasting else limits.CACHE_MAX_AGE_S
+    stale_s = 0 if lasting else limits.CACHE_STALE_S
+    left_s = most_s + stale_s if deadline_ms is None else max(0, (deadline_ms - now_ms) // 1000)
+    if left_s < most_s + stale_s:
+        return f"public, max-age={min(most_s, left_s)}"
+    return f"public, max-age={most_s}, " + ("immutable" if lasting else f"stale-while-revalidate={stale_s}")

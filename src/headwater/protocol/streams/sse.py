@@ -1,6 +1,9 @@
 """Server-sent events: data frames in three encodings, control frames, keep-alive comments; and how they are read.
 
 A field value loses one leading space at the reader, so none is added unless the text itself begins with one.
+
+The id of an event is the offset behind it. A browser sends the last one as `Last-Event-ID` when it connects again. It
+follows the data: some readers take the line after `event` for the data.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import binascii
 import re
 
+from headwater import limits
 from headwater.log.content import ContentKind
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -15,25 +19,59 @@ KEEP_ALIVE = b": keep-alive\n\n"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
-def data_frame(kind: ContentKind, data: bytes) -> bytes:
-    """A data event for a whole number of records."""
-    if kind is ContentKind.JSON:
-        text = b"[" + data[:-1] + b"]"
-    elif kind is ContentKind.BINARY:
-        return b"event: data\ndata:" + binascii.b2a_base64(data, newline=False) + b"\n\n"
-    else:
-        text = data
-    if b"\n" not in text and b"\r" not in text:
-        return b"event: data\n" + _line(text) + b"\n\n"
-    lines = b"\n".join(_line(line) for line in _LINE_END.split(text))
-    return b"event: data\n" + lines + b"\n\n"
+class DataEvent:
+    """A data event for a whole number of records, encoded a piece at a time: however large it is, no step takes long.
+
+    The pieces are independent of each other, so that several readers can be at different ones.
+    """
+
+    __slots__ = ("_data", "_end", "_id", "_kind", "pieces")
+
+    def __init__(self, kind: ContentKind, data: bytes, next_offset: str) -> None:
+        self._kind = kind
+        self._id = next_offset
+        self._data = data
+        self._end = len(data) - 1 if kind is ContentKind.JSON else len(data)  # without the last comma
+        self.pieces = max(1, -(-self._end // limits.SSE_PIECE_BYTES))
+
+    def piece(self, number: int) -> bytes:
+        """The bytes of a piece, counted from 0. All of them in order are the event."""
+        start = number * limits.SSE_PIECE_BYTES
+        end = min(start + limits.SSE_PIECE_BYTES, self._end)
+        json = self._kind is ContentKind.JSON
+        if self._kind is ContentKind.BINARY:
+            encoded = binascii.b2a_base64(self._data[start:end], newline=False)
+        else:
+            encoded = _lines(self._data, start, end, first=not json and not start)
+        if not start:
+            encoded = (b"event: data\ndata:[" if json else b"event: data\ndata:") + encoded
+        if end == self._end:
+            encoded += f"{']' if json else ''}\nid:{self._id}\n\n".encode()
+        return encoded
 
 
-def _line(text: bytes) -> bytes:
-    return (b"data: " if text.startswith(b" ") else b"data:") + text
+def data_frame(kind: ContentKind, data: bytes, next_offset: str) -> bytes:
+    """A data event as a whole."""
+    event = DataEvent(kind, data, next_offset)
+    return b"".join([event.piece(number) for number in range(event.pieces)])
 
 
-def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bool) -> bytes:
+def _lines(data: bytes, start: int, end: int, *, first: bool) -> bytes:
+    """A part of a text with the field name before each line but the first. `first` if that is at its beginning."""
+    part, before = data[start:end], data[start - 1 : start]
+    if before == b"\r" and part.startswith(b"\n"):
+        part = part[1:]  # the other half of a CRLF
+    if b"\r" in part:
+        part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\n" in part:
+        part = part.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
+    if part.startswith(b" ") and (first or before in (b"\r", b"\n")):
+        return b" " + part
+    return part
+
+
+def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bool, with_id: bool = False) -> bytes:
+    """A control event; it needs an id where no data event precedes it."""
     fields = f'"streamNextOffset":"{next_offset}"'
     if closed:
         fields += ',"streamClosed":true,"upToDate":true'
@@ -41,7 +79,13 @@ def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bo
         fields += f',"streamCursor":"{cursor}"'
         if up_to_date:
             fields += ',"upToDate":true'
-    return f"event: control\ndata:{{{fields}}}\n\n".encode()
+    last = f"\nid:{next_offset}" if with_id else ""
+    return f"event: control\ndata:{{{fields}}}{last}\n\n".encode()
+
+
+def deletion_frame(next_offset: str) -> bytes:
+    """The last control event of a stream that was deleted. The offset is the one that the reader has reached."""
+    return f'event: control\ndata:{{"streamNextOffset":"{next_offset}","streamDeleted":true}}\n\n'.encode()
 
 
 class EventReader:

@@ -82,10 +82,11 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._shared.connections.add(self)
         error = self._shared.connection_refusal()
         if error is not None:
+            self._shared.refused.add(self)
             self._refuse(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything at once: what is left to the garbage collector can be gigabytes by then."""
+        """Release everything at once: left to the garbage collector, bodies add up to gigabytes."""
         self._move(LOST)
         self._shared.forget(self)
         self._pipeline.clear()
@@ -107,15 +108,12 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._advance()
 
     def eof_received(self) -> bool:
-        """The client has closed its sending side. The requests that it sent are answered; a feed has no end that the
-        client could wait for, so it ends now. If the client has left altogether, writing to it will tell."""
+        """The client has closed its sending side. The requests that it sent are answered. A feed ends now: an open one
+        would hold the connection of a client that is gone until the next write fails."""
         if self._state is LINGERING or self._state is CLOSED:
             return False  # which closes the transport
         self._parser.end()
-        if self._feed is not None:
-            self._feed.finish()
-        else:
-            self._advance()
+        self.drain()
         return True
 
     def pause_writing(self) -> None:
@@ -133,25 +131,25 @@ class Connection(Lifecycle, asyncio.Protocol):
     # Requests in order
 
     def _advance(self) -> None:
-        """Begin the requests that wait; when there are none, go on reading.
-
-        This is a loop and not a recursion: handlers may answer at once, and any number of requests may wait."""
+        """Begin the requests that wait, and then go on reading. A loop, since handlers may answer at once."""
         if self._advancing:
             return
         self._advancing = True
         try:
             while self._pipeline and self._state in READING:
-                self._begin(*self._pipeline.popleft())
+                request, keep_alive = self._pipeline.popleft()
+                self._begin(request, keep_alive)
         finally:
             self._advancing = False
         if self._pipeline or self._parser.phase is not NOTHING or self._held.held_bytes:
             self._hold()
+        elif self._state is RESPONDING:
+            return  # as usual: one request arrived, and it is being answered
         if self._state in READING:
             self._read_on()
         elif self._parser.phase is ENDED:
-            if self._state is RESPONDING:
-                self._move(EOF)
-        elif self._reading and self._pipeline and self._pipeline.full:
+            self.drain()
+        elif self._reading and self._pipeline.full:
             self._reading = False
             self._transport.pause_reading()
 
@@ -159,18 +157,19 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._move(REQUEST)
         self._request = request
         self._keep_alive = keep_alive
+        shared = self._shared
         try:
-            if self._shared.draining or self._shared.responses.exhausted:
-                self._shared.check_serving(request)
+            if shared.draining or shared.responses.exhausted:
+                shared.check_serving(request)
         except HeadwaterError as error:
-            self._respond(problem(error))
+            self._respond(problem(error, close=shared.draining and not self._pipeline))
             return
-        task = self._shared.dispatcher.dispatch(request, self._respond)
+        task = shared.dispatcher.dispatch(request, self._respond)
         if self._state is RESPONDING:  # else it was answered
             self._task = task
 
     def _hold(self) -> None:
-        """Account for the bodies that wait. If all connections hold too much, this one gives up the unfinished one."""
+        """Account for the bodies that wait. If all connections together hold too much, drop the incomplete one."""
         if not self._held.hold(self._parser.body_bytes + self._pipeline.body_bytes):
             self._parser.fail(self._shared.too_many_bytes())
             self._held.hold(self._pipeline.body_bytes)
@@ -180,13 +179,10 @@ class Connection(Lifecycle, asyncio.Protocol):
         if request is None:
             return  # the connection was lost meanwhile
         self._task = None
-        shared = self._shared
         keep_alive = self._keep_alive and not response.close
-        if (shared.draining or self._parser.phase is ENDED) and not self._pipeline:
-            keep_alive = False
         if response.feed is None:
             self._writer.write_response(response, head_only=request.method == "HEAD", keep_alive=keep_alive)
-            self._finish(keep_alive)
+            self._answered(keep_alive)
             return
         self._move(FEED)
         chunked = request.version == "1.1"
@@ -203,9 +199,9 @@ class Connection(Lifecycle, asyncio.Protocol):
     def _end_feed(self) -> None:
         self._feed = None
         self._writer.watch(self._clock.now_s)
-        self._finish(self._keep_alive and (not self._shared.draining or bool(self._pipeline)))
+        self._answered(self._keep_alive)
 
-    def _finish(self, keep_alive: bool) -> None:
+    def _answered(self, keep_alive: bool) -> None:
         self._request = None
         if not keep_alive:
             self._end(linger=True)
@@ -241,7 +237,7 @@ class Connection(Lifecycle, asyncio.Protocol):
     # The end
 
     def _refuse(self, error: HeadwaterError) -> None:
-        """Say what was wrong. Nothing that follows on this connection can be trusted."""
+        """Answer with an error and close: where the next request begins is not known."""
         self._writer.write_response(problem(error, close=True), head_only=False, keep_alive=False)
         self._end(linger=True)
 
@@ -263,13 +259,17 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._writer.write_eof()
 
     def drain(self) -> None:
-        """The server stops. The request that is being answered is the last one that is served."""
+        """Answer the requests that wait, and none after them: the client sends no more, or the server stops."""
+        if not self._pipeline:
+            self._keep_alive = False
         if self._feed is not None:
             self._feed.finish()
         elif self._state is BLOCKED and not self._pipeline:
             self._end(linger=False)
-        else:
+        elif self._state in READING:
             self._advance()
+        elif self._state is RESPONDING and self._parser.phase is ENDED:
+            self._move(EOF)
 
     def abort(self) -> None:
         self._transport.abort()

@@ -12,7 +12,7 @@ from headwater.server.native.shared import Shared
 
 
 class _Hangup(asyncio.Protocol):
-    """Closes a connection without a word."""
+    """Closes a connection without a response, while many others are being refused."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
@@ -29,15 +29,14 @@ class NativeEdge:
         """Listen, and return the port: the system chooses it if 0 is given."""
         loop = asyncio.get_running_loop()
         self._tick(loop.time())
-        # Out of descriptors, libuv accepts with one that it keeps in reserve and closes the connection: that passes
-        # without a busy loop and without a log line for each. `connections_max` is there so that it does not happen.
+        # When no descriptor is left, libuv accepts with one that it keeps in reserve and closes the connection. The
+        # listener stays open, and nothing is logged. `connections_max` keeps this from happening at all.
         self._server = await loop.create_server(self._connect, host, port, backlog=LISTEN_BACKLOG_CONNECTIONS)
         self._timer = asyncio.create_task(self._run_timer())
         return int(self._server.sockets[0].getsockname()[1])
 
     def _connect(self) -> asyncio.Protocol:
-        """The protocol of a new connection. Those that are being refused are bounded too."""
-        if len(self._shared.connections) >= self._shared.limits.connections_max + CONNECTIONS_REFUSED_MAX:
+        if len(self._shared.refused) >= CONNECTIONS_REFUSED_MAX:
             return _Hangup()
         return Connection(self._shared)
 

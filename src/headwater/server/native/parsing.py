@@ -19,12 +19,13 @@ from headwater.protocol.streams.headers import REQUEST_HEADERS
 from headwater.server.http import Buffer, Request
 from headwater.server.native.pipeline import Waiting
 
-# Header names as most clients spell them, so that they need not be decoded for each request.
+# Header names as most clients spell them, and methods, so that they need not be decoded for each request.
 _NAMES = {
     spelling.encode(): name
     for name in (*REQUEST_HEADERS, "host", "content-type", "content-length", "accept", "user-agent")
     for spelling in (name, name.title())
 }
+_METHODS = {method.encode(): method for method in ("DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT")}
 _HOP_BY_HOP = ("connection", "upgrade", "http2-settings")
 
 
@@ -80,56 +81,53 @@ class RequestParser:
         self.phase = NOTHING
         self._url = b""
         self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
+        self._body: list[bytes] | bytes = b""  # a list if it came in several pieces
         self.body_bytes = 0  # of the unfinished body
         self._overhead_bytes = 0  # of the head, or since the last piece of the body
 
     def feed(self, data: Buffer) -> None:
-        """Parse what arrived. Steps bound by how much `_overhead_bytes` may be wrong."""
+        """Parse what arrived, in steps: what else a step contains limits how exact `_overhead_bytes` can be."""
         if len(data) > PARSE_STEP_BYTES:
             view = memoryview(data)
             for start in range(0, len(data), PARSE_STEP_BYTES):
                 self.feed(view[start : start + PARSE_STEP_BYTES])
             return
-        if self.phase is FAILED or self.phase is ENDED:
-            return
+        parser = self._parser
+        if parser is None:
+            return  # nothing more is expected
         self._overhead_bytes += len(data)
-        rest = self._parse(data)
-        while rest is not None:
-            rest = self._decline_upgrade(rest)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrades(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self.fail(_malformed(error))
         if self._overhead_bytes > self._limits.header_bytes_max and self.phase in _INCOMPLETE:
             self.fail(_headers_too_large(self._limits))
 
-    def _parse(self, data: Buffer) -> Buffer | None:
-        """Parse, up to the end or to a request that offers an upgrade; then the rest is returned."""
-        if self._parser is None:
-            return None
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            return data[upgrade.args[0] :]
-        except httptools.HttpParserError as error:
-            self.fail(BadRequestError(f"not well-formed HTTP/1.1: {error}"))
-        return None
-
-    def _decline_upgrade(self, rest: Buffer) -> Buffer | None:
-        """Decline an upgrade by answering in HTTP/1.1. httptools takes what follows for another protocol, so another
-        parser gets the request once more, without the offer."""
-        head, self._declined = self._declined, None
-        if self.phase is FAILED:
-            return None
-        if not head:
-            self.fail(BadRequestError("CONNECT is not offered"))
-            return None
-        self._parser = httptools.HttpRequestParser(self)
-        self._reset()
-        self._parse(head)
-        return self._parse(rest) if rest else None
+    def _decline_upgrades(self, rest: Buffer) -> None:
+        """Decline upgrades by answering in HTTP/1.1. httptools takes what follows an offer for another protocol, so
+        another parser gets the request once more, without the offer, and then the rest."""
+        while self.phase is not FAILED:
+            head, self._declined = self._declined, None
+            if not head:
+                self.fail(BadRequestError("CONNECT is not offered"))
+                return
+            self._reset()
+            self._parser = parser = httptools.HttpRequestParser(self)
+            try:
+                parser.feed_data(head)
+                parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                self.fail(_malformed(error))
 
     def end(self) -> None:
         """Nothing more will arrive: an unfinished request remains unfinished."""
         if self.phase is not FAILED:
-            self._reset()
+            self.close()
             self.phase = ENDED
 
     def take_expectation(self) -> bool:
@@ -143,9 +141,8 @@ class RequestParser:
         """Give up the unfinished request, and ignore what follows."""
         if self.error is None:
             self.error = error
+            self.close()
             self.phase = FAILED
-            self._body = []
-            self.body_bytes = 0
 
     def close(self) -> None:
         """Drop what was received and break the reference cycle with httptools."""
@@ -214,33 +211,37 @@ class RequestParser:
         self.body_bytes += len(body)
         if self.body_bytes > self._limits.body_bytes_max:
             self.fail(_body_too_large(self._limits))
-        else:
+        elif not self._body:
+            self._body = body
+        elif isinstance(self._body, list):
             self._body.append(body)
+        else:
+            self._body = [self._body, body]
 
     def on_chunk_header(self) -> None:
         self._overhead_bytes = 0
 
     def on_message_complete(self) -> None:
-        if self.phase is FAILED or self._parser is None or self._declined is not None:
+        parser, given, body = self._parser, self._headers, self._body
+        if self.phase is FAILED or parser is None or self._declined is not None:
             return
-        body = self._body
+        method, version = parser.get_method(), parser.get_http_version()
         path, _, query = self._url.decode("latin-1").partition("?")
+        if not path.startswith("/"):
+            path = _origin_form(path)
         request = Request(
-            self._parser.get_method().decode("latin-1"),
+            _METHODS.get(method) or method.decode("latin-1"),
             path,
             query,
-            self._headers,
-            b"" if not body else body[0] if len(body) == 1 else b"".join(body),
-            self._parser.get_http_version(),
+            given,
+            body if isinstance(body, bytes) else b"".join(body),
+            version,
         )
-        keep_alive = self._parser.should_keep_alive()
         self._reset()
-        if not request.path.startswith("/"):
-            request.path = _origin_form(request.path)
-        if request.version == "1.1" and "host" not in request.headers:
+        if "host" not in given and version == "1.1":
             self.fail(BadRequestError("an HTTP/1.1 request needs a Host header"))
         else:
-            self._completed((request, keep_alive))
+            self._completed((request, parser.should_keep_alive()))
 
 
 def _origin_form(target: str) -> str:
@@ -259,3 +260,7 @@ def _headers_too_large(limits: Limits) -> HeadwaterError:
 
 def _body_too_large(limits: Limits) -> HeadwaterError:
     return BodyTooLargeError(f"a body may have {limits.body_bytes_max} bytes")
+
+
+def _malformed(error: Exception) -> HeadwaterError:
+    return BadRequestError(f"not well-formed HTTP/1.1: {error}")

@@ -26,20 +26,22 @@ class Shared:
         self.requests = Budget(limits.request_bytes_in_flight_max)
         self.responses = Budget(limits.response_bytes_in_flight_max)
         self.connections: set[Connection] = set()
+        self.refused: set[Connection] = set()  # those of them that were refused and are being closed
         self.one_lost = asyncio.Event()  # set whenever a connection is lost
         self.draining = False  # the server stops: nothing new is begun
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.refused.discard(connection)
         self.one_lost.set()
 
     def connection_refusal(self) -> HeadwaterError | None:
-        """Why a new connection, which counts already, is answered before it asks."""
+        """Why a new connection, which is among the connections already, cannot be served; None if it can."""
         if self.draining:
             return self.stopping()
         most = self.limits.connections_max
-        if len(self.connections) > most:
-            return OverloadedError(f"there are {most} connections, and no more may be opened; try again shortly")
+        if len(self.connections) - len(self.refused) > most:
+            return OverloadedError(f"{most} connections are open, and no more may be; try again shortly")
         return None
 
     def check_serving(self, request: Request) -> None:

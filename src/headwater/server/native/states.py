@@ -18,8 +18,9 @@ A connection answers one request at a time, in the order in which they arrived. 
     LINGERING     the last response was written; what arrives is discarded   linger_s       abort
     CLOSED        the transport is closed or aborted                         none
 
-A deadline starts when its state is entered. `BODY` restarts it, since it bounds the time between two pieces of a body,
-but not beyond the moment by which a body at `body_bytes_per_s_min` would have grown further.
+A deadline starts when its state is entered. In `READING_BODY` each piece of the body restarts it, but not beyond the
+moment by which a body at `body_bytes_per_s_min` would have grown further.
+
 Two facts are independent of the state and are kept beside it:
 
 - The parser reads ahead while a request is being answered. The connection looks at the parser's progress when it is
@@ -205,11 +206,13 @@ class Lifecycle:
     def _move(self, event: Event) -> None:
         before = self._state
         try:
-            self._state = state = TRANSITIONS[before][event]
+            state = TRANSITIONS[before][event]
         except KeyError:
             raise ImpossibleTransitionError(f"{event.name} cannot happen while {before.name}") from None
-        if state is not before or event is BODY:
-            self._deadline_s = self._clock.now_s + self._clock.timeouts_s[state]
+        if state is not before:
+            self._state = state
+            clock = self._clock
+            self._deadline_s = clock.now_s + clock.timeouts_s[state]
 
     def _await_body(self, body_bytes: int) -> None:
         """`BODY`, with the size of what has arrived: each byte extends the time that the body as a whole may take."""
@@ -217,5 +220,6 @@ class Lifecycle:
         if self._state is not READING_BODY:
             self._body_began_s = clock.now_s
         self._move(BODY)
-        granted_s = clock.timeouts_s[READING_BODY] + body_bytes / clock.body_bytes_per_s_min
-        self._deadline_s = min(self._deadline_s, self._body_began_s + granted_s)
+        stall_s = clock.timeouts_s[READING_BODY]
+        whole_s = self._body_began_s + stall_s + body_bytes / clock.body_bytes_per_s_min
+        self._deadline_s = min(clock.now_s + stall_s, whole_s)

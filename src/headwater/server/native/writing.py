@@ -35,8 +35,10 @@ class ResponseHeads:
             phrase = HTTPStatus(response.status).phrase
             shared = f"HTTP/1.1 {response.status} {phrase}\r\ndate: {self._date}\r\n{_COMMON}".encode()
             self._shared[response.status] = shared
-        lines = "".join([f"{name}: {value}\r\n" for name, value in response.headers])
-        return shared + f"{lines}{last}".encode("latin-1")
+        own = ""
+        for name, value in response.headers:
+            own += f"{name}: {value}\r\n"
+        return shared + f"{own}{last}".encode("latin-1")
 
 
 class Outlet(Protocol):

@@ -2,6 +2,8 @@
 
 A live reader gets frames that were encoded once for everyone. Nothing is buffered for one whose connection does not
 drain: it misses frames, and when it has drained it reads from the store until it has caught up again.
+
+A large event is written a piece at a time, as the connection drains. Until its last piece is written, nothing else is.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from headwater import limits as bounds
 from headwater.engine.messages import Ended, ReadMore, ReadReply, Update
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
 from headwater.protocol.streams import sse
 from headwater.protocol.streams.cursors import interval_at
 from headwater.server.http import Frame, Sink
 from headwater.server.service import Service
-from headwater.server.streams.frames import UpdateFrames
+from headwater.server.streams.frames import EventFrames, UpdateFrames
 from headwater.server.streams.replies import offset_text
 
 log = logging.getLogger("headwater.server")
@@ -29,9 +32,13 @@ class FeedSession:
         "_catching_up",
         "_closed",
         "_cursor",
+        "_deleted",
         "_ended",
+        "_event",
+        "_event_end",
         "_first",
         "_opened_s",
+        "_piece",
         "_position",
         "_service",
         "_sink",
@@ -53,6 +60,10 @@ class FeedSession:
         self._opened_s = self._spoke_s = 0.0
         self._sink: Sink | None = None
         self._catching_up: asyncio.Task[None] | None = None
+        self._event: EventFrames | None = None  # of which some pieces are still to be written
+        self._event_end = 0  # the position behind it
+        self._piece = 0  # the next one
+        self._deleted = False
         self._ended = False
 
     def open(self, sink: Sink, now_s: float) -> None:
@@ -63,42 +74,68 @@ class FeedSession:
         try:
             info = self._service.engine.follow(self._stream.id, self)
         except HeadwaterError as error:
-            log.info("a feed ended: %s", error)
-            self.finish()
+            self._fail(error)
             return
         self._tail, self._closed = info.tail, info.closed
         if first is not None:
             self._advance(first)
-        if not self._ended and self._position < self._tail:
+        if self._behind:
             self._read_on()
+
+    @property
+    def _behind(self) -> bool:
+        """Whether there is something to read and nobody is about it."""
+        return self._position < self._tail and not self._ended and self._event is None and self._catching_up is None
 
     # From the engine
 
     def deliver(self, update: Update) -> None:
         self._tail, self._closed = update.end, update.closed
-        if self._ended or self._catching_up is not None or self._sink is None:
+        if self._ended or self._catching_up is not None or self._event is not None or self._sink is None:
             return
         if update.start != self._position or self._until is not None or self._sink.blocked:
             self._read_on()
-            return
-        self._sink.write(_frames.get(update, max(self._cursor, interval_at(update.now_ms))))
-        self._position = update.end
-        if update.closed:
-            self.finish()
+        elif len(update.data) > bounds.SSE_JOIN_BYTES_MAX:
+            self._begin(_frames.data(update), update.end)
+        else:
+            self._sink.write(_frames.joined(update, max(self._cursor, interval_at(update.now_ms))))
+            self._position = update.end
+            if update.closed:
+                self.finish()
 
     def ended(self, reason: Ended) -> None:
+        if reason is not Ended.DELETED:
+            self.finish()
+        elif self._event is not None:
+            self._deleted = True  # to be told behind the event that is being written
+        else:
+            self._tell_deletion()
+
+    def _tell_deletion(self) -> None:
+        if self._sink is not None and not self._ended:
+            self._sink.write(Frame(sse.deletion_frame(offset_text(self._stream, self._position))))
         self.finish()
+
+    def _fail(self, error: HeadwaterError) -> None:
+        log.info("a feed ended: %s", error)
+        if isinstance(error, StreamNotFoundError | StreamGoneError):
+            self._tell_deletion()
+        else:
+            self.finish()
 
     # From the connection
 
     def drained(self) -> None:
-        behind = self._position < self._tail or self._closed
-        if behind and not self._ended and self._catching_up is None:
+        if self._event is not None:
+            self._write_on()
+        elif self._behind or (self._closed and not self._ended and self._catching_up is None):
             self._read_on()
 
     def tick(self, now_s: float) -> None:
         limits = self._service.limits
-        if now_s - self._opened_s >= limits.sse_lifetime_s:
+        if self._event is not None:
+            self._spoke_s = now_s
+        elif now_s - self._opened_s >= limits.sse_lifetime_s:
             self.finish()
         elif now_s - self._spoke_s >= limits.sse_keep_alive_s and self._sink is not None and not self._sink.blocked:
             self._spoke_s = now_s
@@ -125,7 +162,7 @@ class FeedSession:
     async def _catch_up(self, sink: Sink) -> None:
         engine, limits = self._service.engine, self._service.limits
         try:
-            while not self._ended and not sink.blocked:
+            while not self._ended and self._event is None and not sink.blocked:
                 end = self._tail if self._until is None else self._until
                 if self._position >= end and not self._closed:
                     break
@@ -134,8 +171,7 @@ class FeedSession:
                 if not self._ended:
                     self._advance(reply)
         except HeadwaterError as error:
-            log.info("a feed ended: %s", error)
-            self.finish()
+            self._fail(error)
         except Exception:
             log.exception("a feed failed")
             self.finish()
@@ -144,14 +180,47 @@ class FeedSession:
 
     def _advance(self, reply: ReadReply) -> None:
         """Send what was read, and whether it reaches the tail."""
-        self._position = reply.next
-        at_tail = reply.next == self._tail
+        if len(reply.data) > bounds.SSE_JOIN_BYTES_MAX:
+            event = sse.DataEvent(reply.stream.kind, reply.data, offset_text(self._stream, reply.next))
+            self._begin(EventFrames(event), reply.next)
+        else:
+            self._position = reply.next
+            offset = offset_text(self._stream, reply.next)
+            data = sse.data_frame(reply.stream.kind, reply.data, offset) if reply.data else b""
+            self._write_control(data, with_id=not data)
+
+    def _write_control(self, data: bytes = b"", *, with_id: bool = False) -> None:
+        """Tell where the reader is, behind the data that brought it there."""
+        if self._sink is None:
+            return
+        at_tail = self._position == self._tail
         closed = at_tail and self._closed
         cursor = max(self._cursor, interval_at(self._service.now_ms))
-        next_offset = offset_text(reply.stream, reply.next)
-        control = sse.control_frame(next_offset, cursor=cursor, up_to_date=at_tail, closed=closed)
-        if self._sink is not None:
-            body = sse.data_frame(reply.stream.kind, reply.data) + control if reply.data else control
-            self._sink.write(Frame(body))
+        next_offset = offset_text(self._stream, self._position)
+        control = sse.control_frame(next_offset, cursor=cursor, up_to_date=at_tail, closed=closed, with_id=with_id)
+        self._sink.write(Frame(data + control))
         if closed or (self._until is not None and self._position >= self._until):
             self.finish()
+
+    # Large events
+
+    def _begin(self, event: EventFrames | None, end: int) -> None:
+        self._event, self._event_end, self._piece = event, end, 0
+        self._write_on()
+
+    def _write_on(self) -> None:
+        """Write pieces while the connection takes them. Other readers have their turn in between."""
+        for _ in range(bounds.SSE_PIECES_PER_TURN):
+            if self._ended or self._event is None or self._sink is None or self._sink.blocked:
+                return
+            self._sink.write(self._event.frame(self._piece))
+            self._piece += 1
+            if self._piece == self._event.pieces:
+                self._event, self._position = None, self._event_end
+                self._write_control()
+                if self._deleted:
+                    self._tell_deletion()
+                elif self._behind:
+                    self._read_on()
+                return
+        asyncio.get_running_loop().call_soon(self._write_on)

@@ -10,6 +10,7 @@ from headwater.log.content import ContentKind
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.cursors import next_cursor
 from headwater.protocol.streams.etags import encoded, etag, matched
+from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
 from headwater.server import compression
 from headwater.server.http import Buffer, Request, Response
@@ -39,7 +40,11 @@ async def read(service: Service, request: Request, path: str) -> Response:
     query = parse_read(request.query)
     limits = service.limits
     if query.live is Live.SSE:
-        reply = await service.engine.read(Read(path, query.offset, query.until, limits.sse_chunk_bytes))
+        last_event_id = request.headers.get("last-event-id")  # of an EventSource that connects again
+        offset = parse_offset(last_event_id) if last_event_id else query.offset
+        reply = await service.engine.read(Read(path, offset, query.until, limits.sse_chunk_bytes))
+        if last_event_id and reply.stream.closed and reply.at_tail and not reply.data:
+            return _nothing_more(reply)
         return _feed(service, query, reply)
     wait_s = limits.long_poll_s if query.live is Live.LONG_POLL else 0.0
     reply = await service.engine.read(Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s))
@@ -52,6 +57,11 @@ def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
     if reply.stream.kind is ContentKind.BINARY:
         found.append((headers.SSE_DATA_ENCODING, "base64"))
     return Response(200, tuple(found), feed=FeedSession(service, reply, cursor))
+
+
+def _nothing_more(reply: ReadReply) -> Response:
+    """An EventSource connects again and again, until it gets a 204."""
+    return Response(204, ((headers.NEXT_OFFSET, offset_text(reply.stream, reply.next)), UP_TO_DATE, CLOSED, NO_STORE))
 
 
 async def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadReply) -> Response:
@@ -74,7 +84,7 @@ async def _piece(service: Service, request: Request, query: ReadQuery, reply: Re
         found += [("content-type", stream.content_type), NO_STORE]
         return Response(200, tuple(found), wrap(stream.kind, data))
     tag = etag(stream.id, reply.start, reply.next, closed=closed)
-    caching = "no-store" if at_now else cache_control(stream.deadline_ms, service.now_ms, empty=not data)
+    caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=reply.at_tail)
     found += [("cache-control", caching), ("vary", "accept-encoding")]
     if_none_match = request.headers.get("if-none-match")
     known = None if if_none_match is None or live else matched(if_none_match, tag)

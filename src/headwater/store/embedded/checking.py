@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from headwater.errors import DamagedDataError
 from headwater.log.state import StreamState
-from headwater.store.contract import DamagedDataError
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, decode_chunk
 from headwater.store.embedded.disk import Disk, RealDisk

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import xxhash
 
 from headwater import limits
-from headwater.store.contract import DamagedDataError
+from headwater.errors import DamagedDataError
 
 
 class Chunk(NamedTuple):

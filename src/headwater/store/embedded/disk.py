@@ -19,6 +19,9 @@ class File(Protocol):
 
     def read(self) -> bytes: ...
 
+    def allocate(self, size: int) -> None:
+        """Have blocks for this many bytes, or raise OSError at once where there are not enough."""
+
     def truncate(self, size: int) -> None: ...
 
     def close(self) -> None: ...
@@ -64,6 +67,9 @@ class RealFile:
 
     def read(self) -> bytes:
         return Path(self.name).read_bytes()
+
+    def allocate(self, size: int) -> None:
+        os.posix_fallocate(self.descriptor, 0, size)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)

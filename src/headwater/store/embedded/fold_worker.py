@@ -8,12 +8,14 @@ import os
 import signal
 import sqlite3
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headwater import limits
 from headwater.store.embedded import index, locking
-from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import read_file, read_segment, segment_name
@@ -24,18 +26,20 @@ _PR_SET_PDEATHSIG = 1
 
 
 class FoldWorker:
-    def __init__(self, disk: RealDisk, connection: sqlite3.Connection) -> None:
+    def __init__(self, disk: Disk, connection: sqlite3.Connection, now_s: Callable[[], float]) -> None:
         self._disk = disk
         self._reader = index.IndexReader(connection)
         self._writer = IndexWriter(connection)
+        self._now_s = now_s
 
     def handle(self, line: str) -> dict[str, Any]:
         work = json.loads(line)
         try:
             if "fold" in work:
                 self._fold(work["fold"])
-                return {"more": False}
-            return {"more": self._reclaim(work["reclaim"])}
+            else:
+                self._reclaim(work["reclaim"], urgent=work["urgent"])
+            return {}
         except sqlite3.OperationalError as error:
             self._writer.rollback()
             full = error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
@@ -53,17 +57,19 @@ class FoldWorker:
         segment = read_segment(name, data, number, last=False)
         if segment is not None:
             fold(self._reader, self._writer, segment)
-        self._writer.checkpoint()
+        self._writer.checkpoint(log_pages_max=limits.WAL_PAGES_MAX)
 
-    def _reclaim(self, chunks_max: int) -> bool:
-        more = self._writer.reclaim(chunks_max)
-        self._writer.shrink(limits.RECLAIM_PAGES)
-        self._writer.checkpoint()
-        return more
+    def _reclaim(self, chunks_max: int, *, urgent: bool) -> None:
+        self._writer.reclaim(chunks_max)
+        idle_ms = int((self._now_s() - limits.PRODUCER_IDLE_S) * 1000)
+        self._writer.expire_producers(idle_ms, limits.PRODUCERS_EXPIRED_EVERY)
+        self._writer.shrink(limits.RECLAIM_URGENT_PAGES if urgent else limits.RECLAIM_PAGES)
+        self._writer.checkpoint(log_pages_max=0 if urgent else limits.WAL_PAGES_MAX)
 
 
-def open_worker(directory: Path) -> FoldWorker:
-    return FoldWorker(RealDisk(directory / JOURNAL_DIR), index.connect(directory / INDEX_NAME, write=True))
+def open_worker(directory: Path, now_s: Callable[[], float] = time.time) -> FoldWorker:
+    connection = index.connect(directory / INDEX_NAME, write=True)
+    return FoldWorker(RealDisk(directory / JOURNAL_DIR), connection, now_s)
 
 
 def main(directory: Path) -> None:
@@ -76,8 +82,11 @@ def main(directory: Path) -> None:
     lock = locking.acquire(directory / locking.FOLD, wait_s=limits.LOCK_WAIT_S)
     worker = open_worker(directory)
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(worker.handle(line)) + "\n")
-        sys.stdout.flush()
+        answer = json.dumps(worker.handle(line)) + "\n"
+        try:
+            os.write(sys.stdout.fileno(), answer.encode())
+        except BrokenPipeError:  # the server was killed
+            break
     lock.release()
 
 

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
+from headwater import limits
+
 
 class IndexFullError(Exception):
     """The fold found no room on the disk; it can be tried again."""
@@ -26,8 +28,8 @@ class Folder(Protocol):
     async def fold(self, number: int) -> None:
         """Fold a segment into the index."""
 
-    async def reclaim(self, chunks_max: int) -> bool:
-        """Reclaim some of what deleted streams left; whether there may be more."""
+    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
+        """Reclaim some of what deleted streams left; when it is urgent, return more of it to the file system."""
 
     async def close(self) -> None: ...
 
@@ -47,26 +49,26 @@ class SubprocessFolder:
     async def fold(self, number: int) -> None:
         await self._ask({"fold": number})
 
-    async def reclaim(self, chunks_max: int) -> bool:
-        return bool((await self._ask({"reclaim": chunks_max}))["more"])
+    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
+        await self._ask({"reclaim": chunks_max, "urgent": urgent})
 
-    async def _ask(self, work: dict[str, int]) -> dict[str, Any]:
+    async def _ask(self, work: dict[str, int]) -> None:
         async with self._turn:
-            process = await self._started()
-            if process.stdin is None or process.stdout is None:
-                raise RuntimeError("the fold worker has no pipes")
-            line = b""
-            with contextlib.suppress(ConnectionError):
-                process.stdin.write(json.dumps(work).encode() + b"\n")
-                await process.stdin.drain()
-                line = await process.stdout.readline()
+            try:
+                process = await self._started()
+            except OSError as error:  # no descriptors or no memory for a process, at present
+                raise FoldInterruptedError(f"its process could not be started: {error}") from error
+            try:
+                line = await asyncio.wait_for(_exchange(process, work), limits.FOLD_TIMEOUT_S)
+            except TimeoutError:
+                process.kill()
+                line = b""
             if not line:
                 self._process = None  # the next to ask starts another
                 raise FoldInterruptedError(f"its process ended with code {await process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise IndexFullError(answer["error"]) if answer["full"] else RuntimeError(answer["error"])
-        return answer
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:
@@ -86,6 +88,22 @@ class SubprocessFolder:
 
     async def close(self) -> None:
         process = self._process
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
+        if process is None or process.stdin is None:
+            return
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), limits.FOLD_STOP_S)
+        except TimeoutError:  # a fold can always run again
+            process.kill()
             await process.wait()
+
+
+async def _exchange(process: asyncio.subprocess.Process, work: dict[str, int]) -> bytes:
+    """Hand a piece of work over and wait for the answer; nothing if the worker has ended."""
+    if process.stdin is None or process.stdout is None:
+        raise RuntimeError("the fold worker has no pipes")
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(json.dumps(work).encode() + b"\n")
+        await process.stdin.drain()
+        return await process.stdout.readline()
+    return b""

@@ -23,9 +23,9 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from headwater import limits
+from headwater.errors import DamagedDataError
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
-from headwater.store.contract import DamagedDataError
 from headwater.store.embedded.chunks import COLUMNS, Chunk, ChunkRow, checksum_of, decode_chunk, outline
 from headwater.store.embedded.disk import create_private
 from headwater.store.embedded.journal import UnknownFormatError
@@ -35,6 +35,10 @@ FORMAT = 2
 
 TABLES_OF_FORMAT_2 = """
 CREATE TABLE untimed (stream_id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL);
+CREATE TABLE expired_producers (
+    stream_id INTEGER NOT NULL, hash INTEGER NOT NULL, epoch INTEGER NOT NULL, PRIMARY KEY (stream_id, hash)
+) WITHOUT ROWID;
+CREATE INDEX producers_idle ON producers (at_ms);
 CREATE TABLE documents (
     key TEXT PRIMARY KEY, version INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL
 ) WITHOUT ROWID;
@@ -152,6 +156,8 @@ class IndexReader:
             "SELECT producer, epoch, seq, at_ms FROM producers WHERE stream_id = ?", (state.id,)
         )
         state.producers = {producer: ProducerState(*known) for producer, *known in rows}
+        expired = self._connection.execute("SELECT hash, epoch FROM expired_producers WHERE stream_id = ?", (state.id,))
+        state.expired_producers = dict(expired.fetchall())
         return state
 
     def states(self) -> Iterator[StreamState]:
@@ -167,7 +173,7 @@ class IndexReader:
         )
         return [_states.decode(state) for (state,) in rows]
 
-    def due(self, now_ms: int, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+    def due(self, after: tuple[int, int], now_ms: int, limit: int) -> list[tuple[int, int]]:
         """Deadlines that have passed and their streams' ids, in order, from behind `after` on."""
         rows = self._connection.execute(
             "SELECT deadline_ms, id FROM streams WHERE deadline_ms <= ? AND (deadline_ms, id) > (?, ?) "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from array import array
 from collections.abc import Iterable, Mapping
@@ -9,9 +10,13 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from headwater import limits
+from headwater.errors import DamagedDataError
+from headwater.log.producers import hash_of
 from headwater.log.state import Document, StreamState
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, cut, decode_chunk
 from headwater.store.embedded.index import Meta, decode_document, document_checksum, untimed_ms
+
+log = logging.getLogger("headwater.store")
 
 _states = msgspec.msgpack.Decoder(StreamState)
 
@@ -47,10 +52,11 @@ class IndexWriter:
     # What a fold writes
 
     def put_states(self, states: Iterable[StreamState]) -> None:
-        streams, producers = [], []
+        streams, producers, expired = [], [], []
         for state in states:
             producers += [(state.id, name, *known) for name, known in state.producers.items()]
-            state.producers = {}
+            expired += [(state.id, *entry) for entry in state.expired_producers.items()]
+            state.producers, state.expired_producers = {}, {}
             deadline_ms = None if state.soft_deleted else state.deadline_ms
             streams.append((state.id, state.path, deadline_ms, msgspec.msgpack.encode(state)))
         self._connection.executemany("INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)", streams)
@@ -58,6 +64,7 @@ class IndexWriter:
             "INSERT OR REPLACE INTO producers (stream_id, producer, epoch, seq, at_ms) VALUES (?, ?, ?, ?, ?)",
             producers,
         )
+        self._connection.executemany("INSERT OR REPLACE INTO expired_producers VALUES (?, ?, ?)", expired)
 
     def put_documents(self, documents: Mapping[str, Document | None]) -> None:
         written = [found for found in documents.values() if found is not None]
@@ -86,7 +93,11 @@ class IndexWriter:
                 f"SELECT {COLUMNS} FROM chunks WHERE id = ?",  # noqa: S608
                 (last[0],),
             ).fetchone()
-            before = decode_chunk(ChunkRow(*row), untimed_ms(self._connection, stream_id))
+            try:
+                before = decode_chunk(ChunkRow(*row), untimed_ms(self._connection, stream_id))
+            except DamagedDataError as error:  # it stays as it is: a merge would give damaged bytes a new checksum
+                log.error("a chunk is not merged: %s", error)
+                break
             merged_ends, merged_times = before.ends[:], array("Q", map(before.time, range(len(before.ends))))
             merged_ends.extend([len(before.data) + end for end in ends])
             merged_times.extend(times)
@@ -99,26 +110,51 @@ class IndexWriter:
 
     # What deleted streams left behind
 
-    def reclaim(self, chunks_max: int) -> bool:
-        """Delete some of it; whether there is more."""
-        row = self._connection.execute("SELECT stream_id FROM garbage LIMIT 1").fetchone()
-        if row is None:
-            return False
+    def reclaim(self, chunks_max: int) -> None:
+        """Delete some of it in one transaction: up to so many chunks, of as many streams."""
+        ids = [row[0] for row in self._connection.execute("SELECT stream_id FROM garbage LIMIT ?", (chunks_max,))]
+        if not ids:
+            return
         self._connection.execute("BEGIN IMMEDIATE")
-        removed = self._connection.execute(
-            "DELETE FROM chunks WHERE id IN (SELECT id FROM chunks WHERE stream_id = ? LIMIT ?)", (row[0], chunks_max)
-        ).rowcount
-        if removed < chunks_max:
-            for table in ("producers", "untimed", "garbage"):
-                self._connection.execute(f"DELETE FROM {table} WHERE stream_id = ?", row)  # noqa: S608
+        left = chunks_max
+        for stream_id in ids:
+            removed = self._connection.execute(
+                "DELETE FROM chunks WHERE id IN (SELECT id FROM chunks WHERE stream_id = ? LIMIT ?)", (stream_id, left)
+            ).rowcount
+            left -= removed
+            if left <= 0:
+                break
+            for table in ("producers", "expired_producers", "untimed", "garbage"):
+                self._connection.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream_id,))  # noqa: S608
         self._connection.execute("COMMIT")
-        return True
+
+    def expire_producers(self, before_ms: int, limit: int) -> None:
+        """Of some producers that were idle since a moment, keep only the hash of the id and the epoch."""
+        rows = self._connection.execute(
+            "SELECT stream_id, producer, epoch FROM producers WHERE at_ms < ? LIMIT ?", (before_ms, limit)
+        ).fetchall()
+        if not rows:
+            return
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO expired_producers VALUES (?, ?, ?)",
+            [(stream_id, hash_of(producer), epoch) for stream_id, producer, epoch in rows],
+        )
+        self._connection.executemany(
+            "DELETE FROM producers WHERE stream_id = ? AND producer = ?", [row[:2] for row in rows]
+        )
+        self._connection.execute("COMMIT")
 
     def shrink(self, pages_max: int) -> None:
-        """Return free pages to the file system."""
+        """Return some free pages to the file system."""
         # As a script: it frees one page a step, and `execute` takes a single step of what returns no columns.
         self._connection.executescript(f"PRAGMA incremental_vacuum({pages_max:d})")
 
-    def checkpoint(self) -> None:
-        """Move committed pages from the write-ahead log into the database, as far as no reader is in the way."""
-        self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    def checkpoint(self, log_pages_max: int) -> None:
+        """Move committed pages from the write-ahead log into the database, as far as no reader is in the way. A log
+        that has grown larger, behind a backup for example, is cut when nobody reads it."""
+        _, logged, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if logged == moved and logged > log_pages_max:
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._connection.execute(f"PRAGMA busy_timeout = {limits.INDEX_LOCK_WAIT_S * 1000:.0f}")

@@ -43,7 +43,11 @@ _encoder = msgspec.msgpack.Encoder()
 _DECODERS = {1: format1.decode_records, FORMAT: msgspec.msgpack.Decoder(list[tuple[Event, ...]]).decode}
 
 
-class CorruptJournalError(Exception):
+class DirectoryError(Exception):
+    """A data directory that cannot be opened as it is. Nothing in it was changed."""
+
+
+class CorruptJournalError(DirectoryError):
     """A part of the journal that was durable is damaged."""
 
     def __init__(self, file: str, position: int, reason: str) -> None:
@@ -52,7 +56,7 @@ class CorruptJournalError(Exception):
         self.position = position
 
 
-class UnknownFormatError(Exception):
+class UnknownFormatError(DirectoryError):
     """Written by a version of Headwater that this one does not know."""
 
 

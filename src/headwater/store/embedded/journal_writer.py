@@ -119,6 +119,7 @@ class JournalWriter:
             return
         file = self._disk.open(_UNFINISHED)
         try:
+            file.allocate(self._segment_bytes)  # which fails at once, instead of after writing all that fits
             for position in range(0, self._segment_bytes, len(_ZEROS)):
                 file.write(position, _ZEROS)
             file.sync()
@@ -129,15 +130,21 @@ class JournalWriter:
             file.close()
         self._disk.rename(_UNFINISHED, _SPARE)
 
-    def recycle(self, number: int) -> None:
-        """A folded segment is no longer needed: its blocks are, if no others wait."""
+    def recycle(self, number: int, *, keep: bool = True) -> None:
+        """A folded segment is no longer needed. Its blocks are kept as the spare, if there is none and they may be."""
         try:
-            if _SPARE in self._disk.names():
+            if not keep or _SPARE in self._disk.names():
                 self._disk.remove(segment_name(number))
             else:
                 self._disk.rename(segment_name(number), _SPARE)
         except OSError as error:
             log.warning("%s is folded and will be removed at the next start: %s", segment_name(number), error)
+
+    def drop_spare(self) -> None:
+        """Return the room of files that are kept for later."""
+        for name in self._disk.names():
+            if name in (_SPARE, _UNFINISHED):
+                self._disk.remove(name)
 
     def close(self) -> None:
         if self._file is not None:

@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 from headwater.store.embedded.disk import RealDisk
-from headwater.store.embedded.journal import UnknownFormatError
+from headwater.store.embedded.journal import DirectoryError, UnknownFormatError
 
 FORMAT = 2
 JOURNAL_DIR = "journal"
@@ -16,7 +16,14 @@ FORMAT_NAME = "FORMAT"
 _TEXT = "headwater data directory, format {}\n"
 
 
-class MissingFileError(Exception):
+class DamagedIndexError(DirectoryError):
+    """The index is not a database, or one that SQLite finds damaged."""
+
+    def __init__(self, path: Path, cause: Exception) -> None:
+        super().__init__(f"{path} is damaged: {cause}; restore the directory from a backup")
+
+
+class MissingFileError(DirectoryError):
     """A part of a data directory is missing or empty."""
 
     def __init__(self, path: Path) -> None:

@@ -1,11 +1,15 @@
-"""Background work of the embedded store: fold what is sealed, keep a spare segment ready, reclaim deleted streams."""
+"""Background work of the embedded store: fold what is sealed, keep a spare segment ready, reclaim deleted streams.
+
+While the disk is full only what frees space is accepted, and the reserve is released to make room for that. The disk
+counts as full until there is room again for the reserve and for a segment, so it is not full again at the next write.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from headwater import limits as bounds
@@ -48,18 +52,20 @@ class Maintenance:
         self._journal = journal
         self._helper = parts.helper
         self._folder = parts.folder
+        self._reserve = parts.reserve
         self._limits = limits
         self._owner = owner
         self._sealed = deque(sealed)
         self._folding: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._interruptions = 0  # of the fold, in a row
         self._idle_ticks = 0
-        self._preparing = False
 
     async def start(self) -> None:
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._helper.submit(self._journal.prepare, lambda _, error: ready.set_result(None))
-        await ready  # with the first segment's file; a disk that has no room for it will say so again
+        """Have the reserve and the first segment's file ready."""
+        error = await self._in_helper(self._take_room)
+        if error is not None:
+            self.note_full(str(error))
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -76,10 +82,7 @@ class Maintenance:
     def note_write(self) -> None:
         self._idle_ticks = 0
 
-    def note_full(self, reason: str) -> None:
-        self.note_sealed()
-        self.full = reason
-        log.error("writes are refused: %s", reason)
+    # Folding
 
     def note_sealed(self) -> None:
         """Fold the segments that the journal has left."""
@@ -99,57 +102,58 @@ class Maintenance:
         try:
             while self._sealed:
                 number = self._sealed[0]
-                await self._folder.fold(number)
+                await self._fold_one(number)
                 self._sealed.popleft()
                 await self._owner.folded(number)
-                self._journal.recycle(number)
+                self._journal.recycle(number, keep=self.full is None)
                 self._owner.resume()
+                self._interruptions = 0
+                await self._folder.reclaim(self._limits.reclaim_chunks, urgent=False)  # or it starves
         except IndexFullError as error:
-            log.error("folding waits for room: %s", error)
-            self.full = str(error)
             self._owner.refuse_held(error)
         except FoldInterruptedError as error:
-            log.error("folding starts again: %s", error)
+            self._note_interruption(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
             self._owner.fail(error)
         finally:
             self._folding = None
 
+    async def _fold_one(self, number: int) -> None:
+        """Fold a segment, with the room of the reserve where there is no other."""
+        try:
+            await self._folder.fold(number)
+        except IndexFullError as error:
+            if self.full is not None:
+                raise
+            self.note_full(str(error))
+            await self._folder.fold(number)
+
+    def _note_interruption(self, error: Exception) -> None:
+        self._interruptions += 1
+        if self._interruptions >= bounds.FOLD_INTERRUPTIONS_MAX:
+            self._owner.fail(error)
+        else:
+            log.error("folding starts again: %s", error)
+
     async def _run(self) -> None:
         idle_ticks_max = max(1, round(self._limits.fold_idle_s / bounds.MAINTAIN_S))
         while True:
-            self._prepare()
+            if self.full is None:
+                await self._prepare()
+            else:
+                await self._look_for_room()
             if self._idle_ticks >= idle_ticks_max and not self.writing and self._owner.has_unfolded:
                 self._roll()
             self._idle_ticks += 1
-            if self._sealed:
+            if self._folding is None and (self.full is None or not self._sealed):
                 self.note_sealed()
-            elif self._folding is None:
-                await self._reclaim()
-            await asyncio.sleep(bounds.MAINTAIN_S)
-
-    def _prepare(self) -> None:
-        """The next segment's file, made ahead of need. While the disk is full this is also how room is found again."""
-        if self._preparing:
-            return
-        self._preparing = True
-
-        def prepared(_: None, error: BaseException | None) -> None:
-            self._preparing = False
-            if error is None and self.full:
-                log.warning("there is room again")
-                self.full = None
-            elif isinstance(error, Exception) and not isinstance(error, OSError):
-                self._owner.fail(error)
-
-        self._helper.submit(self._journal.prepare, prepared)
+                if self._folding is None:
+                    await self._reclaim()
+            await asyncio.sleep(bounds.MAINTAIN_S if self.full is None else bounds.FULL_RETRY_S)
 
     async def _reclaim(self) -> None:
-        """One step after the other as long as nothing waits to be folded."""
         try:
-            more = True
-            while more and not self._sealed:
-                more = await self._folder.reclaim(self._limits.reclaim_chunks)
+            await self._folder.reclaim(self._limits.reclaim_chunks, urgent=self.full is not None)
         except (IndexFullError, FoldInterruptedError) as error:
             log.warning("reclaiming is tried again: %s", error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
@@ -159,7 +163,57 @@ class Maintenance:
         try:
             self._journal.roll()
         except DiskFullError as error:
-            log.warning("the journal is folded when there is room: %s", error)
+            self.note_full(str(error))
         except JournalFailedError as error:
             self._owner.fail(error)
         self.note_sealed()
+
+    # Room
+
+    def note_full(self, reason: str) -> None:
+        """There is no room for a batch or for the fold."""
+        if self.full is None:
+            log.error("the disk is full, only deletions are accepted: %s", reason)
+        self.full = reason
+        try:
+            self._reserve.release()
+            self._journal.drop_spare()
+        except OSError as error:
+            log.warning("the reserve could not be released: %s", error)
+        self.note_sealed()
+
+    async def _look_for_room(self) -> None:
+        """Leave the state of a full disk once there is room for the reserve and for a segment."""
+        if self._sealed:
+            if await self._in_helper(self._reserve.take) is None:
+                self._reserve.release()
+                self.note_sealed()
+        elif await self._in_helper(self._take_room) is None:
+            log.warning("there is room on the disk again")
+            self.full = None
+
+    def _take_room(self) -> None:
+        """The reserve and the next segment's file, both or neither."""
+        self._reserve.take()
+        try:
+            self._journal.prepare()
+        except OSError:
+            self._reserve.release()
+            raise
+
+    async def _prepare(self) -> None:
+        """The next segment's file, made ahead of need. No room for it is no harm yet."""
+        error = await self._in_helper(self._journal.prepare)
+        if error is not None and not isinstance(error, OSError):
+            self._owner.fail(RuntimeError(f"preparing a segment failed: {error}"))
+
+    async def _in_helper(self, work: Callable[[], None]) -> BaseException | None:
+        """Do blocking work elsewhere; what went wrong with it."""
+        done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+        def finished(_: None, error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        self._helper.submit(work, finished)
+        return await done

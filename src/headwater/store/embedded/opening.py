@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.folder import SubprocessFolder
 from headwater.store.embedded.journal import UnknownFormatError
 from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from headwater.store.embedded.syncing import best_syncer
 from headwater.store.embedded.threads import ThreadRunner
@@ -29,6 +31,9 @@ def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
         if layout.format_of(directory) < layout.FORMAT:
             upgrade(directory)
         return _recovered(directory, limits, lock)
+    except sqlite3.DatabaseError as error:
+        lock.release()
+        raise layout.DamagedIndexError(directory / layout.INDEX_NAME, error) from error
     except BaseException:
         lock.release()
         raise
@@ -57,6 +62,8 @@ def _create(directory: Path) -> None:
 
 def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedStore:
     disk = RealDisk(directory / layout.JOURNAL_DIR)
+    reserve = Reserve(RealDisk(directory), limits.disk_reserve_bytes)
+    reserve.release()  # recovery may need the room; the store takes it again
 
     def connect() -> index.IndexReader:
         return index.IndexReader(index.connect(directory / layout.INDEX_NAME, write=False))
@@ -75,6 +82,7 @@ def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedS
         folder=SubprocessFolder(directory),
         readers=ThreadPoolExecutor(INDEX_READERS, "headwater-read"),
         salt=lambda: secrets.randbits(32),
+        reserve=reserve,
         release=lock.release,
     )
     return EmbeddedStore(parts, recovered, limits)

@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from copy import copy
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -29,6 +28,7 @@ from headwater.store.embedded.journal import encode_records
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
 from headwater.store.embedded.maintenance import Maintenance
 from headwater.store.embedded.recovery import Recovered
+from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.syncing import Syncer
 from headwater.store.embedded.threads import Runner
 from headwater.store.pieces import Piece, RecordEnd, boundary_in, join, list_runs, position_at, read_runs
@@ -36,6 +36,8 @@ from headwater.store.pieces import Piece, RecordEnd, boundary_in, join, list_run
 log = logging.getLogger("headwater.store")
 
 T = TypeVar("T")
+
+_copy: Callable[[StreamState], StreamState] = getattr(StreamState, "__copy__")  # noqa: B009 - not in its type
 
 
 class Parts(NamedTuple):
@@ -48,6 +50,7 @@ class Parts(NamedTuple):
     folder: Folder
     readers: Executor | None  # runs reads of the index; None runs them in place
     salt: Callable[[], int]
+    reserve: Reserve
     release: Callable[[], None] = lambda: None
 
 
@@ -133,7 +136,7 @@ class EmbeddedStore:
         for commit in batch:
             for state in commit.after:
                 if type(state) is StreamState and state.id not in kept:
-                    own = kept[state.id] = copy(state)
+                    own = kept[state.id] = _copy(state)
                     before = known.get(state.id)
                     own.producers = {} if before is None else before.producers
         return kept
@@ -234,17 +237,17 @@ class EmbeddedStore:
                 found[path] = states[stream_id]
         return [found[path] for path in sorted(found)]
 
-    async def due(self, now_ms: int, limit: int) -> list[str]:
+    async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
         unfolded = self._unfolded
-        paths = {state.path: None for state in unfolded.deadlines.due(now_ms, limit)}
-        after = (-1, -1)
+        paths = {state.path: None for state in unfolded.deadlines.due(since_ms, now_ms, limit)}
+        after = (since_ms, 1 << 62)
         while len(paths) < limit:
-            rows = await self._ask_index(lambda index, after=after: index.due(now_ms, after, limit))  # type: ignore[misc]
+            rows = await self._ask_index(lambda index, after=after: index.due(after, now_ms, limit))  # type: ignore[misc]
             for _, stream_id in rows:
                 state = unfolded.states.get(stream_id)
                 if state is None and stream_id not in unfolded.deleted:
                     state = await self._ask_index(lambda index, key=stream_id: index.by_id(key))  # type: ignore[misc]
-                if state is not None and not state.soft_deleted and (state.deadline_ms or now_ms + 1) <= now_ms:
+                if state is not None and not state.soft_deleted and since_ms < (state.deadline_ms or 0) <= now_ms:
                     paths[state.path] = None
             if len(rows) < limit:
                 break
@@ -362,5 +365,10 @@ class EmbeddedStore:
 
 def _merged(recent: StreamState, folded: StreamState | None) -> StreamState:
     """An unfolded state with the producers that did not move since the last fold."""
-    known = {} if folded is None else folded.producers
-    return msgspec.structs.replace(recent, producers=known | recent.producers)
+    if folded is None:
+        return recent.copy()
+    return msgspec.structs.replace(
+        recent,
+        producers=folded.producers | recent.producers,
+        expired_producers=folded.expired_producers | recent.expired_producers,
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -100,7 +101,19 @@ class KernelSyncer:
         try:
             self._call(self._submit, self._context, 1, self._blocks)
         except OSError as error:
+            self._synced = None
+            if error.errno != errno.EAGAIN:
+                synced(error)
+                return
+            self._sync_here(file, synced)  # the kernel has no room for a request at present
+
+    def _sync_here(self, file: RealFile, synced: Synced) -> None:
+        try:
+            file.sync()
+        except OSError as error:
             synced(error)
+        else:
+            synced(None)
 
     def _completed(self) -> None:
         os.eventfd_read(self._descriptor)

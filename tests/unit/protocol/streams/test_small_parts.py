@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,7 @@ from headwater.log.offsets import BEGINNING, Offset
 from headwater.protocol.streams import cursors, etags, offsets, sse
 from headwater.protocol.streams.content import check_content_type
 from headwater.protocol.streams.paths import parse_path, quote_path
-from headwater.protocol.streams.reads import Live, cache_control, parse_read, wrap
+from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
 
 LONG = "/".join(["abcdefgh"] * 200)
 REFUSED = ["", "a//b", "/a", "a/", "..", "a/../b", ".", "%2e%2e", "a%2Fb", "a%5cb", "a\\b", "a%00", "a%0a", "%ff"]
@@ -112,20 +114,20 @@ def decode(frame: bytes) -> list[tuple[str, str]]:
 
 @given(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"])))
 def test_text_survives_server_sent_events(text: str) -> None:
-    assert decode(sse.data_frame(ContentKind.TEXT, text.encode())) == [("data", text)]
+    assert decode(sse.data_frame(ContentKind.TEXT, text.encode(), "o")) == [("data", text)]
 
 
 @given(st.binary())
 def test_bytes_survive_server_sent_events(data: bytes) -> None:
-    [(name, payload)] = decode(sse.data_frame(ContentKind.BINARY, data))
+    [(name, payload)] = decode(sse.data_frame(ContentKind.BINARY, data, "o"))
     assert name == "data"
     assert base64.b64decode(payload, validate=True) == data
 
 
 def test_json_frames_are_arrays_and_cannot_inject_events() -> None:
-    frame = sse.data_frame(ContentKind.JSON, b'{"a":\r\r1},2,')
+    frame = sse.data_frame(ContentKind.JSON, b'{"a":\r\r1},2,', "o")
     assert decode(frame) == [("data", '[{"a":\n\n1},2]')]
-    assert decode(sse.data_frame(ContentKind.TEXT, b"x\r\n\r\nevent: control\rdata: y")) == [
+    assert decode(sse.data_frame(ContentKind.TEXT, b"x\r\n\r\nevent: control\rdata: y", "o")) == [
         ("data", "x\n\nevent: control\ndata: y")
     ]
 
@@ -161,7 +163,26 @@ def test_bodies_are_wrapped_without_copying() -> None:
     assert b"".join(wrap(ContentKind.TEXT, b"ab")) == b"ab"
 
 
-def test_nothing_is_cached_past_its_expiry_and_no_empty_answer_at_all() -> None:
-    assert cache_control(None, 0, empty=False) == "public, max-age=60, stale-while-revalidate=300"
-    assert cache_control(10_000, 4_000, empty=False) == "public, max-age=6"
-    assert cache_control(None, 0, empty=True) == "no-cache"
+def test_12_21_nothing_is_cached_past_its_expiry_and_no_tail_without_validation() -> None:
+    offset = Offset(1, 5)
+    assert cache_control(ReadQuery(offset), None, 0, at_tail=False) == "public, max-age=31536000, immutable"
+    assert cache_control(ReadQuery(offset), 10_000, 4_000, at_tail=False) == "public, max-age=6"
+    assert cache_control(ReadQuery(offset), 4_000, 10_000, at_tail=False) == "public, max-age=0"
+    assert cache_control(ReadQuery(), None, 0, at_tail=False) == "public, max-age=60, stale-while-revalidate=300"
+    assert cache_control(ReadQuery(offset), None, 0, at_tail=True) == "no-cache"
+    polled = ReadQuery(offset, Live.LONG_POLL)
+    assert cache_control(polled, None, 0, at_tail=True) == "public, max-age=60, stale-while-revalidate=300"
+    assert cache_control(ReadQuery(None), None, 0, at_tail=True) == "no-store"
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\r", b" ", b"x", b"data: "])).map(b"".join).filter(bool))
+def test_12_15_an_event_is_the_same_in_any_number_of_pieces(text: bytes) -> None:
+    lines = [(b"data: " if line.startswith(b" ") else b"data:") + line for line in re.split(rb"\r\n|\r|\n", text)]
+    with mock.patch.object(limits, "SSE_PIECE_BYTES", 3):
+        frame = sse.data_frame(ContentKind.TEXT, text, "o")
+        assert frame == b"event: data\n" + b"\n".join(lines) + b"\nid:o\n\n"
+        encoded = b"event: data\ndata:" + base64.b64encode(text) + b"\nid:o\n\n"
+        assert sse.data_frame(ContentKind.BINARY, text, "o") == encoded
+        json = decode(sse.data_frame(ContentKind.JSON, b'"",' + text + b"1,", "o"))
+        normal = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode()
+        assert json == [("data", f'["",{normal}1]')]

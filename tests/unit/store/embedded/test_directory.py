@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from headwater.store.embedded.journal_writer import JournalWriter
 from headwater.store.embedded.locking import DirectoryInUseError
 from headwater.store.embedded.opening import open_store
 from headwater.store.embedded.salvage import salvage_directory
+from tests.contract.stores import InlineFolder
 
 UNFOLDED = Limits(fold_idle_s=3600)
 FOLDED = Limits(segment_bytes=40_000, fold_idle_s=0.05)
@@ -382,3 +384,95 @@ def test_a_fold_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
     live(directory, body, FOLDED)
     assert check_directory(directory, lambda _: None).problems == []
+
+
+def test_12_12_the_write_ahead_log_shrinks_after_a_long_read(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    log = directory / "index.db-wal"
+
+    async def body(engine: Engine) -> None:
+        await create(engine, "a", body=b"x")
+        await settled_path(directory, "a")
+        reader = sqlite3.connect(directory / "index.db")
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM streams").fetchone()  # as a backup holds it
+        for _ in range(40):
+            await append(engine, "a", random.Random(1).randbytes(50_000))
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.5)
+        assert log.stat().st_size > 1_000_000
+        reader.close()
+        await append(engine, "a", b"more")
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if log.stat().st_size < 500_000:
+                return
+        raise AssertionError(f"the log still has {log.stat().st_size} bytes")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwater.limits.WAL_PAGES_MAX", 50)
+        patch.setattr("headwater.store.embedded.opening.SubprocessFolder", InlineFolder)
+        live(directory, body, FOLDED)
+
+
+async def settled_path(directory: Path, path: str) -> None:
+    for _ in range(200):
+        await asyncio.sleep(0.05)
+        connection = sqlite3.connect(directory / "index.db")
+        row = connection.execute("SELECT 1 FROM streams WHERE path = ?", (path,)).fetchone()
+        connection.close()
+        if row is not None:
+            return
+    raise AssertionError("nothing was folded")
+
+
+def test_12_12_a_fold_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "data"
+    monkeypatch.setattr("headwater.limits.FOLD_TIMEOUT_S", 0.5)
+
+    async def body(engine: Engine) -> None:
+        await create(engine, "a", body=b"x" * 1000)
+        pid = await worker_pid(directory, 0)
+        os.kill(pid, signal.SIGSTOP)
+        await append(engine, "a", b"y" * 1000)
+        assert await worker_pid(directory, pid) != pid
+        assert await content(engine, "a") == b"x" * 1000 + b"y" * 1000
+
+    live(directory, body, FOLDED)
+    assert check_directory(directory, lambda _: None).problems == []
+
+
+def test_12_12_a_hung_fold_worker_does_not_keep_the_server_from_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "data"
+    monkeypatch.setattr("headwater.limits.FOLD_STOP_S", 0.5)
+
+    async def body(engine: Engine) -> None:
+        await create(engine, "a", body=b"x" * 1000)
+        os.kill(await worker_pid(directory, 0), signal.SIGSTOP)
+
+    started = time.monotonic()
+    live(directory, body, FOLDED)
+    assert time.monotonic() - started < 20
+
+
+def test_12_4_reclaiming_keeps_up_with_saturated_writes(tmp_path: Path) -> None:
+    """Streams of 2 MB are written and deleted without a pause: at most 8 MB are live."""
+    directory = tmp_path / "data"
+    limits = Limits(segment_bytes=2_000_000, fold_idle_s=3600, disk_reserve_bytes=1_000_000)
+    sizes: list[int] = []
+
+    async def writer(engine: Engine, name: str) -> None:
+        for number in range(15):
+            await create(engine, f"{name}/{number}")
+            for _ in range(10):
+                await append(engine, f"{name}/{number}", bytes(200_000))
+            await engine.execute(Delete(f"{name}/{number}", engine.now_ms()))
+            sizes.append((directory / "index.db").stat().st_size)
+
+    async def body(engine: Engine) -> None:
+        await asyncio.gather(*[writer(engine, name) for name in "abcd"])
+
+    live(directory, body, limits)
+    assert max(sizes) < 4 * 8_000_000  # of 120 MB that were written

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,25 @@ def test_a_slow_disk_is_synced_elsewhere_and_a_fast_one_in_place(tmp_path: Path)
         syncer.sync(file, lambda error: None)
     assert elsewhere.count == before
     file.close()
+
+
+def test_12_12_a_kernel_that_has_no_room_for_a_request_is_not_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> list[OSError | None]:
+        syncer = kernel_syncer()
+        syncer.start()
+
+        def busy(*_: object) -> int:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        file = RealDisk(tmp_path).open("f")
+        results: list[OSError | None] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(syncer, "_call", busy)
+            syncer.sync(file, results.append)
+        file.close()
+        syncer.close()
+        return results
+
+    assert asyncio.run(main()) == [None]

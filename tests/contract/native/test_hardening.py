@@ -1,4 +1,4 @@
-"""The native edge and clients that leave, flood or dawdle. Each test has the number of the defect that it shows."""
+"""The native edge under clients that disconnect, send too much or send slowly; test names number the defects."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from headwater.server.native import NativeEdge
 from headwater.server.native.connection import Connection
 from headwater.server.native.parsing import RequestParser
 from headwater.server.serve import fit_descriptors
+from tests.contract.native.wire import Wire
 from tests.unit.server.rig import Rig
-from tests.unit.server.wire import Wire
 
 GET = b"GET /v1/stream/a HTTP/1.1\r\nhost: t\r\n\r\n"
 BINARY = "application/octet-stream"
@@ -348,11 +348,20 @@ def test_12_2_connections_above_the_limit_are_told_so() -> None:
             assert answer.status == 503
             assert answer.headers["retry-after"] == "1"
             assert wire.at_end()
-        many = [stack.enter_context(Wire(own)) for _ in range(100)]
+        for _ in range(100):
+            stack.enter_context(Wire(own))
         time.sleep(0.2)
         assert [wire.ask("GET", "/v1/stream/none").status for wire in served] == [404] * 5
-        for wire in (*many, served.pop()):
-            wire.__exit__()
+
+
+def test_12_2_connections_that_are_being_refused_take_no_place() -> None:
+    with limited("connections_max=2") as own, ExitStack() as stack:
+        first, second = (stack.enter_context(Wire(own)) for _ in range(2))
+        assert [wire.ask("GET", "/v1/stream/none").status for wire in (first, second)] == [404, 404]
+        for _ in range(10):
+            stack.enter_context(Wire(own))
+        time.sleep(0.2)
+        second.sock.shutdown(socket.SHUT_RDWR)
         time.sleep(0.2)
         with Wire(own) as wire:
             assert wire.ask("GET", "/v1/stream/none").status == 404

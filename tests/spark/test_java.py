@@ -59,7 +59,7 @@ def test_a_session_on_the_wheel_s_java(tmp_path: Path) -> None:
         "import headwater.spark\n"
         "spark = headwater.spark.session(master='local[1]')\n"
         "assert spark.range(10).count() == 10\n"
-        "print(spark._jvm.System.getProperty('java.version'))\n"
+        "print(spark.sql(\"SELECT java_method('java.lang.System', 'getProperty', 'java.version')\").first()[0])\n"
         "spark.stop()\n"
     )
     env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
@@ -119,19 +119,26 @@ def test_a_reader_that_has_had_enough_is_no_error(server: Server, path: str) -> 
 def test_tail_follows_until_interrupted(server: Server, path: str) -> None:
     run(server, "create", path)
     environment = {**os.environ, "HEADWATER_URL": f"http://{server.host}:{server.port}"}
-    following = subprocess.Popen(
-        [sys.executable, "-m", "headwater", "tail", path, "--offset", "-1"], stdout=subprocess.PIPE, env=environment
-    )
-    assert following.stdout is not None
-    try:
-        for number in range(3):
-            run(server, "append", path, str(number))
-            assert following.stdout.readline() == b"%d\n" % number
-            time.sleep(0.05)
-    finally:
-        following.send_signal(2)
-    assert following.wait(10) == failing.INTERRUPTED
-    following.stdout.close()
+    with subprocess.Popen(
+        [sys.executable, "-m", "headwater", "tail", path, "--offset", "-1"],
+        stdout=subprocess.PIPE,
+        env=environment,
+        preexec_fn=_take_interrupts,
+    ) as following:
+        try:
+            assert following.stdout is not None
+            for number in range(3):
+                run(server, "append", path, str(number))
+                assert following.stdout.readline() == b"%d\n" % number
+            following.send_signal(signal.SIGINT)
+            assert following.wait(10) == failing.INTERRUPTED
+        finally:
+            following.kill()
+
+
+def _take_interrupts() -> None:
+    """A shell lets what it runs in the background ignore them, and so do the children of that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_the_token_is_sent_and_never_shown(server: Server, path: str) -> None:

@@ -1,0 +1,152 @@
+"""Commands that cannot be decided as they come: streams are to be loaded, a body or a record is to be parsed.
+
+Large JSON is parsed in a thread, one body at a time. The parser keeps the interpreter's lock, so a thread alone would
+not help: what is parsed in one call is bounded (`log/json_framing.py`), and the loop has its turn between two calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from headwater.engine.catalogue import Catalogue, LoadedStream
+from headwater.engine.loading import Loader
+from headwater.errors import HeadwaterError, OverloadedError, StreamNotFoundError
+from headwater.limits import JSON_STEP_BYTES, RETRY_AFTER_S, Limits
+from headwater.log import json_framing
+from headwater.log.commands import Append, Command, Create, FramedBody
+from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of
+from headwater.log.deciding import fork_anchor, fork_source, is_expired, prefix_bytes
+
+FetchRecord: TypeAlias = Callable[[LoadedStream, int, bool], Awaitable[bytes]]
+
+WITH_BODY = (Append, Create)
+
+
+class _Turn:
+    """A queue of one producer's appends."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+class Preparer:
+    def __init__(self, catalogue: Catalogue, loader: Loader, limits: Limits, fetch_record: FetchRecord) -> None:
+        self._catalogue = catalogue
+        self._loader = loader
+        self._fetch_record = fetch_record
+        self._messages_max = limits.messages_per_append_max
+        self._backlog_bytes_max = limits.commit_backlog_bytes
+        self._bytes = 0  # of bodies that are being parsed or wait for it
+        self._thread = asyncio.Lock()  # whoever has it may use the thread
+        self._turns: dict[tuple[str, str], _Turn] = {}
+
+    def must_wait(self, command: Append | Create, kind: ContentKind) -> bool:
+        """Whether a command cannot be decided at once: its body is large, or one before it by the same producer is."""
+        if self._turns and _turn_key(command) in self._turns:
+            return True
+        return _is_large(command, kind)
+
+    @contextlib.asynccontextmanager
+    async def prepared(self, command: Command) -> AsyncIterator[Command]:
+        """The command as it can be decided. Decide it before anything else is awaited."""
+        await self._loader.load_for(command)
+        if isinstance(command, Create) and command.fork is not None:
+            command = await self._with_prefix(command)
+            await self._loader.load_for(command)
+        if isinstance(command, WITH_BODY):
+            kind = self._kind(command)
+            if self.must_wait(command, kind):
+                async with self._turn(command):
+                    framed = await self._framed(command, kind)
+                    await self._loader.load_for(framed)
+                    yield framed
+                return
+        yield command
+
+    def _kind(self, command: Append | Create) -> ContentKind:
+        """The kind of the stream that a body is for, as far as that is known before the decision."""
+        if isinstance(command, Append):
+            stream = self._catalogue.at(command.path)
+        else:
+            stream = None if command.fork is None else self._catalogue.at(command.fork.source)
+        return kind_of(command.content_type or DEFAULT_CONTENT_TYPE) if stream is None else stream.kind
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, command: Append | Create) -> AsyncIterator[None]:
+        """Keep the order of a producer's appends: a gap in their sequence would be refused."""
+        key = _turn_key(command)
+        if key is None:
+            yield
+            return
+        turn = self._turns.setdefault(key, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[key]
+
+    async def _framed(self, command: Append | Create, kind: ContentKind) -> Append | Create:
+        """The command with its body framed, if that is large."""
+        if not _is_large(command, kind):
+            return command
+        size_bytes = len(command.body)
+        if self._bytes and self._bytes + size_bytes > self._backlog_bytes_max:
+            raise OverloadedError("too many large bodies are waiting; try again shortly", retry_after_s=RETRY_AFTER_S)
+        self._bytes += size_bytes
+        try:
+            async with self._thread:
+                framed = await asyncio.to_thread(_frame, command, self._messages_max)
+        finally:
+            self._bytes -= size_bytes
+        return msgspec.structs.replace(command, framed=framed)
+
+    async def _with_prefix(self, command: Create) -> Create:
+        """A fork with a sub-offset takes along a part of the source's record at its offset: find where that ends."""
+        fork, existing = command.fork, self._catalogue.at(command.path)
+        if fork is None or (existing is not None and not is_expired(existing, command.now_ms)):
+            return command
+        source = fork_source(self._catalogue, fork, command.now_ms)
+        anchor = fork_anchor(source, fork)
+        stream = self._catalogue.by_id(source.id)
+        if stream is None:
+            raise StreamNotFoundError("the source was deleted")
+        record = await self._fetch_record(stream, anchor, fork.sub_offset > 0)
+        if not fork.sub_offset:
+            return command
+        found = await self._prefix_bytes(source.kind, record, fork.sub_offset)
+        return msgspec.structs.replace(command, fork=msgspec.structs.replace(fork, prefix_bytes=found))
+
+    async def _prefix_bytes(self, kind: ContentKind, record: bytes, sub_offset: int) -> int | None:
+        if kind is not ContentKind.JSON or json_framing.is_light(record):
+            return prefix_bytes(kind, record, sub_offset)
+        async with self._thread:
+            return await asyncio.to_thread(prefix_bytes, kind, record, sub_offset)
+
+
+def _turn_key(command: Append | Create) -> tuple[str, str] | None:
+    if isinstance(command, Create) or command.producer is None:
+        return None
+    return command.path, command.producer.id
+
+
+def _is_large(command: Append | Create, kind: ContentKind) -> bool:
+    body = command.body
+    return len(body) > JSON_STEP_BYTES and kind is ContentKind.JSON and not json_framing.is_light(body)
+
+
+def _frame(command: Append | Create, messages_max: int) -> FramedBody:
+    try:
+        return FramedBody(json_framing.stored(command.body, messages_max, may_be_empty=isinstance(command, Create)))
+    except HeadwaterError as error:
+        return FramedBody(b"", error)

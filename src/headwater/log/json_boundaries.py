@@ -1,0 +1,91 @@
+"""Where a long JSON array can be cut between its elements, without an object for each of them.
+
+Regular expressions pass over elements at the speed of C, in steps of bounded size, so that other threads have their
+turn. What they find is right for valid JSON. Whether it is valid is for a parser to say: if the parts between the cuts
+are, then the whole is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from headwater import limits
+
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_FLAT = rb'\[(?:[^][{}"]++|%b)*+\]|\{(?:[^][{}"]++|%b)*+\}' % (_STRING, _STRING)  # holds no other one
+_ITEM = rb'[^][{}",]++|%b|%b' % (_STRING, _FLAT)
+
+_items = re.compile(rb"(?:%b)*+" % _ITEM, re.DOTALL)
+_elements = re.compile(rb"(?:(?:%b)*+,)++" % _ITEM, re.DOTALL)
+_inside = re.compile(rb'(?:[^][{}"]++|%b|%b)*+' % (_STRING, _FLAT), re.DOTALL)
+_text = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+
+_QUOTE = ord('"')
+_OPENING = b"[{"
+_CLOSING = b"]}"
+
+
+class _NotJsonError(Exception):
+    """Nothing more can be found."""
+
+
+def boundaries(data: bytes) -> Iterator[int]:
+    """Positions behind commas between elements, at least `JSON_STEP_BYTES` apart. The data has no outer brackets."""
+    position = last = 0
+    try:
+        while position < len(data):
+            found = _elements.match(data, position, position + limits.JSON_STEP_BYTES)
+            if found is None:
+                position = _skip_element(data, position)
+                continue
+            position = found.end()
+            if position - last >= limits.JSON_STEP_BYTES:
+                yield position
+                last = position
+    except (_NotJsonError, IndexError):
+        return
+
+
+def _skip_element(data: bytes, position: int) -> int:
+    """The end of an element that is long or nested; a comma follows."""
+    start, position = position, _step(_items, data, position)
+    if data[position] == _QUOTE:
+        return _skip_string(data, position)
+    if data[position] in _OPENING:
+        return _skip_container(data, position)
+    if position == start:
+        raise _NotJsonError
+    return position
+
+
+def _skip_container(data: bytes, position: int) -> int:
+    depth = 0
+    while True:
+        byte = data[position]
+        if byte in _OPENING:
+            depth += 1
+            position += 1
+        elif byte in _CLOSING:
+            depth -= 1
+            position += 1
+        elif byte == _QUOTE:
+            position = _skip_string(data, position)
+        if not depth:
+            return position
+        position = _step(_inside, data, position)
+
+
+def _skip_string(data: bytes, position: int) -> int:
+    position += 1
+    while data[position] != _QUOTE:
+        after = _step(_text, data, position)
+        if after == position:
+            raise _NotJsonError
+        position = after
+    return position + 1
+
+
+def _step(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
+    found = pattern.match(data, position, position + limits.JSON_STEP_BYTES)
+    return position if found is None else found.end()

@@ -1,0 +1,62 @@
+"""A server inside the process of the tests, on a thread of its own.
+
+Suites that need a server process (fault, interop, spark and others) start one with `bench.servers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import uvloop
+
+from headwater.engine import Engine
+from headwater.limits import Limits
+from headwater.server.dispatch import Dispatcher
+from headwater.server.native import NativeEdge
+from headwater.server.service import Service
+from headwater.store.memory import MemoryStore
+from tests.loops import loop_in_thread
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server listens; `bench.servers.Server` has these attributes as well."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}/v1/stream"
+
+
+@contextlib.asynccontextmanager
+async def _listening(limits: Limits) -> AsyncIterator[int]:
+    """Serve memory on a free port."""
+    engine = Engine(MemoryStore(), limits)
+    edge = NativeEdge(Dispatcher(Service(engine, limits)), limits)
+    await engine.start()
+    try:
+        yield await edge.start(HOST, 0)
+    finally:
+        edge.drain()
+        engine.drain()
+        await edge.stop(grace_s=1)
+        await engine.stop()
+
+
+@contextlib.contextmanager
+def serving(limits: Limits) -> Iterator[Server]:
+    """A server that keeps its streams in memory, for as long as the block lasts."""
+    with loop_in_thread(uvloop.new_event_loop) as loop:
+        listening = _listening(limits)
+        port = asyncio.run_coroutine_threadsafe(listening.__aenter__(), loop).result(10)
+        try:
+            yield Server(HOST, port)
+        finally:
+            asyncio.run_coroutine_threadsafe(listening.__aexit__(None, None, None), loop).result(10)

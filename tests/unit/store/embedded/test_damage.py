@@ -1,0 +1,152 @@
+"""Damaged and foreign data directories: refused or reported, never served as something else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headwater.cli import app
+from headwater.engine import Engine
+from headwater.engine.messages import Read
+from headwater.errors import DamagedDataError
+from headwater.store.embedded.backup import back_up
+from headwater.store.embedded.checking import check_directory
+from headwater.store.embedded.journal import UnknownFormatError
+from headwater.store.embedded.layout import DamagedIndexError, MissingFileError
+from headwater.store.embedded.opening import open_store
+from tests.unit.store.embedded.test_directory import FOLDED, UNFOLDED, append, create, fill, live, settled
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory with everything folded."""
+
+    async def write(engine: Engine) -> None:
+        await fill(engine)
+        await settled(tmp_path / "data")
+
+    live(tmp_path / "data", write, FOLDED)
+    return tmp_path / "data"
+
+
+def corrupt_chunk(directory: Path) -> None:
+    connection = sqlite3.connect(directory / "index.db")
+    connection.execute("UPDATE chunks SET data = zeroblob(length(data)) WHERE id = (SELECT max(id) FROM chunks)")
+    connection.commit()
+    connection.close()
+
+
+def test_12_6_a_damaged_chunk_is_not_served_and_named(directory: Path) -> None:
+    corrupt_chunk(directory)
+
+    async def read(engine: Engine) -> None:
+        with pytest.raises(DamagedDataError, match=r"the chunk of stream \d+ at \d+ is damaged"):
+            await asyncio.gather(*[engine.read(Read(path, bytes_max=10**6)) for path in ("a", "fork")])
+
+    live(directory, read)
+    assert any("is damaged" in problem for problem in check_directory(directory, lambda _: None).problems)
+
+
+def test_12_6_a_damaged_chunk_is_not_merged_into_a_good_one(directory: Path) -> None:
+    corrupt_chunk(directory)
+
+    async def grow(engine: Engine) -> None:
+        for path in ("a",):
+            for number in range(50):
+                await append(engine, path, b"y" * 100, seq=f"9{number:04d}")
+        await asyncio.sleep(1)
+
+    live(directory, grow, FOLDED)
+    assert any("is damaged" in problem for problem in check_directory(directory, lambda _: None).problems)
+
+
+@pytest.mark.parametrize("times", [False, True], ids=["ends", "times"])
+def test_12_6_damage_beside_the_data_is_found_too(directory: Path, times: bool) -> None:
+    connection = sqlite3.connect(directory / "index.db")
+    column = "times" if times else "ends"
+    rows = connection.execute(f"SELECT id FROM chunks WHERE length({column}) > 0").fetchall()
+    connection.execute(f"UPDATE chunks SET {column} = zeroblob(length({column})) WHERE id = ?", rows[0])
+    connection.commit()
+    connection.close()
+    assert any("is damaged" in problem for problem in check_directory(directory, lambda _: None).problems)
+
+
+@pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])
+def test_12_8_a_missing_or_empty_index_is_refused(directory: Path, content: bytes | None) -> None:
+    for name in ("index.db", "index.db-wal", "index.db-shm"):
+        (directory / name).unlink(missing_ok=True)
+    if content is not None:
+        (directory / "index.db").write_bytes(content)
+    with pytest.raises(MissingFileError, match=r"index\.db is missing or empty; restore"):
+        open_store(directory, UNFOLDED)
+    result = CliRunner().invoke(app, ["serve", "--data-dir", str(directory), "--port", "0"])
+    assert result.exit_code == 1
+    assert "index.db is missing or empty" in result.stderr
+
+
+def test_12_8_a_missing_journal_is_refused(directory: Path) -> None:
+    (directory / "journal").rename(directory.parent / "elsewhere")
+    with pytest.raises(MissingFileError, match="journal is missing"):
+        open_store(directory, UNFOLDED)
+
+
+def test_12_8_a_malformed_index_is_refused(directory: Path) -> None:
+    (directory / "index.db-wal").unlink(missing_ok=True)
+    (directory / "index.db").write_bytes(b"this is not a database" * 1000)
+    with pytest.raises(DamagedIndexError, match=r"index\.db is damaged: .*; restore"):
+        open_store(directory, UNFOLDED)
+
+
+def test_12_13_a_foreign_directory_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("not ours")
+    with pytest.raises(UnknownFormatError, match="not empty"):
+        open_store(tmp_path, UNFOLDED)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_12_13_a_failed_backup_leaves_nothing(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError("no room")
+
+    monkeypatch.setattr("headwater.store.embedded.backup.copy_index", fail)
+    with pytest.raises(OSError, match="no room"):
+        back_up(directory, tmp_path / "copy", lambda *_: None)
+    assert list(tmp_path.glob("copy/*")) == []
+
+
+def test_12_13_files_are_for_their_owner_only(directory: Path, tmp_path: Path) -> None:
+    back_up(directory, tmp_path / "copy", lambda *_: None)
+    for root in (directory, tmp_path / "copy"):
+        for path in (root, *root.rglob("*")):
+            expected = 0o700 if path.is_dir() else 0o600
+            assert stat.S_IMODE(path.stat().st_mode) == expected, path
+
+
+def test_12_13_a_symlinked_lock_truncates_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "data" / "owner.lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_store(tmp_path / "data", UNFOLDED)
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_12_13_the_fold_worker_imports_nothing_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sqlite3.py").write_text("import os; open('executed', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+
+    async def write(engine: Engine) -> None:
+        await create(engine, "a", body=b"x")
+        await asyncio.sleep(1)
+
+    live(tmp_path / "data", write, FOLDED)
+    assert not os.path.exists("executed")
+    assert check_directory(tmp_path / "data", lambda _: None).problems == []
