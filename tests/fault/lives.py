@@ -125,7 +125,6 @@ class History:
             readers=SimReaders(disk),
             salt=salt,
             reserve=Reserve(disk, 4096),
-            reserve=Reserve(self.disk, 4096),
         )
         return self.make_store(parts, recover(disk, connect(disk, index), salt), LIMITS)
 
@@ -242,7 +241,7 @@ class History:
 
     async def _check_recovered(self, engine: Engine) -> None:
         """Once the disk works and has room, writes are accepted."""
-        asked = WriteDocuments((WriteDocument("probe", b"x"),))
+        asked = WriteDocuments((WriteDocument("probe", b"0"),))
         for _ in range(30):
             with contextlib.suppress(StorageFullError):
                 await engine.execute(asked)

@@ -118,15 +118,8 @@ class Writer:
 
     async def _prepare_and_decide(self, command: Command, answered: Answered) -> None:
         try:
-            if isinstance(command, Create):
-                self._renew_source(command)
-            async with self._preparer.prepared(command) as prepared:
-                stream = None
-                if not isinstance(prepared, WriteDocuments):
-                    stream = self._catalogue.newest(prepared.path)
-                    # Nobody who was told meanwhile that the stream has expired may find it again.
-                    prepared = msgspec.structs.replace(prepared, now_ms=max(prepared.now_ms, self._now_ms()))
-                self._decide(prepared, stream, answered)
+            while not await self._decide_if_current(command, answered):
+                """Prepare it again."""
         except HeadwaterError as error:
             if self._refusing is not None:  # what was looked at may be on its way back to what is durable
                 answered(self._refusing())
@@ -135,6 +128,20 @@ class Writer:
         except Exception as error:
             log.exception("preparing %s failed", type(command).__name__)
             answered(_internal(error))
+
+    async def _decide_if_current(self, command: Command, answered: Answered) -> bool:
+        if isinstance(command, Create):
+            self._renew_source(command)
+        async with self._preparer.prepared(command) as prepared:
+            if not self._preparer.is_current(prepared):
+                return False
+            stream = None
+            if not isinstance(prepared, WriteDocuments):
+                stream = self._catalogue.newest(prepared.path)
+                # Nobody who was told meanwhile that the stream has expired may find it again.
+                prepared = msgspec.structs.replace(prepared, now_ms=max(prepared.now_ms, self._now_ms()))
+            self._decide(prepared, stream, answered)
+        return True
 
     def _decide(self, command: Command, stream: LoadedStream | None, answered: Answered) -> None:
         """Decide a command whose streams are loaded; `stream` is the one at its path."""
