@@ -83,7 +83,7 @@ class World:
         if known.must_exist(self.latest_ms):
             raise BrokenPromiseError(f"{known.path} is not there")
         del self.streams[known.path]
-        if not known.may_be_deleted:
+        if known.life is None or known.life.may_have_ended(self.latest_ms):
             self.expired[known.path] = known
 
 
@@ -430,7 +430,7 @@ class Clients:
                 try:
                     await self._ask(Delete(known.path, self._engine.now_ms()))
                 except ABSENT:
-                    pass
+                    self._world.lose(known, self._engine.now_ms())
                 except HeadwaterError:
                     return
             if self._world.streams.get(known.path) is known:
