@@ -222,6 +222,7 @@ def test_deletion_ends_live_readers_at_once(server: Server) -> None:
         started = time.monotonic()
         assert control.ask("DELETE", path).status == 204
         assert poll.answer().status == 404
+        assert b'"streamDeleted":true' in feed.chunk()
         assert feed.chunk() == b""
         assert time.monotonic() - started < 1
         assert feed.ask("GET", path).status == 404  # the connection lives on
@@ -339,6 +340,7 @@ def test_an_invitation_never_lands_in_another_response(server: Server) -> None:
         time.sleep(0.1)
         with Wire(server) as other:
             assert other.ask("DELETE", path).status == 204
+        assert b'"streamDeleted":true' in wire.chunk()
         assert wire.chunk() == b""
         assert wire.answer().status == 404
 
