@@ -11,6 +11,7 @@ from headwater.cli.failing import failures
 from headwater.limits import parse_limits
 from headwater.protocol.streams.paths import STREAM_ROOT
 from headwater.server.access import access_at
+from headwater.server.forwarding import TrustedProxies
 from headwater.server.serve import serve
 
 
@@ -28,6 +29,9 @@ def command(
     allow_host: list[str] = typer.Option(
         [], metavar="NAME", help="Answer for a host name other than loopback ones; * for any. Repeatable."
     ),
+    trusted_proxy: list[str] = typer.Option(
+        [], metavar="ADDRESS", help="Believe the forwarded headers of a proxy at an address or network. Repeatable."
+    ),
     log_level: str = typer.Option("warning", help="debug, info, warning or error."),
 ) -> None:
     """Serve streams over HTTP until told to stop (Ctrl-C or SIGTERM)."""
@@ -41,7 +45,11 @@ def command(
         raise typer.BadParameter(str(error), param_hint="--limit") from None
 
     try:
-        access = access_at(host, origins=allow_origin, hosts=allow_host)
+        proxies = TrustedProxies(trusted_proxy)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--trusted-proxy") from None
+    try:
+        access = access_at(host, origins=allow_origin, hosts=allow_host, proxies=proxies)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--allow-origin") from None
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from headwater.errors import HostNotAllowedError, OriginNotAllowedError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, HOSTS_KNOWN_MAX
 from headwater.protocol.streams import headers
+from headwater.server.forwarding import TrustedProxies
 from headwater.server.http import Headers, Request
 
 ANY = "*"
@@ -39,11 +40,17 @@ class Access:
     """`hosts` None: any. `origins` None: whoever serves this app decides, and nothing is checked or answered."""
 
     def __init__(
-        self, *, origins: Iterable[str] | None = (), hosts: Iterable[str] | None = None, loopback: bool = False
+        self,
+        *,
+        origins: Iterable[str] | None = (),
+        hosts: Iterable[str] | None = None,
+        loopback: bool = False,
+        proxies: TrustedProxies | None = None,
     ) -> None:
         self._origins = None if origins is None else frozenset(map(parse_origin, origins))
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._loopback = loopback  # pages on this machine are let in
+        self._proxies = proxies or None
         self._known_hosts: set[str | None] = {None}  # only programs other than browsers name none
         self._any_host = self._hosts is None or ANY in self._hosts
         self._any_origin = self._origins is not None and ANY in self._origins
@@ -51,6 +58,8 @@ class Access:
 
     def check(self, request: Request) -> Headers:
         """Refuse what a browser must not do here, and return the headers that the answer needs."""
+        if self._proxies is not None:
+            self._proxies.apply(request)
         if not self._any_host:
             self._check_host(request)
         origin = request.headers.get("origin")
@@ -135,11 +144,13 @@ class Access:
         return (*_VARY, ("cross-origin-resource-policy", "same-origin"))
 
 
-def access_at(host: str, *, origins: Iterable[str] = (), hosts: Iterable[str] = ()) -> Access:
+def access_at(
+    host: str, *, origins: Iterable[str] = (), hosts: Iterable[str] = (), proxies: TrustedProxies | None = None
+) -> Access:
     """The policy of a server that listens on an address."""
     loopback = is_loopback(host.lower())
     names = tuple(hosts)
-    return Access(origins=origins, hosts=names if names or loopback else None, loopback=loopback)
+    return Access(origins=origins, hosts=names if names or loopback else None, loopback=loopback, proxies=proxies)
 
 
 def is_loopback(name: str) -> bool:

@@ -21,6 +21,7 @@ class Request(msgspec.Struct, gc=False):
     scheme: str = "http"
     mount: str = ""  # the path below which the app is mounted
     authority: str = ""  # the host that the client asked for, where a proxy tells; else the Host header has it
+    peer: str = ""  # the address at the other end of the connection, where the edge knows it
 
 
 class Frame:

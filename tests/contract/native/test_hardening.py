@@ -177,7 +177,7 @@ def test_12_16_budgets_are_given_back_however_a_connection_ends() -> None:
 
 
 def test_12_18_pipelined_upgrades_are_declined_in_a_loop(server: Server) -> None:
-    offer = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    offer = b"GET /none HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
     with Wire(server) as wire:
         wire.send(offer * 3000)
         assert [wire.answer().status for _ in range(3000)] == [404] * 3000

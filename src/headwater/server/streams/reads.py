@@ -18,6 +18,8 @@ from headwater.server.service import Service
 from headwater.server.streams.feeds import FeedSession
 from headwater.server.streams.replies import CLOSED, NO_STORE, SANDBOX, UP_TO_DATE, offset_text
 
+_UNBUFFERED = ("x-accel-buffering", "no")  # nginx and others would keep events back until a buffer is full
+
 
 async def head(service: Service, request: Request, path: str) -> Response:
     stream = await service.engine.info(path)
@@ -53,7 +55,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
 
 def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
     cursor = next_cursor(query.cursor, service.now_ms, service.entropy())
-    found = [("content-type", "text/event-stream"), ("cache-control", "no-cache"), SANDBOX]
+    found = [("content-type", "text/event-stream"), ("cache-control", "no-cache"), _UNBUFFERED, SANDBOX]
     if reply.stream.kind is ContentKind.BINARY:
         found.append((headers.SSE_DATA_ENCODING, "base64"))
     return Response(200, tuple(found), feed=FeedSession(service, reply, cursor))
