@@ -59,10 +59,7 @@ HeadwaterError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
-
-if TYPE_CHECKING:
-    from headwater.log.offsets import Offset
+from typing import ClassVar, Literal
 
 
 def is_retryable(status: int) -> bool:
@@ -236,9 +233,9 @@ class StreamClosedError(ConflictError):
     title = "Stream is closed"
     advice = "Nothing can be appended any more. Continue in a fork or in a new stream."
 
-    def __init__(self, detail: str = "", *, tail: Offset | None = None) -> None:
+    def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None) -> None:
         super().__init__(detail)
-        self.tail = tail  # where the stream ends
+        self.tail = tail  # where the stream ends: the id that numbers the position, and the position
 
 
 class DocumentConflictError(ConflictError):
