@@ -1,59 +1,158 @@
-"""A soak: full load on the durable server for minutes on end, with memory and latency written down as it goes.
+"""A soak: load that creates, writes, expires and deletes streams, and kills the server, for minutes on end.
 
-python -m bench.soak [--seconds 600] [--out bench/results/soak.json]
+python -m bench.soak [--seconds 600] [--window 10] [--kill-every 6] [--out bench/results]
+
+Every window writes to streams of its own and deletes those of the window before, so the live data stays about the same.
+What the server uses must level off: disk, memory and descriptors are written down after each window and plotted.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import signal
+import socket
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
-from bench.load import append_load, create_streams
+from bench.load import append_load, call, create_streams, request
 from bench.machine import describe_machine
 from bench.servers import Server, headwater
 
 BODY = b'{"pad":"' + b"x" * 90 + b'"}'
 CONNECTIONS = 50
 STREAMS = 500
+SHORT_LIVED = 200
+SHORT_TTL_S = 5
+
+Window = dict[str, Any]
 
 
-async def measure(server: Server, seconds: float, window_s: float) -> list[dict[str, float]]:
-    names = [f"soak/{number}" for number in range(STREAMS)]
+def disk_bytes(directory: Path) -> int:
+    """Blocks in use, as `du` counts them."""
+    total = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_blocks * 512
+    return total
+
+
+def descriptors(server: Server) -> int:
+    return len(os.listdir(f"/proc/{server.pid}/fd"))
+
+
+def expire_later(server: Server, window: int) -> None:
+    """Streams that nobody deletes: they expire."""
+    head = f"stream-ttl: {SHORT_TTL_S}\r\n"
+    for number in range(SHORT_LIVED):
+        call_with(server, "PUT", f"short/{window}/{number}", b"[" + BODY + b"]", head)
+
+
+def call_with(server: Server, method: str, path: str, body: bytes, headers: str) -> None:
+    with socket.create_connection((server.host, server.port)) as sock:
+        sock.sendall(request(method, server, path, body, headers + "connection: close\r\n"))
+        while sock.recv(1 << 16):
+            pass
+
+
+def run_window(server: Server, window: int, seconds: float) -> Window:
+    names = [f"soak/{window}/{number}" for number in range(STREAMS)]
     create_streams(server, names)
-    streams = [names[first::CONNECTIONS] for first in range(CONNECTIONS)]
-    windows = []
+    expire_later(server, window)
+    groups = [names[first::CONNECTIONS] for first in range(CONNECTIONS)]
+    result = uvloop.run(append_load(server, groups, BODY, seconds))
+    if window:
+        for number in range(STREAMS):
+            call(server, "DELETE", f"soak/{window - 1}/{number}")
+    return {
+        "appends_per_s": round(result.per_second),
+        "written_mb": round(result.count * len(BODY) / 1e6, 1),
+        "p50_ms": round(result.latency_ms(0.5), 3),
+        "p99_ms": round(result.latency_ms(0.99), 3),
+        "max_ms": round(result.latency_ms(1.0), 1),
+    }
+
+
+def measure(data_dir: Path, seconds: float, window_s: float, kill_every: int) -> Iterator[Window]:
     started_s = time.monotonic()
+    window, before_mb = 0, 0.0
     while time.monotonic() - started_s < seconds:
-        result = await append_load(server, streams, BODY, window_s)
-        windows.append(
-            {
-                "at_s": round(time.monotonic() - started_s, 1),
-                "appends_per_s": round(result.per_second),
-                "p50_ms": round(result.latency_ms(0.5), 3),
-                "p99_ms": round(result.latency_ms(0.99), 3),
-                "max_ms": round(result.latency_ms(1.0), 1),
-                "memory_mb": round(server.memory_bytes() / 1e6, 1),
-            }
-        )
-        print(json.dumps(windows[-1]), flush=True)
-    return windows
+        with headwater("--data-dir", str(data_dir), "--limit", "expiry_grace_s=1") as server:
+            for _ in range(kill_every):
+                found = run_window(server, window, window_s)
+                found |= {
+                    "at_s": round(time.monotonic() - started_s, 1),
+                    "live_mb": round(before_mb + found["written_mb"], 1),
+                    "disk_mb": round(disk_bytes(data_dir) / 1e6, 1),
+                    "memory_mb": round(server.memory_bytes() / 1e6, 1),
+                    "descriptors": descriptors(server),
+                    "killed": False,
+                }
+                window, before_mb = window + 1, found["written_mb"]
+                if time.monotonic() - started_s >= seconds:
+                    yield found
+                    return
+                if window % kill_every == 0:
+                    os.kill(server.pid, signal.SIGKILL)
+                    found["killed"] = True
+                yield found
+
+
+def plot(windows: list[Window], machine: dict[str, str], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    at = [found["at_s"] for found in windows]
+    figure, axes = pyplot.subplots(4, 1, figsize=(10, 10), sharex=True)
+    panels = (
+        ("Disk, MB: must level off near the live data", [("data directory", "disk_mb"), ("live data", "live_mb")]),
+        ("Memory of the server, MB: must level off", [("resident", "memory_mb")]),
+        ("Open descriptors: must level off", [("descriptors", "descriptors")]),
+        ("Append latency, ms: lower is better", [("p50", "p50_ms"), ("p99", "p99_ms")]),
+    )
+    for axis, (title, lines) in zip(axes, panels, strict=True):
+        for label, key in lines:
+            axis.plot(at, [found[key] for found in windows], marker=".", label=label)
+        for found in windows:
+            if found["killed"]:
+                axis.axvline(found["at_s"], color="#c9764f", linewidth=0.8, linestyle=":")
+        axis.set_title(title, fontsize=10, loc="left")
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=8, loc="lower right")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel("seconds; dotted lines are SIGKILLs, each followed by a restart")
+    figure.text(0.01, 0.005, f"{machine['cpu']}, Python {machine['python']}. {machine['fsync']}.", fontsize=8)
+    figure.tight_layout(rect=(0, 0.02, 1, 1))
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--window", type=float, default=10)
-    parser.add_argument("--out", type=Path, default=Path("bench/results/soak.json"))
+    parser.add_argument("--kill-every", type=int, default=6, help="windows")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"))
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, headwater("--data-dir", f"{directory}/data") as server:
-        windows = uvloop.run(measure(server, arguments.seconds, arguments.window))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({"machine": describe_machine(), "windows": windows}, indent=1) + "\n")
+    windows: list[Window] = []
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
+        data_dir = Path(directory) / "data"
+        for found in measure(data_dir, arguments.seconds, arguments.window, arguments.kill_every):
+            windows.append(found)
+            print(json.dumps(found), flush=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    machine = describe_machine()
+    (arguments.out / "soak.json").write_text(json.dumps({"machine": machine, "windows": windows}, indent=1) + "\n")
+    plot(windows, machine, arguments.out / "soak.png")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ HeadwaterError
 │   ├── UnauthorizedError          401
 │   ├── ForbiddenError             403
 │   ├── StaleEpochError            403
+│   ├── OriginNotAllowedError      403
 │   ├── StreamNotFoundError        404
 │   ├── UnknownRouteError          404
 │   ├── MethodNotAllowedError      405
@@ -37,6 +38,7 @@ HeadwaterError
 │   │   └── TooManyMessagesError   413
 │   ├── UrlTooLongError            414
 │   ├── UnsupportedEncodingError   415
+│   ├── HostNotAllowedError        421
 │   ├── TooManyRequestsError       429
 │   └── HeadersTooLargeError       431
 ├── ServerError                          the server is at fault or in trouble
@@ -57,10 +59,7 @@ HeadwaterError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
-
-if TYPE_CHECKING:
-    from headwater.log.offsets import Offset
+from typing import ClassVar, Literal
 
 
 def is_retryable(status: int) -> bool:
@@ -175,6 +174,12 @@ class StaleEpochError(RequestError):
         self.epoch = epoch  # the one that is in force
 
 
+class OriginNotAllowedError(RequestError):
+    status = 403
+    title = "Origin not allowed"
+    advice = "Start the server with --allow-origin and the origin of the page."
+
+
 class StreamNotFoundError(RequestError):
     status = 404
     title = "Stream not found"
@@ -228,9 +233,9 @@ class StreamClosedError(ConflictError):
     title = "Stream is closed"
     advice = "Nothing can be appended any more. Continue in a fork or in a new stream."
 
-    def __init__(self, detail: str = "", *, tail: Offset | None = None) -> None:
+    def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None) -> None:
         super().__init__(detail)
-        self.tail = tail  # where the stream ends
+        self.tail = tail  # where the stream ends: the id that numbers the position, and the position
 
 
 class DocumentConflictError(ConflictError):
@@ -285,6 +290,12 @@ class UnsupportedEncodingError(RequestError):
     status = 415
     title = "Content encoding not supported"
     advice = "Send the body without a content encoding."
+
+
+class HostNotAllowedError(RequestError):
+    status = 421
+    title = "Host not allowed"
+    advice = "Start the server with --allow-host and the name that clients use for it."
 
 
 class TooManyRequestsError(RequestError):

@@ -20,13 +20,14 @@ COMPRESS_BYTES_MIN = 1_024
 
 SSE_PIECE_BYTES = 48 * 1024  # of a stream, encoded in one step; a multiple of 3, for base64
 SSE_PIECES_KEPT = 16  # of an event that several readers are at
-SSE_PIECES_PER_TURN = 8  # written to one reader before others have their turn
+SSE_PIECES_PER_TURN = 2  # written to one reader before others have their turn
 SSE_JOIN_BYTES_MAX = 4 * 1024  # data and control of a smaller event are one write, of a larger one two
 
 # What a request may name.
 PATH_BYTES_MAX = 1_024
 PATH_SEGMENT_BYTES_MAX = 255
 PATHS_CACHED_MAX = 65_536  # parsed paths
+HOSTS_KNOWN_MAX = 1_024  # names of this server that requests came under
 CACHED_TEXT_LENGTH_MAX = 256  # of what clients send: longer text is parsed each time
 HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
 TTL_S_MAX = 100 * 366 * 86_400

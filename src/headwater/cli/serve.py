@@ -10,6 +10,8 @@ import typer
 from headwater.cli.failing import failures
 from headwater.limits import parse_limits
 from headwater.protocol.streams.paths import STREAM_ROOT
+from headwater.server.access import access_at
+from headwater.server.forwarding import TrustedProxies
 from headwater.server.serve import serve
 
 
@@ -19,6 +21,17 @@ def command(
     data_dir: Path = typer.Option(Path("headwater-data"), help="Directory that keeps the streams; made if missing."),
     memory: bool = typer.Option(False, "--memory", help="Keep everything in memory, gone when the server stops."),
     limit: list[str] = typer.Option([], metavar="NAME=VALUE", help="Set a limit, as long_poll_s=20. Repeatable."),
+    allow_origin: list[str] = typer.Option(
+        [],
+        metavar="ORIGIN",
+        help="Let pages of an origin in, as https://app.example; * for any. Repeatable.",
+    ),
+    allow_host: list[str] = typer.Option(
+        [], metavar="NAME", help="Answer for a host name other than loopback ones; * for any. Repeatable."
+    ),
+    trusted_proxy: list[str] = typer.Option(
+        [], metavar="ADDRESS", help="Believe the forwarded headers of a proxy at an address or network. Repeatable."
+    ),
     log_level: str = typer.Option("warning", help="debug, info, warning or error."),
 ) -> None:
     """Serve streams over HTTP until told to stop (Ctrl-C or SIGTERM)."""
@@ -31,9 +44,18 @@ def command(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--limit") from None
 
+    try:
+        proxies = TrustedProxies(trusted_proxy)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--trusted-proxy") from None
+    try:
+        access = access_at(host, origins=allow_origin, hosts=allow_host, proxies=proxies)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--allow-origin") from None
+
     def ready(url: str) -> None:
         typer.echo(f"headwater serving streams at {url}{STREAM_ROOT}")
 
     with failures(f"cannot listen on {host}:{port}"):
-        code = serve(None if memory else data_dir, host, port, limits, ready)
+        code = serve(None if memory else data_dir, host, port, limits, ready, access)
     raise typer.Exit(code)

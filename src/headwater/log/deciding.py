@@ -358,4 +358,4 @@ def _after_close(state: StreamState, command: Append) -> Reply:
         return Reply(tail, closed=True, duplicate=True, producer=producer)
     if producer is None and not command.body:
         return Reply(tail, closed=True, duplicate=True)
-    raise StreamClosedError("no append is possible after the close", tail=tail)
+    raise StreamClosedError("no append is possible after the close", tail=(tail.id, tail.position))

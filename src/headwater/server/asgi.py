@@ -5,6 +5,9 @@
 
 An app starts its engine with the server's lifespan, or at the first request where no lifespan reaches it, as in
 a mounted app.
+
+Pages of other origins cannot use it, unless `allow_origins` names them (`*` for all). With `allow_origins=None` that is
+left to the application, for example to its CORS middleware. `allow_hosts` names the hosts to answer for; any if None.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from urllib.parse import quote, unquote
 from headwater.engine import Engine
 from headwater.errors import BodyTooLargeError, HeadersTooLargeError, HeadwaterError, UrlTooLongError
 from headwater.limits import Limits
+from headwater.server.access import Access
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
 from headwater.server.problems import problem
@@ -37,8 +41,16 @@ class _DisconnectedError(Exception):
 
 
 class App:
-    def __init__(self, store: Callable[[], Store] = MemoryStore, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        store: Callable[[], Store] = MemoryStore,
+        limits: Limits | None = None,
+        *,
+        allow_origins: Iterable[str] | None = (),
+        allow_hosts: Iterable[str] | None = None,
+    ) -> None:
         self._limits = limits or Limits()
+        self._access = Access(origins=allow_origins, hosts=allow_hosts)
         self._open_store = store
         self._dispatcher: Dispatcher | None = None
         self._starting: asyncio.Task[Dispatcher] | None = None
@@ -73,7 +85,7 @@ class App:
         except BaseException:
             self._starting = None  # the next request may find the cause gone
             raise
-        self._dispatcher = Dispatcher(Service(engine, self._limits))
+        self._dispatcher = Dispatcher(Service(engine, self._limits), self._access)
         return self._dispatcher
 
     async def stop(self) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import logging
 
 from headwater.errors import HeadwaterError, InternalError, MethodNotAllowedError
+from headwater.server.access import Access
 from headwater.server.compression import check_request_encoding
-from headwater.server.http import PREFLIGHT_HEADERS, Request, Respond, Response
+from headwater.server.http import Headers, Request, Respond, Response
 from headwater.server.problems import problem
 from headwater.server.routes import Read, resolve
 from headwater.server.service import Service
@@ -16,19 +17,23 @@ log = logging.getLogger("headwater.server")
 
 
 class Dispatcher:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, access: Access | None = None) -> None:
         self.service = service
+        self._access = access or Access()
 
     def dispatch(self, request: Request, respond: Respond) -> asyncio.Task[None] | None:
         """Answer a request through `respond`, at once or later; a task is returned where one must be cancelled."""
         try:
+            sharing = self._access.check(request)
+            if sharing:
+                respond = _with_headers(sharing, respond)
             routes, path = resolve(request.path)
             route = routes.get(request.method)
             if route is None:
-                if request.method == "OPTIONS":
-                    respond(Response(204, PREFLIGHT_HEADERS))
-                    return None
                 allowed = (*routes, "OPTIONS")
+                if request.method == "OPTIONS":
+                    respond(Response(204, (("allow", ", ".join(allowed)), *self._access.preflight(request))))
+                    return None
                 detail = f"{request.method[:16]} is not one of {', '.join(allowed)}"
                 raise MethodNotAllowedError(detail, allowed=allowed)
             if "content-encoding" in request.headers:
@@ -49,6 +54,14 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
             response = _failed(request, error)
         respond(response)
+
+
+def _with_headers(found: Headers, respond: Respond) -> Respond:
+    def extended(response: Response) -> None:
+        response.headers = (*response.headers, *found)
+        respond(response)
+
+    return extended
 
 
 def _failed(request: Request, error: Exception) -> Response:

@@ -7,8 +7,6 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from headwater.protocol.streams import headers
-
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 Buffer: TypeAlias = bytes | memoryview
 
@@ -22,6 +20,8 @@ class Request(msgspec.Struct, gc=False):
     version: str = "1.1"
     scheme: str = "http"
     mount: str = ""  # the path below which the app is mounted
+    authority: str = ""  # the host that the client asked for, where a proxy tells; else the Host header has it
+    peer: str = ""  # the address at the other end of the connection, where the edge knows it
 
 
 class Frame:
@@ -80,20 +80,7 @@ class Response(msgspec.Struct, gc=False):
     close: bool = False  # the connection is not fit for another request
 
 
-# On every response: browsers may read it from anywhere, and must take the content type at its word.
-COMMON_HEADERS: Headers = (
-    ("access-control-allow-origin", "*"),
-    ("access-control-expose-headers", ", ".join((*headers.RESPONSE_HEADERS, "etag", "location", "retry-after"))),
-    ("cross-origin-resource-policy", "cross-origin"),
-    ("x-content-type-options", "nosniff"),
-)
-PREFLIGHT_HEADERS: Headers = (
-    ("access-control-allow-methods", "GET, HEAD, POST, PUT, DELETE, OPTIONS"),
-    (
-        "access-control-allow-headers",
-        ", ".join((*headers.REQUEST_HEADERS, "authorization", "cache-control", "content-type", "if-none-match")),
-    ),
-    ("access-control-max-age", "86400"),
-)
+# On every response: browsers must take the content type at its word.
+COMMON_HEADERS: Headers = (("x-content-type-options", "nosniff"),)
 
 Respond: TypeAlias = Callable[[Response], None]

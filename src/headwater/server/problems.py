@@ -15,6 +15,7 @@ from headwater.errors import (
     UnsupportedEncodingError,
 )
 from headwater.limits import RETRY_AFTER_S
+from headwater.log.offsets import Offset
 from headwater.protocol import encodings
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
@@ -54,7 +55,7 @@ def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
         found.append((headers.PRODUCER_RECEIVED_SEQ, str(error.received)))
     elif isinstance(error, StreamClosedError) and error.tail is not None:
         found.append((headers.CLOSED, "true"))
-        found.append((headers.NEXT_OFFSET, format_offset(error.tail)))
+        found.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
     elif isinstance(error, MethodNotAllowedError):
         found.append(("allow", ", ".join(error.allowed)))
     elif isinstance(error, UnsupportedEncodingError):

@@ -1,7 +1,8 @@
 """The route table: which handler answers which method at which path.
 
 A template is a path, or a prefix and `{path}`: the rest of the path, which names a stream. The first template that
-fits decides. `OPTIONS` is answered for every route alike.
+fits decides. `OPTIONS` is answered for every route alike. What does not concern streams, as `/` or a health check, is a
+path of its own outside the stream root.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
+from headwater import __version__
 from headwater.errors import InvalidPathError, UnknownRouteError
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT, parse_path
 from headwater.server.http import Request, Respond, Response
 from headwater.server.service import Service
 from headwater.server.streams import control, reads, writes
+from headwater.server.streams.replies import json_response
 
 Write: TypeAlias = Callable[[Service, Request, str, Respond], None]
 Read: TypeAlias = Callable[[Service, Request, str], Awaitable[Response]]
@@ -31,7 +34,20 @@ class Route(NamedTuple):
     read: Read | None = None
 
 
+async def index(service: Service, request: Request, _: str) -> Response:
+    """What this is and where to go, for whoever opens the address of the server."""
+    return json_response(
+        {
+            "name": "headwater",
+            "version": __version__,
+            "description": "Durable Streams over HTTP",
+            "routes": [f"{route.method} {request.mount}{route.template}" for route in ROUTES],
+        }
+    )
+
+
 ROUTES = (
+    Route("GET", "/", read=index),
     Route("GET", f"{CONTROL_ROOT}streams", read=control.list_streams),
     Route("GET", f"{CONTROL_ROOT}splits", read=control.splits),
     Route("GET", f"{CONTROL_ROOT}records", read=control.records),
@@ -53,14 +69,15 @@ for _route in ROUTES:
 
 def resolve(path: str) -> tuple[dict[str, Route], str]:
     """The routes of a path by method, and the stream path that it names."""
-    if not path.startswith(STREAM_ROOT):
-        raise UnknownRouteError(f"streams are below {STREAM_ROOT}")
     fixed = _FIXED.get(path)
     if fixed is not None:
         return fixed, ""
+    if not path.startswith(STREAM_ROOT):
+        raise UnknownRouteError(f"streams are below {STREAM_ROOT}; GET / lists the routes")
     name = path[len(STREAM_ROOT) :]
     if name == RESERVED or name.startswith(f"{RESERVED}/"):
-        raise UnknownRouteError(f"no such control API; there is {', '.join(_FIXED)}")
+        known = [template for template in _FIXED if template.startswith(CONTROL_ROOT)]
+        raise UnknownRouteError(f"no such control API; there is {', '.join(known)}")
     parsed = parse_path(name)
     if parsed == RESERVED or parsed.startswith(f"{RESERVED}/"):
         raise InvalidPathError(f"paths below {RESERVED} are reserved")

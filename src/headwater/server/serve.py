@@ -18,6 +18,7 @@ import uvloop
 from headwater import limits as bounds
 from headwater.engine import Engine
 from headwater.limits import Limits
+from headwater.server.access import Access, access_at
 from headwater.server.dispatch import Dispatcher
 from headwater.server.native import NativeEdge
 from headwater.server.service import Service
@@ -28,14 +29,21 @@ from headwater.store.memory import MemoryStore
 log = logging.getLogger("headwater.server")
 
 
-def serve(data_dir: Path | None, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
+def serve(
+    data_dir: Path | None,
+    host: str,
+    port: int,
+    limits: Limits,
+    ready: Callable[[str], None],
+    access: Access | None = None,
+) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
     limits = fit_descriptors(limits, raise_descriptor_limit())
     store = MemoryStore() if data_dir is None else open_store(data_dir, limits)
     _keep_freed_memory()
     gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
-    return uvloop.run(serve_store(store, host, port, limits, ready))
+    return uvloop.run(serve_store(store, host, port, limits, ready, access))
 
 
 def raise_descriptor_limit() -> int:
@@ -71,7 +79,14 @@ def _keep_freed_memory() -> None:
             mallopt(parameter, value)
 
 
-async def serve_store(store: Store, host: str, port: int, limits: Limits, ready: Callable[[str], None]) -> int:
+async def serve_store(
+    store: Store,
+    host: str,
+    port: int,
+    limits: Limits,
+    ready: Callable[[str], None],
+    access: Access | None = None,
+) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails; the exit code to leave with."""
     stop = asyncio.Event()
     failures: list[BaseException] = []
@@ -84,7 +99,7 @@ async def serve_store(store: Store, host: str, port: int, limits: Limits, ready:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = Engine(store, limits, fatal=fatal)
-    edge = NativeEdge(Dispatcher(Service(engine, limits)), limits)
+    edge = NativeEdge(Dispatcher(Service(engine, limits), access or access_at(host)), limits)
     await engine.start()
     try:
         bound = await edge.start(host, port)

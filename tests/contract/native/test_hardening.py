@@ -36,14 +36,14 @@ from headwater.server.serve import fit_descriptors
 from tests.contract.native.wire import Wire
 from tests.unit.server.rig import Rig
 
-GET = b"GET /v1/stream/a HTTP/1.1\r\nhost: t\r\n\r\n"
+GET = b"GET /v1/stream/a HTTP/1.1\r\nhost: localhost\r\n\r\n"
 BINARY = "application/octet-stream"
 
 
 def test_12_14_a_client_that_hangs_up_takes_its_body_with_it() -> None:
     """The bodies were held by a reference cycle until the next garbage collection."""
     with headwater("--memory") as own:
-        head = b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-length: 16000000\r\n\r\n"
+        head = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16000000\r\n\r\n"
         before = own.memory_bytes()
         for _ in range(30):
             with Wire(own) as wire:
@@ -61,7 +61,9 @@ def test_12_14_a_lost_connection_is_freed_without_the_garbage_collector() -> Non
     gc.collect()
     gc.disable()
     try:
-        rig.send(b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\nabc" * 3 + b"POST /a HTTP/1.1\r\nhost")
+        rig.send(
+            b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc" * 3 + b"POST /a HTTP/1.1\r\nhost"
+        )
         assert alive() == 2
         rig.lose()
         rig.requests.clear()
@@ -87,7 +89,7 @@ def trickle(wire: Wire, seconds: float) -> bool:
 
 
 def test_12_16_bodies_of_all_connections_together_are_bounded() -> None:
-    head = b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n"
+    head = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n"
     with limited("request_bytes_in_flight_max=4000000") as own, ExitStack() as stack:
         small = stack.enter_context(Wire(own))
         assert small.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
@@ -115,7 +117,7 @@ def test_12_16_unread_responses_of_all_connections_together_are_bounded() -> Non
         assert control.ask("PUT", "/v1/stream/big", b"x" * 10_000_000).status == 201
         for _ in range(8):
             wire = stack.enter_context(Wire(own))
-            wire.send(b"GET /v1/stream/big HTTP/1.1\r\nhost: t\r\n\r\n")
+            wire.send(b"GET /v1/stream/big HTTP/1.1\r\nhost: localhost\r\n\r\n")
             wire.head()
         answer = control.ask("GET", "/v1/stream/big")
         assert answer.status == 503
@@ -130,14 +132,14 @@ def test_12_16_unread_responses_of_all_connections_together_are_bounded() -> Non
 @pytest.mark.slow
 def test_12_16_a_body_may_not_trickle() -> None:
     with limited("body_stall_s=1", "body_bytes_per_s_min=1000") as own, Wire(own) as wire:
-        wire.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-length: 10000\r\n\r\n")
+        wire.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10000\r\n\r\n")
         assert trickle(wire, 5)
         assert wire.answer().status == 408
 
 
 def test_12_16_a_body_that_keeps_the_pace_is_not_cut_off() -> None:
     rig = Rig(Limits(body_stall_s=10, body_bytes_per_s_min=100))
-    rig.send(b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 100000\r\n\r\n")
+    rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n")
     for _ in range(50):
         rig.pass_time(9)
         rig.send(b"x" * 900)
@@ -151,7 +153,7 @@ def test_12_16_a_body_that_keeps_the_pace_is_not_cut_off() -> None:
 @pytest.mark.slow
 def test_12_16_a_pipelined_head_has_the_same_time_as_the_first() -> None:
     with limited("header_s=1") as own, Wire(own) as wire:
-        wire.send(b"GET /v1/stream/none HTTP/1.1\r\nhost: t\r\n\r\nGET /v1/stre")
+        wire.send(b"GET /v1/stream/none HTTP/1.1\r\nhost: localhost\r\n\r\nGET /v1/stre")
         assert wire.answer().status == 404
         assert trickle(wire, 4)
         assert wire.answer().status == 408
@@ -159,8 +161,8 @@ def test_12_16_a_pipelined_head_has_the_same_time_as_the_first() -> None:
 
 def test_12_16_budgets_are_given_back_however_a_connection_ends() -> None:
     rig = Rig()
-    rig.send(b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\nabc" * 4)
-    rig.send(b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\nabc")
+    rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc" * 4)
+    rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nabc")
     assert rig.shared.requests.held_bytes == 12
     rig.respond(Response(200, (), (b"x" * 1_000_000,)))
     assert rig.shared.responses.held_bytes > 1_000_000
@@ -175,7 +177,7 @@ def test_12_16_budgets_are_given_back_however_a_connection_ends() -> None:
 
 
 def test_12_18_pipelined_upgrades_are_declined_in_a_loop(server: Server) -> None:
-    offer = b"GET / HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    offer = b"GET /none HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
     with Wire(server) as wire:
         wire.send(offer * 3000)
         assert [wire.answer().status for _ in range(3000)] == [404] * 3000
@@ -183,7 +185,9 @@ def test_12_18_pipelined_upgrades_are_declined_in_a_loop(server: Server) -> None
 
 def test_12_18_an_upgrade_does_not_hide_what_else_is_wrong(server: Server) -> None:
     with Wire(server) as wire:
-        wire.send(b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" * 2)
+        wire.send(
+            b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" * 2
+        )
         assert wire.answer().status == 414
         assert wire.at_end()
 
@@ -195,7 +199,7 @@ def test_12_18_two_hosts(server: Server) -> None:
 
 
 def test_12_18_chunk_extensions_are_bounded(server: Server) -> None:
-    head = b"PUT %b HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"PUT %b HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     end = b"\r\nabc\r\n0\r\n\r\n"
     path = f"/v1/stream/{uuid.uuid4().hex}".encode()
     with Wire(server) as wire:
@@ -208,7 +212,7 @@ def test_12_18_chunk_extensions_are_bounded(server: Server) -> None:
 def test_12_18_many_small_headers_are_bounded(server: Server) -> None:
     with Wire(server) as wire:
         names = b"".join(b"x%05d:\r\n" % number for number in range(6000))
-        wire.send(b"GET / HTTP/1.1\r\nhost: t\r\n" + names + b"\r\n")
+        wire.send(b"GET / HTTP/1.1\r\nhost: localhost\r\n" + names + b"\r\n")
         assert wire.answer().status == 431
 
 
@@ -247,10 +251,10 @@ def test_12_18_a_get_followed_by_a_half_close_is_answered(server: Server) -> Non
     path = f"/v1/stream/{uuid.uuid4().hex}"
     with Wire(server) as control:
         assert control.ask("PUT", path, b"data").status == 201
-    with half_closed(server, b"GET %b HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode()) as wire:
+    with half_closed(server, b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode()) as wire:
         assert wire.answer().body == b"data"
         assert wire.at_end()
-    with half_closed(server, b"GET %b?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode()) as wire:
+    with half_closed(server, b"GET %b?offset=-1&live=sse HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode()) as wire:
         assert wire.head()[0] == 200
         assert b"ZGF0YQ==" in wire.chunk()
         assert wire.chunk() == b""  # a feed has no end to wait for, so it ends
@@ -258,7 +262,7 @@ def test_12_18_a_get_followed_by_a_half_close_is_answered(server: Server) -> Non
 
 
 def test_12_18_three_writes_followed_by_a_half_close_are_answered(tmp_path: Path) -> None:
-    post = b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx"
+    post = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx"
     with headwater("--data-dir", str(tmp_path / "data")) as own, Wire(own) as control:
         assert control.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
         for _ in range(5):
@@ -269,8 +273,10 @@ def test_12_18_three_writes_followed_by_a_half_close_are_answered(tmp_path: Path
 
 def test_12_18_all_of_what_was_pipelined_before_a_half_close_is_answered(server: Server) -> None:
     path = f"/v1/stream/{uuid.uuid4().hex}"
-    post = b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx" % path.encode()
-    get = b"GET %b HTTP/1.1\r\nhost: t\r\n\r\n" % path.encode()
+    post = (
+        b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx" % path.encode()
+    )
+    get = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode()
     with Wire(server) as control:
         assert control.ask("PUT", path, content_type="text/plain").status == 201
     with half_closed(server, post * 3 + get + post * 40 + get + post[:30]) as wire:
@@ -285,7 +291,7 @@ def test_12_18_all_of_what_was_pipelined_before_a_half_close_is_answered(server:
 def test_12_18_a_half_closed_client_is_not_waited_for_without_end() -> None:
     with limited("half_closed_s=1", "long_poll_s=20") as own, Wire(own) as control:
         assert control.ask("PUT", "/v1/stream/a").status == 201
-        poll = b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: t\r\n\r\n"
+        poll = b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: localhost\r\n\r\n"
         with half_closed(own, poll) as wire:
             started = time.monotonic()
             with contextlib.suppress(ConnectionError):
@@ -299,9 +305,9 @@ def test_12_19_a_server_that_stops_answers_and_resets_nobody() -> None:
         assert control.ask("PUT", "/v1/stream/a", b"x").status == 201
         assert idle.ask("GET", "/v1/stream/a").status == 200
         poll = stack.enter_context(Wire(own))
-        poll.send(b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: t\r\n\r\n" + GET)
+        poll.send(b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: localhost\r\n\r\n" + GET)
         partial.send(GET[:20])
-        upload.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\nx")
+        upload.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nx")
         with slow_reader(own) as slow:  # keeps the server in its grace period
             time.sleep(0.3)
             own.terminate()
@@ -328,7 +334,7 @@ def slow_reader(server: Server) -> Iterator[socket.socket]:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         sock.settimeout(10)
         sock.connect((server.host, server.port))
-        sock.sendall(b"GET /v1/stream/big HTTP/1.1\r\nhost: t\r\n\r\n")
+        sock.sendall(b"GET /v1/stream/big HTTP/1.1\r\nhost: localhost\r\n\r\n")
         yield sock
 
 

@@ -69,7 +69,7 @@ class Wire:
         return self._file.read(1) == b""
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
-        lines = [f"{method} {path} HTTP/1.1", "host: test"]
+        lines = [f"{method} {path} HTTP/1.1", "host: localhost"]
         if body or method in ("PUT", "POST"):
             lines.append(f"content-length: {len(body)}")
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]

@@ -37,6 +37,8 @@ def test_a_port_in_use_is_one_line() -> None:
         (["--limit", "long_poll_s=soon"], "long_poll_s is float"),
         (["--limit", "body_bytes_max=-1"], "more than 0"),
         (["--log-level", "loud"], "unknown level"),
+        (["--trusted-proxy", "proxy.example"], "does not appear to be an IPv4 or IPv6 network"),
+        (["--allow-origin", "app.example"], "an origin is like https://app.example"),
         (["--port", "99999"], "65535"),
         (["--nonsense"], "No such option"),
     ],

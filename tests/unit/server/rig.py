@@ -28,6 +28,9 @@ class MemoryTransport:
     def set_write_buffer_limits(self, high: int) -> None:
         self._high = high
 
+    def get_extra_info(self, name: str) -> None:
+        return None
+
     def get_write_buffer_size(self) -> int:
         return len(self.unread)
 

@@ -81,7 +81,7 @@ def test_12_15_many_readers_with_cursors_of_their_own(
             for number in range(40)
         ]
         for sock in feeds:
-            received(sock, CONTROL_END)
+            received(sock, b"\n\n")
         counts: list[int] = []
         readers = [threading.Thread(target=lambda s=sock: counts.append(received(s, CONTROL_END))) for sock in feeds]
         for reader in readers:

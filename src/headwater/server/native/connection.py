@@ -48,6 +48,7 @@ class Connection(Lifecycle, asyncio.Protocol):
         "_held",
         "_keep_alive",
         "_parser",
+        "_peer",
         "_pipeline",
         "_reading",
         "_request",
@@ -79,6 +80,8 @@ class Connection(Lifecycle, asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._transport.set_write_buffer_limits(high=self._shared.limits.write_buffer_bytes)
         self._writer = ResponseWriter(self._transport, self._shared)
+        peer = transport.get_extra_info("peername")
+        self._peer: str = peer[0] if peer else ""
         self._shared.connections.add(self)
         error = self._shared.connection_refusal()
         if error is not None:
@@ -155,6 +158,7 @@ class Connection(Lifecycle, asyncio.Protocol):
 
     def _begin(self, request: Request, keep_alive: bool) -> None:
         self._move(REQUEST)
+        request.peer = self._peer
         self._request = request
         self._keep_alive = keep_alive
         shared = self._shared

@@ -46,6 +46,7 @@ class FeedSession:
         "_stream",
         "_tail",
         "_until",
+        "_waiting",
     )
 
     def __init__(self, service: Service, first: ReadReply, cursor: int) -> None:
@@ -63,6 +64,7 @@ class FeedSession:
         self._event: EventFrames | None = None  # of which some pieces are still to be written
         self._event_end = 0  # the position behind it
         self._piece = 0  # the next one
+        self._waiting = False  # for its turn
         self._deleted = False
         self._ended = False
 
@@ -127,7 +129,7 @@ class FeedSession:
 
     def drained(self) -> None:
         if self._event is not None:
-            self._write_on()
+            self._write_on_later()
         elif self._behind or (self._closed and not self._ended and self._catching_up is None):
             self._read_on()
 
@@ -208,8 +210,15 @@ class FeedSession:
         self._event, self._event_end, self._piece = event, end, 0
         self._write_on()
 
+    def _write_on_later(self) -> None:
+        """In the next turn of the loop, once."""
+        if not self._waiting:
+            self._waiting = True
+            asyncio.get_running_loop().call_soon(self._write_on)
+
     def _write_on(self) -> None:
         """Write pieces while the connection takes them. Other readers have their turn in between."""
+        self._waiting = False
         for _ in range(bounds.SSE_PIECES_PER_TURN):
             if self._ended or self._event is None or self._sink is None or self._sink.blocked:
                 return
@@ -223,4 +232,4 @@ class FeedSession:
                 elif self._behind:
                     self._read_on()
                 return
-        asyncio.get_running_loop().call_soon(self._write_on)
+        self._write_on_later()

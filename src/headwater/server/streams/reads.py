@@ -16,7 +16,9 @@ from headwater.server import compression
 from headwater.server.http import Buffer, Request, Response
 from headwater.server.service import Service
 from headwater.server.streams.feeds import FeedSession
-from headwater.server.streams.replies import CLOSED, NO_STORE, UP_TO_DATE, offset_text
+from headwater.server.streams.replies import CLOSED, NO_STORE, SANDBOX, UP_TO_DATE, offset_text
+
+_UNBUFFERED = ("x-accel-buffering", "no")  # nginx and others would keep events back until a buffer is full
 
 
 async def head(service: Service, request: Request, path: str) -> Response:
@@ -53,7 +55,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
 
 def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
     cursor = next_cursor(query.cursor, service.now_ms, service.entropy())
-    found = [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
+    found = [("content-type", "text/event-stream"), ("cache-control", "no-cache"), _UNBUFFERED, SANDBOX]
     if reply.stream.kind is ContentKind.BINARY:
         found.append((headers.SSE_DATA_ENCODING, "base64"))
     return Response(200, tuple(found), feed=FeedSession(service, reply, cursor))
@@ -68,7 +70,7 @@ async def _piece(service: Service, request: Request, query: ReadQuery, reply: Re
     """One bounded piece of a stream, with all that the reader must know to go on."""
     stream, data = reply.stream, reply.data
     closed = stream.closed and reply.at_tail
-    found = [(headers.NEXT_OFFSET, offset_text(stream, reply.next))]
+    found = [(headers.NEXT_OFFSET, offset_text(stream, reply.next)), SANDBOX]
     if reply.at_tail:
         found.append(UP_TO_DATE)
     if closed:

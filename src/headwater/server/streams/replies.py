@@ -12,6 +12,8 @@ from headwater.server.http import Response
 CLOSED = (headers.CLOSED, "true")
 UP_TO_DATE = (headers.UP_TO_DATE, "true")
 NO_STORE = ("cache-control", "no-store")
+# A stream may hold anything, a page with a script too: a browser that shows it runs nothing and loads nothing.
+SANDBOX = ("content-security-policy", "sandbox; default-src 'none'")
 
 
 def offset_text(stream: StreamInfo, position: int) -> str:

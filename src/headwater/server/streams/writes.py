@@ -107,6 +107,6 @@ def _created(reply: Reply, request: Request, path: str) -> Response:
         found.append(CLOSED)
     if reply.existed:
         return Response(200, tuple(found))
-    authority = request.headers.get("host", "localhost")
+    authority = request.authority or request.headers.get("host", "localhost")
     location = f"{request.scheme}://{authority}{request.mount}{STREAM_ROOT}{quote_path(path)}"
     return Response(201, (*found, ("location", location)))

@@ -1,0 +1,182 @@
+"""What a browser may do with this server: the hosts it answers for, and the origins it lets in.
+
+A browser carries the requests of any page it shows, to servers on its own machine too. It names the page's origin in
+`Origin` and the name it found the server under in `Host`.
+
+    Host      a page can have its own name resolve to the server's address (DNS rebinding); it then counts as a page of
+              the server. So a server on a loopback address answers for loopback names only.
+    Origin    a page of a foreign origin must not write, and must not read what is answered. A page of the server's own
+              origin may; one of an allowed origin may, and the browser is told so (CORS).
+
+Programs other than browsers send no `Origin`, and nothing is decided about them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from headwater.errors import HostNotAllowedError, OriginNotAllowedError
+from headwater.limits import CACHED_TEXT_LENGTH_MAX, HOSTS_KNOWN_MAX
+from headwater.protocol.streams import headers
+from headwater.server.forwarding import TrustedProxies
+from headwater.server.http import Headers, Request
+
+ANY = "*"
+
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::([0-9]{1,5}))?")
+_READS = ("GET", "HEAD")
+_VARY: Headers = (("vary", "origin"),)
+_EXPOSED = ", ".join((*headers.RESPONSE_HEADERS, "etag", "location", "retry-after"))
+_ALLOWED_HEADERS = ", ".join(
+    (*headers.REQUEST_HEADERS, "authorization", "cache-control", "content-type", "if-none-match", "last-event-id")
+)
+_ALLOWED_METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
+
+
+class Access:
+    """`hosts` None: any. `origins` None: whoever serves this app decides, and nothing is checked or answered."""
+
+    def __init__(
+        self,
+        *,
+        origins: Iterable[str] | None = (),
+        hosts: Iterable[str] | None = None,
+        loopback: bool = False,
+        proxies: TrustedProxies | None = None,
+    ) -> None:
+        self._origins = None if origins is None else frozenset(map(parse_origin, origins))
+        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self._loopback = loopback  # pages on this machine are let in
+        self._proxies = proxies or None
+        self._known_hosts: set[str | None] = {None}  # only programs other than browsers name none
+        self._any_host = self._hosts is None or ANY in self._hosts
+        self._any_origin = self._origins is not None and ANY in self._origins
+        self._shared = self._shared_headers()
+
+    def check(self, request: Request) -> Headers:
+        """Refuse what a browser must not do here, and return the headers that the answer needs."""
+        if self._proxies is not None:
+            self._proxies.apply(request)
+        if not self._any_host:
+            self._check_host(request)
+        origin = request.headers.get("origin")
+        if origin is not None:
+            return self._check_origin(request, origin)
+        return self._shared if request.method in _READS else ()
+
+    # Hosts
+
+    def _check_host(self, request: Request) -> None:
+        """Refuse a request that names another host than this server's."""
+        host = request.headers.get("host")
+        if host in self._known_hosts:
+            return
+        if host is None or not self._is_ours(host.lower()):
+            raise HostNotAllowedError(
+                f"this server does not answer for the host {(host or '')[:80]!r}; "
+                "allow it with --allow-host NAME (headwater serve) or allow_hosts (the ASGI app)"
+            )
+        if len(host) <= CACHED_TEXT_LENGTH_MAX and len(self._known_hosts) < HOSTS_KNOWN_MAX:
+            self._known_hosts.add(host)
+
+    def _is_ours(self, authority: str) -> bool:
+        name = _hostname(authority)
+        return name is not None and (is_loopback(name) or name in self._named or authority in self._named)
+
+    @property
+    def _named(self) -> frozenset[str]:
+        return self._hosts or frozenset()
+
+    # Origins
+
+    def _check_origin(self, request: Request, origin: str) -> Headers:
+        """The headers of the answer to a page; a write by a foreign page is refused."""
+        reads = request.method in _READS
+        if self._origins is None or self._any_origin:
+            return self._shared if reads else self._shared[:2]
+        if not self._is_admitted(request, origin):
+            if reads:
+                return self._shared  # without a word about the origin, the browser keeps the answer to itself
+            raise OriginNotAllowedError(
+                f"pages of the origin {origin[:80]!r} may not use this server; "
+                "allow it with --allow-origin ORIGIN (headwater serve) or allow_origins (the ASGI app)"
+            )
+        granted = (("access-control-allow-origin", origin), ("access-control-expose-headers", _EXPOSED))
+        return (*self._shared, *granted) if reads else (*_VARY, *granted)
+
+    def preflight(self, request: Request) -> Headers:
+        """The headers of the answer to a browser that asks whether a page may send a request."""
+        if self._origins is None:
+            return ()
+        found: Headers = (
+            ("access-control-allow-methods", _ALLOWED_METHODS),
+            ("access-control-allow-headers", _ALLOWED_HEADERS),
+            ("access-control-max-age", "86400"),
+        )
+        if "access-control-request-private-network" in request.headers:
+            found += (("access-control-allow-private-network", "true"),)
+        return found
+
+    def _is_admitted(self, request: Request, origin: str) -> bool:
+        scheme, separator, authority = origin.lower().partition("://")
+        if origin.lower() in (self._origins or ()):
+            return True
+        if not separator or scheme not in ("http", "https"):
+            return False
+        if authority == (request.authority or request.headers.get("host", "")).lower():
+            return True
+        name = _hostname(authority)
+        return self._loopback and name is not None and is_loopback(name)
+
+    def _shared_headers(self) -> Headers:
+        """Of every answer to a read: caches may give it to others than those who asked."""
+        if self._origins is None:
+            return ()
+        if self._any_origin:
+            return (
+                ("access-control-allow-origin", ANY),
+                ("access-control-expose-headers", _EXPOSED),
+                ("cross-origin-resource-policy", "cross-origin"),
+            )
+        return (*_VARY, ("cross-origin-resource-policy", "same-origin"))
+
+
+def access_at(
+    host: str, *, origins: Iterable[str] = (), hosts: Iterable[str] = (), proxies: TrustedProxies | None = None
+) -> Access:
+    """The policy of a server that listens on an address."""
+    loopback = is_loopback(host.lower())
+    names = tuple(hosts)
+    return Access(origins=origins, hosts=names if names or loopback else None, loopback=loopback, proxies=proxies)
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address, in lower case, is this machine's own."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_origin(text: str) -> str:
+    """An origin as browsers send it, `https://app.example` with a port unless it is the usual one; or `*` or `null`."""
+    text = text.strip().lower()
+    if text in (ANY, "null"):
+        return text
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or text != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError(f"an origin is like https://app.example or http://localhost:3000, or *, got {text!r}")
+    if _hostname(parts.netloc) is None:
+        raise ValueError(f"{text!r} names no host")
+    return text
+
+
+def _hostname(authority: str) -> str | None:
+    """The host of `host:port`, in lower case."""
+    match = _AUTHORITY.fullmatch(authority)
+    return None if match is None else match[1]
