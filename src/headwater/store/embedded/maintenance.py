@@ -175,18 +175,21 @@ class Maintenance:
         if self.full is None:
             log.error("the disk is full, only deletions are accepted: %s", reason)
         self.full = reason
+        self._release_reserve()
+        self.note_sealed()
+
+    def _release_reserve(self) -> None:
         try:
             self._reserve.release()
             self._journal.drop_spare()
         except OSError as error:
             log.warning("the reserve could not be released: %s", error)
-        self.note_sealed()
 
     async def _look_for_room(self) -> None:
         """Leave the state of a full disk once there is room for the reserve and for a segment."""
         if self._sealed:
             if await self._in_helper(self._reserve.take) is None:
-                self._reserve.release()
+                self._release_reserve()
                 self.note_sealed()
         elif await self._in_helper(self._take_room) is None:
             log.warning("there is room on the disk again")
