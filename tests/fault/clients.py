@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 
 from headwater.engine import Engine
 from headwater.engine.messages import Ended, FindRecords, Read, StreamInfo, Update
@@ -22,69 +21,14 @@ from headwater.errors import (
     StreamGoneError,
     StreamNotFoundError,
 )
-from headwater.log.commands import Append, Command, Create, Delete, ForkRequest, Reply, WriteDocument, WriteDocuments
+from headwater.log.commands import Append, Command, Create, Delete, ForkRequest, Reply, WriteDocument
 from headwater.log.offsets import BEGINNING
 from headwater.log.producers import ProducerTuple
-from tests.fault.oracle import BrokenPromiseError, JointWrite, KnownDocument, KnownStream, Lifetime, Names
-from tests.fault.sim_disk import SimDisk
+from tests.fault.document_clients import DocumentClients
+from tests.fault.oracle import BrokenPromiseError, JointWrite, KnownStream, Lifetime
+from tests.fault.world import KEYS, PATHS, World, Writer
 
-PATHS = ("a", "b", "c", "json", "fork1", "fork2", "fork3")
-KEYS = ("d0", "d1", "d2")
 ABSENT = (StreamNotFoundError, StreamGoneError, OffsetGoneError)
-
-
-@dataclass
-class Writer:
-    """An idempotent producer that retries what was not acknowledged until it knows."""
-
-    generation: int
-    seq: int = 0
-    unacknowledged: int | None = None
-
-
-class World:
-    """Everything that clients know, through all lives of the server."""
-
-    def __init__(self, rng: random.Random, disk: SimDisk) -> None:
-        self.random = rng
-        self.disk = disk
-        self.names = Names()
-        self.streams: dict[str, KnownStream] = {}
-        self.expired: dict[str, KnownStream] = {}  # not found since; a clock that is set back may show it again
-        self.uncertain: set[str] = set()  # paths where a create or delete was under way at a crash
-        self.documents = {key: KnownDocument(key) for key in KEYS}
-        self.joint: list[JointWrite] = []
-        self.writers: dict[str, Writer] = {}
-        self.generation = 0
-        self.number = 0
-        self.latest_ms = 0  # the latest time of any life
-
-    def next_number(self) -> int:
-        self.number += 1
-        return self.number
-
-    def next_generation(self) -> int:
-        self.generation += 1
-        return self.generation
-
-    def end_life(self, now_ms: int) -> None:
-        """The server is gone: whatever was under way may have happened up to now."""
-        self.latest_ms = max(self.latest_ms, now_ms)
-        for known in self.streams.values():
-            if known.asking and known.life is not None:
-                known.life.used_ms = max(known.life.used_ms, now_ms)
-            known.asking = 0
-
-    def lose(self, known: KnownStream, now_ms: int) -> None:
-        """A stream was not found."""
-        if self.streams.get(known.path) is not known:
-            return
-        self.latest_ms = max(self.latest_ms, now_ms)
-        if known.must_exist(self.latest_ms):
-            raise BrokenPromiseError(f"{known.path} is not there")
-        del self.streams[known.path]
-        if known.life is None or known.life.may_have_ended(self.latest_ms):
-            self.expired[known.path] = known
 
 
 class Clients:
@@ -99,6 +43,7 @@ class Clients:
         self._stopping = False
         self._changing: dict[str, tuple[str, int]] = {}  # path → what changes its life, and how many ask for it
         self._reads: list[tuple[KnownStream, int, int, int]] = []  # stream, asked, answered, refusals then
+        self._documents = DocumentClients(world, engine, self._ask)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -122,7 +67,7 @@ class Clients:
             await asyncio.sleep(1.0 if self.quiet else self._random.choice([0.0, 0.001, 0.01, 0.1]))
             action = self._random.random()
             if action < 0.12:
-                await self._document(KEYS[self._random.randrange(len(KEYS))], name)
+                await self._documents.write(self._random.choice(KEYS))
                 continue
             path = self._random.choice(PATHS)
             known = self._world.streams.get(path)
@@ -279,14 +224,14 @@ class Clients:
         if document.may_be_deleted:
             return
         number = self._world.next_number()
-        with self._writing(document):
-            write = await self._extend(document, number)
+        with self._documents.writing(document):
+            write = await self._documents.extend(document, number)
             if write is None or self._world.streams.get(known.path) is not known:
                 return
             joint = JointWrite(number, (known,), ((document, document.incarnation),))
             self._world.joint.append(joint)
             if await self._send(known, f"{name}00", number, None, (write,)):
-                self._extended(document, write)
+                self._documents.extended(document, write)
 
     async def _send(
         self,
@@ -442,73 +387,6 @@ class Clients:
                 del self._world.streams[known.path]
 
         await self._change("delete", known.path, delete)
-
-    # Documents
-
-    @contextlib.contextmanager
-    def _writing(self, *documents: KnownDocument) -> Iterator[None]:
-        for document in documents:
-            document.asking += 1
-        try:
-            yield
-        finally:
-            if not self._disk.crashed:
-                for document in documents:
-                    document.asking -= 1
-
-    async def _extend(self, document: KnownDocument, number: int) -> WriteDocument | None:
-        """What adds a number to a document as it is now."""
-        incarnation, before = document.incarnation, document.data
-        found = await self._engine.document(document.key)
-        if document.incarnation != incarnation or self._disk.crashed:
-            return None
-        document.check(found, before)
-        data = f"{number}\n".encode() if found is None else found.data + f"{number}\n".encode()
-        return WriteDocument(document.key, data, 0 if found is None else found.version)
-
-    def _extended(self, document: KnownDocument, write: WriteDocument) -> None:
-        data = write.data or b""
-        if not (data.startswith(document.data) or document.data.startswith(data)):
-            raise BrokenPromiseError(f"document {document.key}: one of two writes was lost")
-        document.data = max(document.data, data, key=len)
-
-    async def _document(self, key: str, name: str) -> None:
-        document = self._world.documents[key]
-        if document.may_be_deleted:
-            return
-        if len(document.data) > 400:
-            await self._delete_document(document)
-            return
-        others = [other for other in self._world.documents.values() if other is not document]
-        other = self._random.choice(others)
-        documents = (document,) if other.may_be_deleted or self._random.random() < 0.5 else (document, other)
-        number = self._world.next_number()
-        with self._writing(*documents):
-            writes = [await self._extend(one, number) for one in documents]
-            if None in writes:
-                return
-            incarnations = tuple((one, one.incarnation) for one in documents)
-            self._world.joint.append(JointWrite(number, (), incarnations))
-            try:
-                await self._ask(WriteDocuments(tuple(write for write in writes if write is not None)))
-            except HeadwaterError:
-                return
-            for one, write in zip(documents, writes, strict=True):
-                if write is not None:
-                    self._extended(one, write)
-
-    async def _delete_document(self, document: KnownDocument) -> None:
-        if document.asking:
-            return
-        document.may_be_deleted = True
-        try:
-            await self._ask(WriteDocuments((WriteDocument(document.key, None),)))
-        except InternalError:
-            return
-        except HeadwaterError:
-            document.may_be_deleted = False
-            return
-        document.deleted()
 
 
 class Follower:

@@ -16,10 +16,10 @@ from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.salvage import salvage
 from headwater.store.embedded.store import EmbeddedStore, Parts
-from tests.fault.clients import KEYS, World
 from tests.fault.oracle import BrokenPromiseError, KnownStream, check_joint, check_messages
 from tests.fault.sim import SimFolder, SimIndex, SimRunner, SimSyncer
 from tests.fault.sim_disk import SimDisk
+from tests.fault.world import KEYS, World
 
 T = TypeVar("T")
 

@@ -24,11 +24,12 @@ from headwater.log.commands import WriteDocument, WriteDocuments
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
-from tests.fault.clients import ABSENT, KEYS, PATHS, Clients, World
+from tests.fault.clients import ABSENT, Clients
 from tests.fault.copies import Directory, back_up_and_check, damage_and_salvage
 from tests.fault.oracle import BrokenPromiseError, KnownStream, check_joint
 from tests.fault.sim import DeadlockError, SimFolder, SimIndex, SimLoop, SimReaders, SimRunner, SimSyncer, connect
 from tests.fault.sim_disk import CrashError, SimDisk
+from tests.fault.world import KEYS, PATHS, World
 
 LIMITS = Limits(
     segment_bytes=4096,

@@ -189,7 +189,7 @@ def check_joint(
         found |= {
             write.number in numbers.get(known.key, set())
             for known, incarnation in write.documents
-            if known.incarnation == incarnation
+            if known.incarnation == incarnation and not known.may_be_deleted
         }
         if len(found) > 1:
             raise BrokenPromiseError(f"of request {write.number} a part became durable")

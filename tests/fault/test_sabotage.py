@@ -31,7 +31,6 @@ from tests.fault.lives import History
 from tests.fault.oracle import BrokenPromiseError
 from tests.fault.sim import SimSyncer
 
-
 FOUND = (BrokenPromiseError, CorruptJournalError, HeadwaterError, OSError, RuntimeError)
 
 

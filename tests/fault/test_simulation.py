@@ -14,6 +14,7 @@ from headwater.store.embedded.maintenance import Maintenance
 from headwater.store.embedded.store import EmbeddedStore
 from tests.fault import lives
 from tests.fault.clients import Clients
+from tests.fault.document_clients import DocumentClients
 from tests.fault.lives import History
 from tests.fault.sim_disk import SimDisk
 
@@ -49,7 +50,7 @@ REACHED = [
     (Loader, "roll_back"),
     (Clients, "_follow"),
     (Clients, "_append_with_document"),
-    (Clients, "_delete_document"),
+    (DocumentClients, "_delete"),
     (Clients, "check_times"),
     (History, "_check_recovered"),
     (History, "_check_catalogue"),
