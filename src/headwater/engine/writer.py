@@ -130,11 +130,11 @@ class Writer:
             answered(_internal(error))
 
     async def _decide_if_current(self, command: Command, answered: Answered) -> bool:
-        if isinstance(command, Create):
-            self._renew_source(command)
+        self.renew_if_watched(_source(self._catalogue, command), self._now_ms())
         async with self._preparer.prepared(command) as prepared:
             if not self._preparer.is_current(prepared):
                 return False
+            self.renew_if_watched(_source(self._catalogue, command), self._now_ms())
             stream = None
             if not isinstance(prepared, WriteDocuments):
                 stream = self._catalogue.newest(prepared.path)
@@ -157,7 +157,6 @@ class Writer:
                 self.renew_if_watched(stream, self._now_ms())
         size_bytes = len(command.body) if isinstance(command, WITH_BODY) else 0
         if type(command) is Create:
-            self._renew_source(command)
             command = msgspec.structs.replace(command, stream_id=self._next_id)
             self._next_id += 1
         try:
@@ -218,16 +217,10 @@ class Writer:
             self._catalogue.apply(event)
             self._committer.add(Entry((event,), (stream.state,), (stream,), Reply(), None))
 
-    def renew_if_watched(self, stream: LoadedStream, now_ms: int) -> None:
+    def renew_if_watched(self, stream: LoadedStream | None, now_ms: int) -> None:
         """A stream with live readers does not expire, however long they wait."""
-        if stream.live is not None and not stream.live.empty:
+        if stream is not None and stream.live is not None and not stream.live.empty:
             self.renew(stream, now_ms)
-
-    def _renew_source(self, command: Create) -> None:
-        """A fork finds its source as a read would."""
-        source = None if command.fork is None else self._catalogue.newest(command.fork.source)
-        if source is not None:
-            self.renew_if_watched(source, self._now_ms())
 
     # What became durable
 
@@ -323,6 +316,12 @@ class Writer:
                 self._refusing = None
         for entry in entries:
             _answer(entry, _full(str(refused)))
+
+
+def _source(catalogue: Catalogue, command: Command) -> LoadedStream | None:
+    """The stream that a command forks."""
+    fork = command.fork if isinstance(command, Create) else None
+    return None if fork is None else catalogue.newest(fork.source)
 
 
 def _answer(entry: Entry, answer: Answer) -> None:

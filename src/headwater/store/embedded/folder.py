@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headwater import limits
+from headwater.store.embedded.journal_writer import PASSING
 
 
 class IndexFullError(Exception):
-    """The fold found no room on the disk; it can be tried again."""
+    """The fold found no room on the disk, or no file descriptor; it can be tried again."""
 
 
 class FoldInterruptedError(Exception):
@@ -57,7 +58,8 @@ class SubprocessFolder:
             try:
                 process = await self._started()
             except OSError as error:  # no descriptors or no memory for a process, at present
-                raise FoldInterruptedError(f"its process could not be started: {error}") from error
+                kind = IndexFullError if error.errno in PASSING else FoldInterruptedError
+                raise kind(f"its process could not be started: {error}") from error
             try:
                 line = await asyncio.wait_for(_exchange(process, work), limits.FOLD_TIMEOUT_S)
             except TimeoutError:
@@ -72,18 +74,15 @@ class SubprocessFolder:
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:
-            try:
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-P",  # nothing is imported from the directory the server was started in
-                    "-m",
-                    "headwater.store.embedded.fold_worker",
-                    str(self._directory),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                )
-            except OSError as error:  # no descriptor, process or memory for it at present
-                raise FoldInterruptedError(f"its process could not be started: {error}") from error
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # nothing is imported from the directory the server was started in
+                "-m",
+                "headwater.store.embedded.fold_worker",
+                str(self._directory),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
         return self._process
 
     async def close(self) -> None:

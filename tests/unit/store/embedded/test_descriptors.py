@@ -1,0 +1,45 @@
+"""Running out of file descriptors passes: what could not be done is refused with the reason and tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from headwater.store.embedded.fold_worker import FoldWorker
+from headwater.store.embedded.folder import FoldInterruptedError, IndexFullError, SubprocessFolder
+from tests.fault.sim import SimIndex
+from tests.fault.sim_disk import SimDisk
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_fold_without_descriptors_can_be_tried_again(number: int) -> None:
+    disk = SimDisk(random.Random(0))
+    disk.no_descriptors = number
+    answer = FoldWorker(disk, SimIndex().connect(), lambda: 0.0).handle('{"fold": 1}')
+    assert answer["full"]
+    assert os.strerror(number) in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EMFILE, IndexFullError), (errno.EAGAIN, FoldInterruptedError)],
+    ids=["files", "processes"],
+)
+def test_a_fold_worker_that_cannot_be_started_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    async def fail(*_: Any, **__: Any) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    async def fold() -> None:
+        await SubprocessFolder(tmp_path).fold(1)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+    with pytest.raises(kind, match=os.strerror(number)):
+        asyncio.run(fold())
