@@ -48,6 +48,7 @@ MAINTAIN_S = 0.25  # between two looks at what there is to do in the background
 YIELD_EVERY_STREAMS = 500  # in a loop over many streams, how many between two pauses for others
 LOCK_WAIT_S = 10.0  # for the fold worker of a server that was killed
 INDEX_LOCK_WAIT_S = 30.0
+INDEX_READERS = 2  # threads that read the index, each with a connection
 INDEX_MMAP_BYTES = 1024 * 1024 * 1024
 RECLAIM_PAGES = 1_024  # of the index, returned to the file system in one step
 RECLAIM_URGENT_PAGES = 16_384  # the same while the disk is full

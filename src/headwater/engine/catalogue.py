@@ -226,5 +226,7 @@ class Catalogue:
         stream.pending = 0
 
     def restore(self, stream: LoadedStream, state: StreamState) -> None:
+        stream.touched_ms = state.accessed_ms
+        state.accessed_ms = max(state.accessed_ms, stream.state.accessed_ms)  # it was read all the same
         stream.state = state
         self._ids[stream.id] = self._paths[stream.path] = stream

@@ -44,13 +44,13 @@ class LiveReaders:
         stream.check_not_deleted()
         if self._draining:
             raise StoppingError("the server accepts no more live readers")
-        self._tail_of(stream).subscribers.add(subscriber)
+        self._tail_of(stream).subscribers[subscriber] = None
         return stream.info()
 
     def unfollow(self, stream_id: int, subscriber: Subscriber) -> None:
         stream = self._watched.get(stream_id)
         if stream is not None and stream.live is not None:
-            stream.live.subscribers.discard(subscriber)
+            stream.live.subscribers.pop(subscriber, None)
             self._drop_tail(stream)
 
     def followed(self, stream_id: int) -> LoadedStream:

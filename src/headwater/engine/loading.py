@@ -7,7 +7,7 @@ such a load brings is never used: a load during which anything left the catalogu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
 from headwater.log.commands import Command, Create, Expire, WriteDocuments
@@ -97,12 +97,15 @@ class Loader:
         loaded.used = True
         return loaded
 
-    async def roll_back(self, streams: set[LoadedStream], documents: set[LoadedDocument]) -> None:
-        """Put streams and documents back to what is durable. No command may be decided meanwhile."""
-        for stream in streams:
+    async def roll_back(self, streams: Iterable[LoadedStream], documents: Iterable[LoadedDocument]) -> None:
+        """Put streams and documents back to what is durable. No command may be decided meanwhile.
+
+        The catalogue changes when everything is loaded, in one step: nobody finds it in between.
+        """
+        durable = {stream: await self._store.load_id(stream.id) for stream in streams}
+        for stream in durable:
             self._catalogue.undo(stream)
-        for stream in streams:
-            state = await self._store.load_id(stream.id)
+        for stream, state in durable.items():
             if state is not None:
                 self._catalogue.restore(stream, state)
         for document in documents:

@@ -125,7 +125,15 @@ class Preparer:
         if not fork.sub_offset:
             return command
         found = await self._prefix_bytes(source.kind, record, fork.sub_offset)
-        return msgspec.structs.replace(command, fork=msgspec.structs.replace(fork, prefix_bytes=found))
+        fork = msgspec.structs.replace(fork, prefix_bytes=found, source_id=source.id)
+        return msgspec.structs.replace(command, fork=fork)
+
+    def is_current(self, command: Command) -> bool:
+        """Whether what was prepared still holds: the source of a fork may have been deleted and made again."""
+        if not isinstance(command, Create) or command.fork is None or not command.fork.source_id:
+            return True
+        source = self._catalogue.at(command.fork.source)
+        return source is None or source.id == command.fork.source_id
 
     async def _prefix_bytes(self, kind: ContentKind, record: bytes, sub_offset: int) -> int | None:
         if kind is not ContentKind.JSON or json_framing.is_light(record):

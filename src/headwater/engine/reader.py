@@ -20,7 +20,7 @@ from headwater.engine.messages import (
 from headwater.engine.writer import Writer
 from headwater.errors import InvalidOffsetError, StreamNotFoundError
 from headwater.limits import Limits
-from headwater.log.deciding import is_expired, live
+from headwater.log.deciding import check_not_expired, is_expired
 from headwater.log.offsets import Offset, owners, resolve
 from headwater.log.state import Document
 from headwater.store.contract import Store
@@ -83,8 +83,7 @@ class Reader:
 
     def _check_live(self, stream: LoadedStream, now_ms: int) -> None:
         stream.check_not_deleted()
-        if stream.state.deadline_ms is not None and not stream.state.soft_deleted:
-            live(stream.state, now_ms)
+        check_not_expired(stream.state, now_ms)  # also while the deletion that follows from it is not durable yet
 
     # Bytes
 

@@ -22,8 +22,8 @@ class Tail:
     __slots__ = ("subscribers", "waiters")
 
     def __init__(self) -> None:
-        self.subscribers: set[Subscriber] = set()
-        self.waiters: set[asyncio.Future[None]] = set()
+        self.subscribers: dict[Subscriber, None] = {}  # in the order in which they came
+        self.waiters: dict[asyncio.Future[None], None] = {}
 
     @property
     def empty(self) -> bool:
@@ -32,11 +32,11 @@ class Tail:
     async def wait(self, timeout_s: float) -> None:
         """Until the next change, or the end."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiters.add(waiter)
+        self.waiters[waiter] = None
         try:
             await asyncio.wait((waiter,), timeout=timeout_s)
         finally:
-            self.waiters.discard(waiter)
+            self.waiters.pop(waiter, None)
 
     def publish(self, update: Update) -> None:
         self._wake()

@@ -118,14 +118,30 @@ class Writer:
 
     async def _prepare_and_decide(self, command: Command, answered: Answered) -> None:
         try:
-            async with self._preparer.prepared(command) as prepared:
-                stream = None if isinstance(prepared, WriteDocuments) else self._catalogue.newest(prepared.path)
-                self._decide(prepared, stream, answered)
+            while not await self._decide_if_current(command, answered):
+                """Prepare it again."""
         except HeadwaterError as error:
-            self._answer_when_certain(command, error, answered)
+            if self._refusing is not None:  # what was looked at may be on its way back to what is durable
+                answered(self._refusing())
+            else:
+                self._answer_when_certain(command, error, answered)
         except Exception as error:
             log.exception("preparing %s failed", type(command).__name__)
             answered(_internal(error))
+
+    async def _decide_if_current(self, command: Command, answered: Answered) -> bool:
+        if isinstance(command, Create):
+            self._renew_source(command)
+        async with self._preparer.prepared(command) as prepared:
+            if not self._preparer.is_current(prepared):
+                return False
+            stream = None
+            if not isinstance(prepared, WriteDocuments):
+                stream = self._catalogue.newest(prepared.path)
+                # Nobody who was told meanwhile that the stream has expired may find it again.
+                prepared = msgspec.structs.replace(prepared, now_ms=max(prepared.now_ms, self._now_ms()))
+            self._decide(prepared, stream, answered)
+        return True
 
     def _decide(self, command: Command, stream: LoadedStream | None, answered: Answered) -> None:
         """Decide a command whose streams are loaded; `stream` is the one at its path."""
@@ -141,6 +157,7 @@ class Writer:
                 self.renew_if_watched(stream, self._now_ms())
         size_bytes = len(command.body) if isinstance(command, WITH_BODY) else 0
         if type(command) is Create:
+            self._renew_source(command)
             command = msgspec.structs.replace(command, stream_id=self._next_id)
             self._next_id += 1
         try:
@@ -190,10 +207,11 @@ class Writer:
     def renew(self, stream: LoadedStream, now_ms: int) -> None:
         """Renew a sliding time-to-live. Recorded in steps of a part of it: a crash can cost no more."""
         ttl_s = stream.state.ttl_s
-        if ttl_s is None or stream.deleted is not None or self._refusing is not None:
+        if ttl_s is None or stream.deleted is not None or self._refusing is _stopping:
             return
         event = Touched(stream.id, now_ms)
-        if now_ms - stream.touched_ms < ttl_s * 1000 // bounds.TTL_RENEWAL_PARTS or self._store.full:
+        recent = now_ms - stream.touched_ms < ttl_s * 1000 // bounds.TTL_RENEWAL_PARTS
+        if recent or self._refusing is not None or self._store.full:
             evolve(stream.state, event)
         elif self._catalogue.by_id(stream.id) is stream:
             stream.touched_ms = now_ms
@@ -204,6 +222,12 @@ class Writer:
         """A stream with live readers does not expire, however long they wait."""
         if stream.live is not None and not stream.live.empty:
             self.renew(stream, now_ms)
+
+    def _renew_source(self, command: Create) -> None:
+        """A fork finds its source as a read would."""
+        source = None if command.fork is None else self._catalogue.newest(command.fork.source)
+        if source is not None:
+            self.renew_if_watched(source, self._now_ms())
 
     # What became durable
 
@@ -286,11 +310,11 @@ class Writer:
 
     async def _roll_back(self, entries: list[Entry], refused: RefusedError) -> None:
         """There was no room: return to what is durable, then answer everyone who built on more."""
-        changed = [one for entry in entries for one in entry.changed]
+        changed = dict.fromkeys(one for entry in entries for one in entry.changed)
         try:
             await self._loader.roll_back(
-                {one for one in changed if isinstance(one, LoadedStream)},
-                {one for one in changed if isinstance(one, LoadedDocument)},
+                [one for one in changed if isinstance(one, LoadedStream)],
+                [one for one in changed if isinstance(one, LoadedDocument)],
             )
         except Exception as error:  # noqa: BLE001 - then nobody knows what is durable
             self.stop_for(error)

@@ -27,6 +27,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
     offset: Offset | None = None  # None: the source's tail
     sub_offset: int = 0
     prefix_bytes: int | None = None  # of the source's record at the offset, up to the sub-offset; None: it ends before
+    source_id: int = 0  # of the stream that `prefix_bytes` was found in
 
 
 class FramedBody(msgspec.Struct, frozen=True, gc=False):

@@ -133,11 +133,15 @@ def live(state: StreamState | None, now_ms: int) -> StreamState:
         raise StreamNotFoundError("no stream at this path")
     if state.soft_deleted:
         raise StreamGoneError("the stream was deleted; forks still read its data")
+    check_not_expired(state, now_ms)
+    return state
+
+
+def check_not_expired(state: StreamState, now_ms: int) -> None:
     if is_expired(state, now_ms):
         if state.forks:
             raise StreamGoneError("the stream expired; forks still read its data")
         raise StreamNotFoundError("the stream expired")
-    return state
 
 
 def _removal(view: View, state: StreamState) -> Record:

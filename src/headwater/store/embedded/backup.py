@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headwater.store.embedded import index, layout
-from headwater.store.embedded.disk import RealDisk, create_private
+from headwater.store.embedded.disk import Disk, RealDisk, create_private
 from headwater.store.embedded.journal import UnknownFormatError, read_intact, segment_name, segment_numbers
 from headwater.store.embedded.journal_writer import seal_tail
 
@@ -32,9 +32,11 @@ def back_up(directory: Path, target: Path, progress: Progress) -> None:
     made = not target.exists()
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        copy_journal(directory / layout.JOURNAL_DIR, target / layout.JOURNAL_DIR)
+        (target / layout.JOURNAL_DIR).mkdir(mode=0o700, exist_ok=True)
+        journal = RealDisk(target / layout.JOURNAL_DIR)
+        copy_journal(RealDisk(directory / layout.JOURNAL_DIR), journal)
         folded = copy_index(directory / layout.INDEX_NAME, target / layout.INDEX_NAME, progress)
-        finish_journal(target / layout.JOURNAL_DIR, folded, lambda: secrets.randbits(32))
+        finish_journal(journal, folded, lambda: secrets.randbits(32))
         layout.write_format(target)
         sync_tree(target)
     except BaseException:
@@ -44,15 +46,21 @@ def back_up(directory: Path, target: Path, progress: Progress) -> None:
         raise
 
 
-def copy_journal(source: Path, target: Path) -> None:
-    target.mkdir(mode=0o700, exist_ok=True)
-    disk = RealDisk(source)
-    for number in segment_numbers(disk):
-        create_private(target / segment_name(number))
-        try:
-            shutil.copyfile(source / segment_name(number), target / segment_name(number))
-        except FileNotFoundError:  # folded and recycled since it was listed: the index will have it
-            (target / segment_name(number)).unlink()
+def copy_journal(source: Disk, target: Disk) -> None:
+    for number in segment_numbers(source):
+        copy_segment(source, target, number)
+
+
+def copy_segment(source: Disk, target: Disk, number: int) -> None:
+    try:
+        data = source.read(segment_name(number))
+    except FileNotFoundError:  # folded and recycled since it was listed: the index will have it
+        return
+    file = target.open(segment_name(number))
+    try:
+        file.write(0, data)
+    finally:
+        file.close()
 
 
 def copy_index(source: Path, target: Path, progress: Progress) -> int:
@@ -71,16 +79,15 @@ def copy_index(source: Path, target: Path, progress: Progress) -> int:
     return folded
 
 
-def finish_journal(target: Path, folded: int, salt: Callable[[], int]) -> None:
+def finish_journal(disk: Disk, folded: int, salt: Callable[[], int]) -> None:
     """Drop what the index has; end the newest segment where it is intact, since it was copied while it grew."""
-    disk = RealDisk(target)
     numbers = segment_numbers(disk)
     for number in numbers:
         name = segment_name(number)
         if number <= folded:
             disk.remove(name)
         elif number == numbers[-1]:
-            segment = read_intact(name, (target / name).read_bytes(), number)
+            segment = read_intact(name, disk.read(name), number)
             if segment is None or segment.next_sequence is None:
                 disk.remove(name)
             elif not segment.sealed:

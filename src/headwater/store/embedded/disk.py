@@ -33,6 +33,9 @@ class Disk(Protocol):
     def open(self, name: str) -> File:
         """Open a file, made empty if it is not there."""
 
+    def read(self, name: str) -> bytes:
+        """The bytes of a file; FileNotFoundError where there is none."""
+
     def rename(self, old: str, new: str) -> None: ...
 
     def remove(self, name: str) -> None: ...
@@ -87,6 +90,9 @@ class RealDisk:
     def open(self, name: str) -> RealFile:
         path = self._directory / name
         return RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def read(self, name: str) -> bytes:
+        return (self._directory / name).read_bytes()
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._directory / old, self._directory / new)

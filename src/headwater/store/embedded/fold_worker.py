@@ -15,17 +15,18 @@ from typing import Any
 
 from headwater import limits
 from headwater.store.embedded import index, locking
-from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import read_file, read_segment, segment_name
+from headwater.store.embedded.journal_writer import PASSING
 from headwater.store.embedded.layout import INDEX_NAME, JOURNAL_DIR
 
 _PR_SET_PDEATHSIG = 1
 
 
 class FoldWorker:
-    def __init__(self, disk: RealDisk, connection: sqlite3.Connection, now_s: Callable[[], float]) -> None:
+    def __init__(self, disk: Disk, connection: sqlite3.Connection, now_s: Callable[[], float]) -> None:
         self._disk = disk
         self._reader = index.IndexReader(connection)
         self._writer = IndexWriter(connection)
@@ -41,8 +42,10 @@ class FoldWorker:
             return {}
         except sqlite3.OperationalError as error:
             self._writer.rollback()
-            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            full = error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
             return {"error": str(error), "full": full}
+        except OSError as error:
+            return {"error": str(error), "full": error.errno in PASSING}
         except Exception as error:  # noqa: BLE001 - the server decides what it means
             return {"error": f"{type(error).__name__}: {error}", "full": False}
 

@@ -72,15 +72,18 @@ class SubprocessFolder:
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # nothing is imported from the directory the server was started in
-                "-m",
-                "headwater.store.embedded.fold_worker",
-                str(self._directory),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-P",  # nothing is imported from the directory the server was started in
+                    "-m",
+                    "headwater.store.embedded.fold_worker",
+                    str(self._directory),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                )
+            except OSError as error:  # no descriptor, process or memory for it at present
+                raise FoldInterruptedError(f"its process could not be started: {error}") from error
         return self._process
 
     async def close(self) -> None:

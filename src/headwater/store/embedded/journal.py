@@ -83,10 +83,19 @@ class Segment(NamedTuple):
     end: int  # of the last whole batch
     sealed: bool
     format: int
+    salt: int
 
     @property
     def next_sequence(self) -> int | None:
         return self.batches[-1].sequence + 1 if self.batches else None
+
+    def encode(self, sequence: int) -> bytes:
+        """The bytes it was read from; `sequence` is that of its seal."""
+        parts = [encode_header(self.number, self.salt, self.format)]
+        parts += [encode_batch(batch.sequence, batch.payload, self.salt) for batch in self.batches]
+        if self.sealed:
+            parts.append(encode_seal(sequence, self.salt))
+        return b"".join(parts)
 
 
 def segment_name(number: int) -> str:
@@ -172,10 +181,10 @@ def _scan(name: str, data: bytes, number: int) -> tuple[Segment | None, int, int
             raise CorruptJournalError(name, position, f"batch {sequence} where {expected} was expected")
         expected = sequence + 1
         if flags & _SEAL:
-            return Segment(number, batches, position, True, version), position, salt
+            return Segment(number, batches, position, True, version, salt), position, salt
         batches.append(JournalBatch(name, position, sequence, payload, version))
         position = end
-    return Segment(number, batches, position, False, version), position, salt
+    return Segment(number, batches, position, False, version, salt), position, salt
 
 
 def _read_header(name: str, data: bytes, number: int) -> tuple[int, int] | None:

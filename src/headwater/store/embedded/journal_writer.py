@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable
 
 from headwater.store.embedded.disk import Disk, File
@@ -16,9 +17,13 @@ from headwater.store.embedded.journal import (
     segment_name,
 )
 
+log = logging.getLogger("headwater.store")
+
 _SPARE = "spare.journal"
 _UNFINISHED = "new.journal"
 _ZEROS = bytes(1 << 20)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+PASSING = (errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTORS)  # what can be waited out
 
 
 class JournalFailedError(Exception):
@@ -29,7 +34,7 @@ class JournalFailedError(Exception):
 
 
 class DiskFullError(Exception):
-    """There is no room for a batch; nothing of it counts, and it can be tried again."""
+    """There is no room for a batch, or no file descriptor: nothing of it counts, and it can be tried again."""
 
 
 class JournalWriter:
@@ -45,6 +50,10 @@ class JournalWriter:
         self._placed = 0
         self.number = number  # of the newest segment, begun or to be begun
         self.sequence = sequence  # of the next batch
+
+    def resume(self, file: File, position: int, salt: int) -> None:
+        """Go on with a segment that recovery found without a seal."""
+        self._file, self._position, self._salt = file, position, salt
 
     def place(self, payload: bytes) -> File:
         """Write a batch of encoded records; the file to sync."""
@@ -83,15 +92,20 @@ class JournalWriter:
         try:
             self._write(file, encode_header(self.number, self._salt))
             _sync(file)
-            self._disk.sync_names()
-        except OSError as error:
-            self.close()
-            raise JournalFailedError(name, error) from error
+            self._sync_names(name)
         except BaseException:
             self.close()
             raise
         self._position = HEADER_BYTES
         return file
+
+    def _sync_names(self, name: str) -> None:
+        try:
+            self._disk.sync_names()
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:  # then the directory was not opened, and no sync has failed
+                raise failure(name, error) from error
+            raise JournalFailedError(name, error) from error
 
     def _write(self, file: File, data: bytes) -> None:
         try:
@@ -118,10 +132,13 @@ class JournalWriter:
 
     def recycle(self, number: int, *, keep: bool = True) -> None:
         """A folded segment is no longer needed. Its blocks are kept as the spare, if there is none and they may be."""
-        if not keep or _SPARE in self._disk.names():
-            self._disk.remove(segment_name(number))
-        else:
-            self._disk.rename(segment_name(number), _SPARE)
+        try:
+            if not keep or _SPARE in self._disk.names():
+                self._disk.remove(segment_name(number))
+            else:
+                self._disk.rename(segment_name(number), _SPARE)
+        except OSError as error:
+            log.warning("%s is folded and will be removed at the next start: %s", segment_name(number), error)
 
     def drop_spare(self) -> None:
         """Return the room of files that are kept for later."""
@@ -143,14 +160,14 @@ def _sync(file: File) -> None:
 
 
 def failure(name: str, error: OSError) -> Exception:
-    """What a failed write means: no room can be waited out, anything else cannot."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    """What a failure before a sync means: a lack of room or of descriptors passes, anything else is final."""
+    if error.errno in PASSING:
         return DiskFullError(f"{name}: {error.strerror}")
     return JournalFailedError(name, error)
 
 
 def seal_tail(disk: Disk, segment: Segment, sequence: int, salt: Callable[[], int]) -> None:
-    """Rewrite a recovered last segment whole: what was broken off is gone and the seal says so."""
+    """Rewrite a last segment whole: what was broken off is gone and the seal says so."""
     fresh = salt()
     parts = [encode_header(segment.number, fresh, segment.format)]
     parts += [encode_batch(batch.sequence, batch.payload, fresh) for batch in segment.batches]

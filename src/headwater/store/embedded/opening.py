@@ -7,7 +7,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headwater.limits import Limits
+from headwater.limits import INDEX_READERS, Limits
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.folder import SubprocessFolder
@@ -80,7 +80,7 @@ def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedS
         syncer=best_syncer(),
         helper=ThreadRunner("headwater-spare"),
         folder=SubprocessFolder(directory),
-        readers=ThreadPoolExecutor(2, "headwater-read"),
+        readers=ThreadPoolExecutor(INDEX_READERS, "headwater-read"),
         salt=lambda: secrets.randbits(32),
         reserve=reserve,
         release=lock.release,

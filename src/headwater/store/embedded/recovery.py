@@ -1,4 +1,8 @@
-"""Recovery: the journal replayed over the index, and its last segment sealed."""
+"""Recovery: the journal replayed over the index.
+
+It needs no room on the disk, so that a server starts and can be read while the disk is full: the last segment is not
+sealed but continued, over what was broken off at its end.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,27 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from headwater.log.events import DOCUMENT_EVENTS
-from headwater.store.embedded.disk import Disk
+from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.index import IndexReader
-from headwater.store.embedded.journal import Segment, read_segments, segment_name, segment_numbers
+from headwater.store.embedded.journal import FORMAT, Segment, read_segments, segment_name, segment_numbers
 from headwater.store.embedded.journal_writer import seal_tail
 from headwater.store.embedded.replay import Replay
 from headwater.store.embedded.unfolded import Unfolded
 
 
+class Unsealed(NamedTuple):
+    """The segment that the journal goes on with."""
+
+    file: File
+    position: int
+    salt: int
+
+
 class Recovered(NamedTuple):
     unfolded: Unfolded
     sealed: list[int]  # segments that are still to be folded
-    next_segment: int
+    segment: int  # the newest, or the next one where that is sealed
+    unsealed: Unsealed | None
     next_sequence: int
     next_id: int
 
@@ -39,15 +52,16 @@ def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovere
             unfolded.add_document(event.key, replay.documents[event.key], number)
         elif state is not None:
             unfolded.add(event, state, state.appended_ms, number)
-    if last is not None and not last.sealed:
-        seal_tail(disk, last, replay.sequence + 1, salt)
     newest = meta.folded_segment if last is None else last.number
     for number in segment_numbers(disk):
         if not meta.folded_segment < number <= newest:
             disk.remove(segment_name(number))  # folded already, or never begun
-    _sync(disk, range(meta.folded_segment + 1, newest + 1))
-    sealed = list(range(meta.folded_segment + 1, newest + 1))
-    return Recovered(unfolded, sealed, newest + 1, replay.sequence + 1, replay.next_id)
+    _sync(disk, range(meta.folded_segment + 1, newest))
+    unsealed = None if last is None else _settle(disk, last, replay.sequence + 1, salt)
+    disk.sync_names()
+    segment = newest + 1 if unsealed is None else newest
+    sealed = list(range(meta.folded_segment + 1, segment))
+    return Recovered(unfolded, sealed, segment, unsealed, replay.sequence + 1, replay.next_id)
 
 
 def _sync(disk: Disk, numbers: range) -> None:
@@ -58,4 +72,25 @@ def _sync(disk: Disk, numbers: range) -> None:
             file.sync()
         finally:
             file.close()
-    disk.sync_names()
+
+
+def _settle(disk: Disk, last: Segment, sequence: int, salt: Callable[[], int]) -> Unsealed | None:
+    """Make the last segment durable; to go on with, unless it is sealed or of an older format.
+
+    Its bytes are written again, where they are: if a sync of them failed, the page cache may hold them as clean, and
+    another sync would not write them.
+    """
+    if last.format != FORMAT and not last.sealed:
+        seal_tail(disk, last, sequence, salt)
+        return None
+    file = disk.open(segment_name(last.number))
+    try:
+        file.write(0, last.encode(sequence))
+        file.sync()
+    except BaseException:
+        file.close()
+        raise
+    if not last.sealed:
+        return Unsealed(file, last.end, last.salt)
+    file.close()
+    return None

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from headwater.limits import Limits
+from headwater.limits import INDEX_READERS, Limits
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
@@ -63,18 +62,19 @@ class EmbeddedStore:
         self._parts = parts
         self._limits = limits
         self._unfolded = recovered.unfolded
-        self._local = threading.local()
-        self._opened: list[IndexReader] = []
+        self._idle: list[IndexReader] = []  # connections to the index that no thread uses at present
         self._held: tuple[Sequence[Commit], dict[int, StreamState], Done] | None = None  # waits for the fold
         self._broken: Exception | None = None  # after a failed sync nothing more is written
         self._failed: Callable[[BaseException], None] | None = None
         self._journal = JournalWriter(
             parts.disk,
-            number=recovered.next_segment,
+            number=recovered.segment,
             sequence=recovered.next_sequence,
             segment_bytes=limits.segment_bytes,
             salt=parts.salt,
         )
+        if recovered.unsealed is not None:
+            self._journal.resume(*recovered.unsealed)
         self._maintenance = Maintenance(self._journal, parts, limits, self, recovered.sealed)
 
     @property
@@ -86,6 +86,10 @@ class EmbeddedStore:
     async def start(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
         self._parts.syncer.start()
+        for _ in range(INDEX_READERS):  # now: later there may be no file descriptor left
+            index = self._parts.connect()
+            index.meta()  # the first read opens the files beside the database
+            self._idle.append(index)
         await self._maintenance.start()
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
@@ -189,10 +193,12 @@ class EmbeddedStore:
 
     async def load(self, path: str) -> StreamState | None:
         unfolded = self._unfolded
+        state = None
+        if path not in unfolded.paths:
+            state = await self._ask_current_index(lambda index: index.by_path(path))
         if path in unfolded.paths:
             stream_id = unfolded.paths[path]
             return None if stream_id is None else await self.load_id(stream_id)
-        state = await self._ask_index(lambda index: index.by_path(path))
         if state is None or state.id in unfolded.deleted:
             return None
         recent = unfolded.states.get(state.id)
@@ -206,19 +212,30 @@ class EmbeddedStore:
         return state if recent is None else _merged(recent, state)
 
     async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
-        unfolded = self._unfolded
-        new = sorted(p for p, i in unfolded.paths.items() if i is not None and p.startswith(prefix) and p > after)
-        found = {path: unfolded.states[unfolded.paths[path] or 0] for path in new[:limit]}
-        last = after
         while True:
-            rows = await self._ask_index(lambda index, last=last: index.page(prefix, last, limit))  # type: ignore[misc]
-            for state in rows:
-                if state.path not in unfolded.paths and state.id not in unfolded.deleted:
-                    found[state.path] = unfolded.states.get(state.id, state)
-            if len(rows) < limit or sum(path <= rows[-1].path for path in found) >= limit:
-                break
-            last = rows[-1].path
-        return [msgspec.structs.replace(found[path], producers={}) for path in sorted(found)[:limit]]
+            forgotten, last, rows = self._unfolded.forgotten, after, list[StreamState]()
+            more = True
+            while more and sum(map(self._is_at_its_path, rows)) < limit:
+                page = await self._ask_index(lambda index, last=last: index.page(prefix, last, limit))  # type: ignore[misc]
+                rows += page
+                more = len(page) == limit
+                last = page[-1].path if page else last
+            found = self._merged_page(rows, prefix, after)
+            if forgotten == self._unfolded.forgotten and (not more or len(found) >= limit):
+                return [msgspec.structs.replace(state, producers={}) for state in found[:limit]]
+
+    def _is_at_its_path(self, state: StreamState) -> bool:
+        """Whether a stream in the index is still the one at its path."""
+        return state.path not in self._unfolded.paths and state.id not in self._unfolded.deleted
+
+    def _merged_page(self, rows: list[StreamState], prefix: str, after: str) -> list[StreamState]:
+        """Streams of the index and unfolded ones in path order."""
+        states = self._unfolded.states
+        found = {state.path: states.get(state.id, state) for state in rows if self._is_at_its_path(state)}
+        for path, stream_id in self._unfolded.paths.items():
+            if stream_id is not None and path.startswith(prefix) and path > after:
+                found[path] = states[stream_id]
+        return [found[path] for path in sorted(found)]
 
     async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
         unfolded = self._unfolded
@@ -306,19 +323,29 @@ class EmbeddedStore:
 
     # The index
 
+    async def _ask_current_index(self, ask: Callable[[IndexReader], T]) -> T:
+        """What the index answers if nothing was folded meanwhile: all that it lacks is still unfolded."""
+        while True:
+            forgotten = self._unfolded.forgotten
+            answer = await self._ask_index(ask)
+            if forgotten == self._unfolded.forgotten:
+                return answer
+
     async def _ask_index(self, ask: Callable[[IndexReader], T]) -> T:
         if self._parts.readers is None:
-            return ask(self._index_here())
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._parts.readers, lambda: ask(self._index_here()))
+            return self._ask_here(ask)
+        return await asyncio.get_running_loop().run_in_executor(self._parts.readers, self._ask_here, ask)
 
-    def _index_here(self) -> IndexReader:
-        """This thread's own connection."""
-        index: IndexReader | None = getattr(self._local, "index", None)
-        if index is None:
-            index = self._local.index = self._parts.connect()
-            self._opened.append(index)
-        return index
+    def _ask_here(self, ask: Callable[[IndexReader], T]) -> T:
+        """With a connection that this thread has to itself."""
+        try:
+            index = self._idle.pop()
+        except IndexError:
+            index = self._parts.connect()
+        try:
+            return ask(index)
+        finally:
+            self._idle.append(index)
 
     async def close(self) -> None:
         await self._maintenance.stop()
@@ -331,7 +358,7 @@ class EmbeddedStore:
         self._journal.close()
         if self._parts.readers is not None:
             self._parts.readers.shutdown()
-        for index in self._opened:
+        for index in self._idle:
             index.close()
         self._parts.release()
 

@@ -37,6 +37,7 @@ class Unfolded:
         self._last: dict[int, int] = {}  # stream → the last segment that touched it
         self._last_document: dict[str, int] = {}
         self.deadlines = Deadlines(self.states)
+        self.forgotten = 0  # how many segments were
 
     @property
     def empty(self) -> bool:
@@ -100,6 +101,7 @@ class Unfolded:
         touched = self._segments.pop(segment, None)
         if touched is None:
             return
+        self.forgotten += 1
         for count, stream_id in enumerate(touched.streams):
             if count % limits.YIELD_EVERY_STREAMS == limits.YIELD_EVERY_STREAMS - 1:
                 await asyncio.sleep(0)

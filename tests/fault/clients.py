@@ -1,0 +1,525 @@
+"""Clients of a simulated server: they write, read, fork, follow, delete, and note what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+
+from headwater.engine import Engine
+from headwater.engine.messages import Ended, FindRecords, Read, StreamInfo, Update
+from headwater.errors import (
+    ConflictError,
+    DocumentConflictError,
+    HeadwaterError,
+    InternalError,
+    InvalidOffsetError,
+    OffsetGoneError,
+    RequestError,
+    SourceGoneError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
+from headwater.log.commands import Append, Command, Create, Delete, ForkRequest, Reply, WriteDocument, WriteDocuments
+from headwater.log.offsets import BEGINNING
+from headwater.log.producers import ProducerTuple
+from tests.fault.oracle import BrokenPromiseError, JointWrite, KnownDocument, KnownStream, Lifetime, Names
+from tests.fault.sim_disk import SimDisk
+
+PATHS = ("a", "b", "c", "json", "fork1", "fork2", "fork3")
+KEYS = ("d0", "d1", "d2")
+ABSENT = (StreamNotFoundError, StreamGoneError, OffsetGoneError)
+
+
+@dataclass
+class Writer:
+    """An idempotent producer that retries what was not acknowledged until it knows."""
+
+    generation: int
+    seq: int = 0
+    unacknowledged: int | None = None
+
+
+class World:
+    """Everything that clients know, through all lives of the server."""
+
+    def __init__(self, rng: random.Random, disk: SimDisk) -> None:
+        self.random = rng
+        self.disk = disk
+        self.names = Names()
+        self.streams: dict[str, KnownStream] = {}
+        self.expired: dict[str, KnownStream] = {}  # not found since; a clock that is set back may show it again
+        self.uncertain: set[str] = set()  # paths where a create or delete was under way at a crash
+        self.documents = {key: KnownDocument(key) for key in KEYS}
+        self.joint: list[JointWrite] = []
+        self.writers: dict[str, Writer] = {}
+        self.generation = 0
+        self.number = 0
+        self.latest_ms = 0  # the latest time of any life
+
+    def next_number(self) -> int:
+        self.number += 1
+        return self.number
+
+    def next_generation(self) -> int:
+        self.generation += 1
+        return self.generation
+
+    def end_life(self, now_ms: int) -> None:
+        """The server is gone: whatever was under way may have happened up to now."""
+        self.latest_ms = max(self.latest_ms, now_ms)
+        for known in self.streams.values():
+            if known.asking and known.life is not None:
+                known.life.used_ms = max(known.life.used_ms, now_ms)
+            known.asking = 0
+
+    def lose(self, known: KnownStream, now_ms: int) -> None:
+        """A stream was not found."""
+        if self.streams.get(known.path) is not known:
+            return
+        self.latest_ms = max(self.latest_ms, now_ms)
+        if known.must_exist(self.latest_ms):
+            raise BrokenPromiseError(f"{known.path} is not there")
+        del self.streams[known.path]
+        if known.life is None or known.life.may_have_ended(self.latest_ms):
+            self.expired[known.path] = known
+
+
+class Clients:
+    """The clients of one life."""
+
+    def __init__(self, world: World, engine: Engine) -> None:
+        self.quiet = False
+        self._world = world
+        self._random = world.random
+        self._disk = world.disk
+        self._engine = engine
+        self._stopping = False
+        self._changing: dict[str, tuple[str, int]] = {}  # path → what changes its life, and how many ask for it
+        self._reads: list[tuple[KnownStream, int, int, int]] = []  # stream, asked, answered, refusals then
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.ensure_future(self._client(number)) for number in range(6)]
+
+    async def stop(self) -> None:
+        """Until everyone has an answer."""
+        self._stopping = True
+        _, waiting = await asyncio.wait(self._tasks, timeout=300)
+        if waiting and not self._disk.crashed:
+            raise BrokenPromiseError(f"{len(waiting)} clients got no answer")
+
+    def check(self) -> None:
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def _client(self, number: int) -> None:
+        name = f"w{number}"
+        while not self._stopping:
+            await asyncio.sleep(1.0 if self.quiet else self._random.choice([0.0, 0.001, 0.01, 0.1]))
+            action = self._random.random()
+            if action < 0.12:
+                await self._document(KEYS[self._random.randrange(len(KEYS))], name)
+                continue
+            path = self._random.choice(PATHS)
+            known = self._world.streams.get(path)
+            if known is not None and known.has_expired(self._engine.now_ms()):
+                known = None  # to be created over, or found to be gone
+            if known is None:
+                await self._create(path)
+            else:
+                await self._use(known, name, action)
+
+    async def _use(self, known: KnownStream, name: str, action: float) -> None:
+        if action < 0.65:
+            await self._append(known, name)
+        elif action < 0.83:
+            await self.look(known)
+        elif action < 0.88:
+            await self._follow(known)
+        elif action < 0.91:
+            await self._close(known)
+        else:
+            await self._delete(known)
+
+    # Asking
+
+    async def _ask(self, command: Command) -> Reply:
+        """A crash answers nobody; and a server whose disk works has no internal errors."""
+        try:
+            reply = await self._engine.execute(command)
+        except InternalError as error:
+            if not self._disk.failed_syncs and not self._disk.crashed:
+                raise BrokenPromiseError(f"{type(command).__name__}: {error}") from error
+            raise
+        if self._disk.crashed:
+            await asyncio.sleep(1e9)
+        return reply
+
+    @contextlib.contextmanager
+    def using(self, known: KnownStream) -> Iterator[None]:
+        """The stream is used, and its time-to-live renewed, at any time until this ends."""
+        known.asking += 1
+        try:
+            yield
+        finally:
+            if not self._disk.crashed:
+                known.asking -= 1
+                if known.life is not None and self._world.streams.get(known.path) is known:
+                    known.life.used_ms = max(known.life.used_ms, self._world.latest_ms, self._engine.now_ms())
+
+    def _recorded(self, asked_ms: int) -> None:
+        """A request of this time is durable: so are the renewals by reads that were answered before it."""
+        for known, read_ms, answered_ms, refusals in self._reads:
+            if answered_ms < asked_ms and refusals == self._disk.refusals and known.life is not None:
+                known.life.record_read(read_ms)
+        self._reads = [read for read in self._reads if read[2] >= asked_ms]
+
+    async def _change(self, what: str, path: str, change: Callable[[], Coroutine[None, None, None]]) -> None:
+        """What changes a path's life is done alone there, but for deletions, which may meet each other."""
+        doing, count = self._changing.get(path, (what, 0))
+        if path in self._world.uncertain or (count and (doing != what or what != "delete")):
+            return
+        self._changing[path] = (what, count + 1)
+        try:
+            await change()
+        finally:
+            what, count = self._changing[path]
+            if count == 1:
+                del self._changing[path]
+            else:
+                self._changing[path] = (what, count - 1)
+
+    # Streams
+
+    async def _create(self, path: str) -> None:
+        async def create() -> None:
+            known = KnownStream(path, self._world.next_generation())
+            command = self._creation(known)
+            source = self._world.streams.get(command.fork.source) if command.fork is not None else None
+            self._world.uncertain.add(path)
+            try:
+                reply = await self._ask(command)
+            except InternalError:  # leaves open what happened
+                return
+            except HeadwaterError as error:
+                self._world.uncertain.discard(path)
+                if source is not None and isinstance(error, StreamNotFoundError | SourceGoneError):
+                    self._world.lose(source, self._engine.now_ms())
+                return
+            self._world.uncertain.discard(path)
+            await self._created(known, command, reply)
+
+        await self._change("create", path, create)
+
+    def _creation(self, known: KnownStream) -> Create:
+        now_ms = self._engine.now_ms()
+        known.kind = "application/json" if known.path == "json" else "text/plain"
+        fork = self._fork_request() if known.path.startswith("fork") else None
+        if fork is not None:
+            known.kind = self._world.streams[fork.source].kind
+        text = f"<created:{known.generation}>"
+        ttl_s, expires_ms = self._random.choice(
+            [(None, None), (None, None), (None, None), (1, None), (4, None), (20, None), (None, now_ms + 3000)]
+        )
+        return Create(
+            path=known.path,
+            now_ms=now_ms,
+            content_type=known.kind,
+            ttl_s=ttl_s,
+            expires_ms=expires_ms,
+            body=f'["{text}","x"]'.encode() if known.kind == "application/json" else text.encode(),
+            fork=fork,
+        )
+
+    def _fork_request(self) -> ForkRequest | None:
+        sources = sorted(self._world.streams)
+        if not sources or self._random.random() < 0.1:
+            return None
+        source = self._world.streams[self._random.choice(sources)]
+        offset = self._random.choice([None, BEGINNING, *source.tails[-4:]])
+        return ForkRequest(source.path, offset, self._random.choice([0, 0, 0, 1, 2, 5]))
+
+    async def _created(self, known: KnownStream, command: Create, reply: Reply) -> None:
+        before = self._world.streams.get(known.path)
+        if reply.existed or (before is not None and before.must_exist(command.now_ms)):
+            raise BrokenPromiseError(f"{known.path} was created and is there already")
+        self._world.expired.pop(known.path, None)
+        self._world.streams[known.path] = known
+        if reply.tail is not None:
+            known.id = reply.tail.id
+            known.tails.append(reply.tail)
+        if command.fork is None or command.ttl_s is not None or command.expires_ms is not None:
+            latest_ms = max(self._world.latest_ms, self._engine.now_ms())
+            known.life = Lifetime(command.ttl_s, command.expires_ms, command.now_ms, latest_ms)
+        self._recorded(command.now_ms)
+        await self.look(known)
+
+    async def _append(self, known: KnownStream, name: str) -> None:
+        if self._random.random() < 0.15:
+            await self._append_with_document(known, name)
+            return
+        key = f"{name}@{known.path}"
+        writer = self._world.writers.get(key)
+        if writer is None or writer.generation != known.generation:
+            writer = self._world.writers[key] = Writer(known.generation)
+        if writer.unacknowledged is None:
+            writer.unacknowledged = self._world.next_number()
+        number = writer.unacknowledged
+        producer = ProducerTuple(f"{name}@{known.generation}", 0, writer.seq)
+        if await self._send(known, name, number, producer, ()):
+            writer.unacknowledged = None
+            writer.seq += 1
+
+    async def _append_with_document(self, known: KnownStream, name: str) -> None:
+        document = self._world.documents[self._random.choice(KEYS)]
+        if document.may_be_deleted:
+            return
+        number = self._world.next_number()
+        with self._writing(document):
+            write = await self._extend(document, number)
+            if write is None or self._world.streams.get(known.path) is not known:
+                return
+            joint = JointWrite(number, (known,), ((document, document.incarnation),))
+            self._world.joint.append(joint)
+            if await self._send(known, f"{name}00", number, None, (write,)):
+                self._extended(document, write)
+
+    async def _send(
+        self,
+        known: KnownStream,
+        name: str,
+        number: int,
+        producer: ProducerTuple | None,
+        documents: tuple[WriteDocument, ...],
+    ) -> bool:
+        """Append a message; whether it was acknowledged."""
+        asked_ms = self._engine.now_ms()
+        text = f"<{name}:{number}{'.' * random.Random(number).choice([0, 10, 700])}>"
+        body = f'["{text}","x"]' if known.kind == "application/json" else text
+        with self.using(known):
+            try:
+                reply = await self._ask(
+                    Append(known.path, asked_ms, body.encode(), known.kind, producer, documents=documents)
+                )
+            except ABSENT:
+                self._world.lose(known, self._engine.now_ms())
+                return False
+            except DocumentConflictError:
+                return False
+            except ConflictError as error:
+                current = self._world.streams.get(known.path) is known
+                if current and not known.closed and not known.may_be_closed:
+                    raise BrokenPromiseError(f"{known.path} refused an append: {error}") from None
+                return False
+            except HeadwaterError:
+                return False
+        known.acknowledged.append(number)
+        if reply.tail is not None and not reply.duplicate:
+            known.tails.append(reply.tail)
+            if known.life is not None:
+                known.life.record(asked_ms)
+            self._recorded(asked_ms)
+        return True
+
+    async def look(self, known: KnownStream) -> None:
+        """Read a stream from its beginning to its tail."""
+        asked_ms, before = self._engine.now_ms(), (known.seen, known.closed)
+        expired, refusals, full = known.has_expired(asked_ms), self._disk.refusals, self._engine._store.full
+        with self.using(known):
+            found = await self.content(known.path)
+            if found is None and not self._disk.crashed:
+                self._world.lose(known, self._engine.now_ms())
+        if found is None or self._world.streams.get(known.path) is not known or self._disk.crashed:
+            return
+        stream, whole = found
+        if expired:
+            raise BrokenPromiseError(f"{known.path} has expired and is there")
+        if known.id is not None and stream.id != known.id:
+            raise BrokenPromiseError(f"{known.path} is another stream than before")
+        known.id = stream.id
+        self._note_life(known, stream)
+        known.check_seen(whole, stream.closed, before)
+        self._world.names.note(stream, known.generation, whole)
+        if not full and not self._engine._store.full:  # else renewals are not recorded
+            self._reads.append((known, asked_ms, self._engine.now_ms(), refusals))
+
+    def _note_life(self, known: KnownStream, stream: StreamInfo) -> None:
+        known.kind = stream.content_type
+        if known.life is None:
+            latest_ms = max(self._world.latest_ms, self._engine.now_ms())
+            known.life = Lifetime(stream.ttl_s, stream.expires_ms, stream.created_ms, latest_ms)
+        elif (known.life.ttl_s, known.life.expires_ms) != (stream.ttl_s, stream.expires_ms):
+            raise BrokenPromiseError(f"{known.path} has another time-to-live than it was made with")
+
+    async def content(self, path: str) -> tuple[StreamInfo, bytes] | None:
+        """A stream and all its bytes; None where there is none."""
+        try:
+            stream = await self._engine.info(path)
+            whole = b""
+            while len(whole) < stream.tail:
+                reply = await self._engine.read(
+                    Read(path, stream.offset(len(whole)), stream.offset(stream.tail), self._random.choice([1, 1500, 9000]))
+                )
+                if reply.stream.id != stream.id:
+                    return None
+                if not reply.data or reply.start != len(whole) or reply.next != len(whole) + len(reply.data):
+                    raise BrokenPromiseError(f"{path}: a read from {len(whole)} did not go on")
+                whole += reply.data
+        except (*ABSENT, InvalidOffsetError):  # that one if another stream was made there meanwhile
+            return None
+        return stream, whole
+
+    async def check_times(self, known: KnownStream, stream: StreamInfo) -> None:
+        asked = FindRecords(known.path, until=stream.offset(stream.tail), limit=100_000)
+        try:
+            reply = await self._engine.records(asked)
+        except ABSENT:
+            return
+        if reply.stream.id == stream.id:
+            known.check_times(reply.records, stream.tail)
+
+    async def _follow(self, known: KnownStream) -> None:
+        """Live, for a while: every update goes on where the one before ended."""
+        with self.using(known):
+            try:
+                stream = await self._engine.info(known.path)
+            except ABSENT:
+                self._world.lose(known, self._engine.now_ms())
+                return
+            if self._world.streams.get(known.path) is not known:
+                return
+            follower = Follower(known, stream.id)
+            try:
+                follower.position = self._engine.follow(stream.id, follower).tail
+            except ABSENT:
+                return
+            except RequestError as error:
+                raise BrokenPromiseError(f"{known.path} cannot be followed: {error}") from error
+            await asyncio.sleep(self._random.choice([0.1, 1.0, 5.0]))
+            self._engine.unfollow(stream.id, follower)
+            if follower.broken is not None:
+                raise follower.broken
+
+    async def _close(self, known: KnownStream) -> None:
+        async def close() -> None:
+            if self._world.streams.get(known.path) is not known:
+                return
+            known.may_be_closed = True
+            with self.using(known):
+                try:
+                    await self._ask(Append(known.path, self._engine.now_ms(), b"", close=True))
+                except ABSENT:
+                    self._world.lose(known, self._engine.now_ms())
+                    return
+                except HeadwaterError:
+                    return
+            known.closed = True
+
+        await self._change("close", known.path, close)
+
+    async def _delete(self, known: KnownStream) -> None:
+        async def delete() -> None:
+            if self._world.streams.get(known.path) is not known:
+                return
+            known.may_be_deleted = True
+            with self.using(known):
+                try:
+                    await self._ask(Delete(known.path, self._engine.now_ms()))
+                except ABSENT:
+                    self._world.lose(known, self._engine.now_ms())
+                except HeadwaterError:
+                    return
+            if self._world.streams.get(known.path) is known:
+                del self._world.streams[known.path]
+
+        await self._change("delete", known.path, delete)
+
+    # Documents
+
+    @contextlib.contextmanager
+    def _writing(self, *documents: KnownDocument) -> Iterator[None]:
+        for document in documents:
+            document.asking += 1
+        try:
+            yield
+        finally:
+            if not self._disk.crashed:
+                for document in documents:
+                    document.asking -= 1
+
+    async def _extend(self, document: KnownDocument, number: int) -> WriteDocument | None:
+        """What adds a number to a document as it is now."""
+        incarnation, before = document.incarnation, document.data
+        found = await self._engine.document(document.key)
+        if document.incarnation != incarnation or self._disk.crashed:
+            return None
+        document.check(found, before)
+        data = f"{number}\n".encode() if found is None else found.data + f"{number}\n".encode()
+        return WriteDocument(document.key, data, 0 if found is None else found.version)
+
+    def _extended(self, document: KnownDocument, write: WriteDocument) -> None:
+        data = write.data or b""
+        if not (data.startswith(document.data) or document.data.startswith(data)):
+            raise BrokenPromiseError(f"document {document.key}: one of two writes was lost")
+        document.data = max(document.data, data, key=len)
+
+    async def _document(self, key: str, name: str) -> None:
+        document = self._world.documents[key]
+        if document.may_be_deleted:
+            return
+        if len(document.data) > 400:
+            await self._delete_document(document)
+            return
+        others = [other for other in self._world.documents.values() if other is not document]
+        other = self._random.choice(others)
+        documents = (document,) if other.may_be_deleted or self._random.random() < 0.5 else (document, other)
+        number = self._world.next_number()
+        with self._writing(*documents):
+            writes = [await self._extend(one, number) for one in documents]
+            if None in writes:
+                return
+            incarnations = tuple((one, one.incarnation) for one in documents)
+            self._world.joint.append(JointWrite(number, (), incarnations))
+            try:
+                await self._ask(WriteDocuments(tuple(write for write in writes if write is not None)))
+            except HeadwaterError:
+                return
+            for one, write in zip(documents, writes, strict=True):
+                if write is not None:
+                    self._extended(one, write)
+
+    async def _delete_document(self, document: KnownDocument) -> None:
+        if document.asking:
+            return
+        document.may_be_deleted = True
+        try:
+            await self._ask(WriteDocuments((WriteDocument(document.key, None),)))
+        except InternalError:
+            return
+        except HeadwaterError:
+            document.may_be_deleted = False
+            return
+        document.deleted()
+
+
+class Follower:
+    def __init__(self, known: KnownStream, stream_id: int) -> None:
+        self.position = 0
+        self.broken: BrokenPromiseError | None = None
+        self._known = known
+        self._id = stream_id
+
+    def deliver(self, update: Update) -> None:
+        known = self._known
+        if update.stream_id != self._id or update.start != self.position:
+            self.broken = BrokenPromiseError(f"{known.path}: an update from {update.start} after {self.position}")
+        if len(known.seen) == update.start:
+            known.seen += update.data
+        self.position = update.end
+
+    def ended(self, reason: Ended) -> None:
+        """Deleted, or the server stops."""

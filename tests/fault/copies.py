@@ -1,0 +1,152 @@
+"""Backup, check and salvage of a simulated directory, each held to what it promises."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, TypeVar
+
+from headwater.limits import Limits
+from headwater.store.embedded.backup import copy_segment, finish_journal
+from headwater.store.embedded.checking import Checker
+from headwater.store.embedded.index import IndexReader
+from headwater.store.embedded.journal import CorruptJournalError, segment_name, segment_numbers
+from headwater.store.embedded.recovery import recover
+from headwater.store.embedded.reserve import Reserve
+from headwater.store.embedded.salvage import salvage
+from headwater.store.embedded.store import EmbeddedStore, Parts
+from tests.fault.clients import KEYS, World
+from tests.fault.oracle import BrokenPromiseError, KnownStream, check_joint, check_messages
+from tests.fault.sim import SimFolder, SimIndex, SimRunner, SimSyncer
+from tests.fault.sim_disk import SimDisk
+
+T = TypeVar("T")
+
+
+class Directory(NamedTuple):
+    """A data directory: the journal and the index."""
+
+    disk: SimDisk
+    index: SimIndex
+
+    def copy(self, rng: random.Random) -> Directory:
+        return Directory(self.disk.copy(rng), self.index.copy())
+
+    def check(self) -> None:
+        problems = Checker(self.disk, self.index.connect(), lambda _: None).run().problems
+        if problems:
+            raise BrokenPromiseError(f"check finds: {problems[0]}")
+
+
+class Contents(NamedTuple):
+    """What a directory holds: the own bytes of each stream from where they begin, and the documents."""
+
+    streams: dict[int, tuple[str, int, bytes]]  # id → path, start, bytes
+    documents: dict[str, bytes]
+
+
+def contents_of(directory: Directory) -> Contents:
+    store = _open(directory)
+    streams = {}
+    for state in _now(store.page("", "", 1000)):
+        own = b""
+        while state.start + len(own) < state.tail:
+            own += _now(store.read(state.id, state.start + len(own), state.tail, 1 << 20)).data
+        check_messages(state.path, own)
+        streams[state.id] = (state.path, state.start, own)
+    documents = {document.key: document.data for document in _now(store.documents("", "", 1000))}
+    return Contents(streams, documents)
+
+
+def _open(directory: Directory) -> EmbeddedStore:
+    disk, index = directory
+    reader = IndexReader(index.connect())
+    parts = Parts(
+        disk=disk,
+        connect=lambda: reader,
+        syncer=SimSyncer(disk),
+        helper=SimRunner(disk),
+        folder=SimFolder(disk, index),
+        readers=None,
+        salt=lambda: 1,
+        reserve=Reserve(disk, 1),
+    )
+    return EmbeddedStore(parts, recover(disk, reader, lambda: 1), Limits())
+
+
+def _now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as result:
+        return result.value  # type: ignore[no-any-return]
+    raise RuntimeError("it waits")
+
+
+# Backup
+
+
+async def back_up_and_check(directory: Directory, world: World) -> None:
+    """A backup beside the running server has everything that was acknowledged before it began."""
+    acknowledged = {
+        known: list(known.acknowledged)
+        for known in world.streams.values()
+        if known.id is not None and known.life is not None and known.life.ttl_s is None and not known.life.expires_ms
+    }
+    writes = list(world.joint)
+    if directory.disk.no_descriptors:
+        return
+    target = SimDisk(random.Random(0))
+    for number in segment_numbers(directory.disk):
+        copy_segment(directory.disk, target, number)
+        await asyncio.sleep(world.random.choice([0.0, 0.01, 0.3]))
+        if directory.disk.crashed or directory.disk.no_descriptors:
+            return
+    index = directory.index.copy()
+    finish_journal(target, IndexReader(index.connect()).meta().folded_segment, lambda: 2)
+    copy = Directory(target, index)
+    copy.check()
+    contents = contents_of(copy)
+    found = {known: contents.streams[known.id][2] for known in acknowledged if known.id in contents.streams}
+    for known, numbers in acknowledged.items():
+        if known in found:
+            _check_acknowledged(known, numbers, found[known])
+        elif not known.may_be_deleted:
+            raise BrokenPromiseError(f"the backup does not have {known.path}")
+    check_joint(writes, found, contents.documents | {key: b"" for key in KEYS if key not in contents.documents})
+
+
+def _check_acknowledged(known: KnownStream, numbers: list[int], own: bytes) -> None:
+    missing = set(numbers) - check_messages(known.path, own)
+    if missing:
+        raise BrokenPromiseError(f"the backup lacks {len(missing)} acknowledged messages of {known.path}")
+
+
+# Salvage
+
+
+def damage_and_salvage(directory: Directory, world: World) -> None:
+    """A copy with a flipped bit somewhere in its journal: what salvage leaves opens, and has a prefix of each stream."""
+    whole = contents_of(directory.copy(random.Random(0)))
+    damaged = directory.copy(random.Random(0))
+    meta = IndexReader(damaged.index.connect()).meta()
+    numbers = [number for number in segment_numbers(damaged.disk) if number > meta.folded_segment]
+    if not numbers:
+        return
+    node = damaged.disk.nodes[segment_name(world.random.choice(numbers))]
+    written = len(bytes(node.data).rstrip(b"\0"))
+    if not written:
+        return
+    node.data[world.random.randrange(written)] ^= 1 << world.random.randrange(8)
+    salvage(damaged.disk, meta.folded_segment, meta.folded_sequence, lambda: 3)
+    try:
+        found = contents_of(damaged)
+        damaged.check()
+    except CorruptJournalError as error:
+        raise BrokenPromiseError(f"a salvaged directory does not open: {error}") from error
+    for stream_id, (path, start, own) in found.streams.items():
+        known = world.names.contents.get(stream_id, b"")[start:]
+        after = whole.streams[stream_id][2] if stream_id in whole.streams else known
+        if not (after.startswith(own) or (stream_id not in whole.streams and own.startswith(after))):
+            raise BrokenPromiseError(f"{path}: salvage left other bytes than there were")

@@ -1,0 +1,195 @@
+"""What the outside world may rely on, as far as it was told. It knows answers only, and nothing of the server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from headwater.engine.messages import StreamInfo
+from headwater.limits import TTL_RENEWAL_PARTS
+from headwater.log.offsets import Offset
+from headwater.log.state import Document
+from headwater.store.pieces import RecordEnd
+
+MESSAGE = re.compile(rb"<(w\d+):(\d+)\.*>")
+
+
+class BrokenPromiseError(AssertionError):
+    """What the simulation is there to find."""
+
+
+@dataclass
+class Lifetime:
+    """When a stream expires, between the last use that is certainly recorded and the last one that may be."""
+
+    ttl_s: int | None = None
+    expires_ms: int | None = None
+    recorded_ms: int = 0
+    used_ms: int = 0
+
+    def has_ended(self, now_ms: int) -> bool:
+        if self.ttl_s is not None:
+            return now_ms >= self.used_ms + self.ttl_s * 1000
+        return self.expires_ms is not None and now_ms >= self.expires_ms
+
+    def may_have_ended(self, now_ms: int) -> bool:
+        if self.ttl_s is not None:
+            return now_ms >= self.recorded_ms + self.ttl_s * 1000
+        return self.expires_ms is not None and now_ms >= self.expires_ms
+
+    def record(self, at_ms: int) -> None:
+        self.recorded_ms = max(self.recorded_ms, at_ms)
+
+    def record_read(self, at_ms: int) -> None:
+        """A read renews in steps: a crash can cost the last one."""
+        if self.ttl_s is not None:
+            self.record(at_ms - self.ttl_s * 1000 // TTL_RENEWAL_PARTS)
+
+
+@dataclass(eq=False)
+class KnownStream:
+    """What is known of one incarnation of the stream at a path."""
+
+    path: str
+    generation: int
+    life: Lifetime | None = None  # None: not known yet
+    id: int | None = None
+    kind: str = "text/plain"
+    acknowledged: list[int] = field(default_factory=list)  # numbers of messages
+    tails: list[Offset] = field(default_factory=list)  # offsets that the server gave
+    seen: bytes = b""  # the most that any reader saw
+    times: tuple[RecordEnd, ...] = ()
+    closed: bool = False
+    may_be_closed: bool = False
+    may_be_deleted: bool = False
+    asking: int = 0  # requests under way
+
+    def must_exist(self, now_ms: int) -> bool:
+        return self.life is not None and not self.may_be_deleted and not self.life.may_have_ended(now_ms)
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Whether it certainly has, nobody being about to renew it."""
+        return self.life is not None and not self.asking and self.life.has_ended(now_ms)
+
+    def check_seen(self, whole: bytes, closed: bool, before: tuple[bytes, bool]) -> None:
+        """A reader that came after others had seen `before` finds this."""
+        if not whole.startswith(before[0]):
+            raise BrokenPromiseError(f"{self.path}: what a reader saw was taken back")
+        if before[1] and not closed:
+            raise BrokenPromiseError(f"{self.path} was closed and is open")
+        self.seen = max(self.seen, whole, key=len)
+        self.closed = self.closed or closed
+
+    def check_whole(self, whole: bytes) -> None:
+        """Everything acknowledged is there once and in order."""
+        messages = check_messages(self.path, whole)
+        missing = set(self.acknowledged) - messages
+        if missing:
+            raise BrokenPromiseError(f"{self.path}: {len(missing)} acknowledged messages are lost")
+
+    def check_times(self, found: tuple[RecordEnd, ...], tail: int) -> None:
+        if any(one.position >= other.position or one.at_ms > other.at_ms for one, other in pairwise(found)):
+            raise BrokenPromiseError(f"{self.path}: records or their times run backwards")
+        if (found[-1].position if found else 0) != tail:
+            raise BrokenPromiseError(f"{self.path}: its records do not end at its tail")
+        shorter = min(len(found), len(self.times))
+        if found[:shorter] != self.times[:shorter]:
+            raise BrokenPromiseError(f"{self.path}: the records of a stream changed")
+        self.times = max(self.times, found, key=len)
+
+
+def check_messages(path: str, whole: bytes) -> set[int]:
+    """The numbers of a stream's messages, each there once and those of one writer in order."""
+    by_writer: dict[bytes, list[int]] = {}
+    for writer, number in MESSAGE.findall(whole):
+        by_writer.setdefault(writer, []).append(int(number))
+    for numbers in by_writer.values():
+        if len(numbers) != len(set(numbers)):
+            raise BrokenPromiseError(f"{path}: a message is there twice")
+        if numbers != sorted(numbers):
+            raise BrokenPromiseError(f"{path}: the messages of a writer are out of order")
+    return {number for numbers in by_writer.values() for number in numbers}
+
+
+class Names:
+    """Ids, and what each of them named: never two streams, never other bytes."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, int] = {}  # id → generation
+        self.contents: dict[int, bytes] = {}  # the most that was seen of each, what it inherited included
+
+    def note(self, stream: StreamInfo, generation: int, whole: bytes) -> None:
+        if self._owners.setdefault(stream.id, generation) != generation:
+            raise BrokenPromiseError(f"the id {stream.id} was used twice")
+        before = self.contents.get(stream.id, b"")
+        if not (whole.startswith(before) or before.startswith(whole)):
+            raise BrokenPromiseError(f"offsets of {stream.path} name two things")
+        self.contents[stream.id] = max(before, whole, key=len)
+        for span in stream.lineage:
+            known = self.contents.get(span.id, b"")[: span.end]
+            if whole[: len(known)] != known:
+                raise BrokenPromiseError(f"{stream.path} does not have the bytes of the stream it was forked from")
+
+
+@dataclass(eq=False)
+class KnownDocument:
+    """A document that is only ever extended by one number with each write, on condition of its version; or deleted."""
+
+    key: str
+    incarnation: int = 0
+    data: bytes = b""  # the most that is certain
+    may_be_deleted: bool = False
+    asking: int = 0
+
+    def check(self, found: Document | None, before: bytes) -> None:
+        """A reader that came after `before` was certain finds this."""
+        data = b"" if found is None else found.data
+        if found is not None and found.version != len(data.split()):
+            raise BrokenPromiseError(f"document {self.key}: version {found.version} of {len(data.split())} writes")
+        if not data.startswith(before) and not self.may_be_deleted:
+            raise BrokenPromiseError(f"document {self.key}: a write was lost")
+        if data.startswith(self.data):
+            self.data = data
+
+    def settle(self, found: Document | None) -> None:
+        """After a crash: what is there now is certain."""
+        self.check(found, self.data)
+        data = b"" if found is None else found.data
+        if self.may_be_deleted and not (data and data.startswith(self.data)):
+            self.deleted()
+        self.data = data
+        self.may_be_deleted = False
+        self.asking = 0
+
+    def deleted(self) -> None:
+        self.incarnation += 1
+        self.data = b""
+        self.may_be_deleted = False
+
+
+@dataclass(frozen=True)
+class JointWrite:
+    """One request that changed several things, which are changed together or not at all."""
+
+    number: int
+    streams: tuple[KnownStream, ...]
+    documents: tuple[tuple[KnownDocument, int], ...]  # each with its incarnation
+
+
+def check_joint(
+    writes: Sequence[JointWrite], streams: Mapping[KnownStream, bytes], documents: Mapping[str, bytes]
+) -> None:
+    """All that one request changed is there, or nothing of it; of what still exists."""
+    messages = {known: {int(number) for _, number in MESSAGE.findall(whole)} for known, whole in streams.items()}
+    numbers = {key: set(map(int, data.split())) for key, data in documents.items()}
+    for write in writes:
+        found = {write.number in messages[known] for known in write.streams if known in messages}
+        found |= {
+            write.number in numbers.get(known.key, set())
+            for known, incarnation in write.documents
+            if known.incarnation == incarnation
+        }
+        if len(found) > 1:
+            raise BrokenPromiseError(f"of request {write.number} a part became durable")

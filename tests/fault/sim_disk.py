@@ -1,0 +1,248 @@
+"""A simulated disk that crashes, tears, reorders, fills and runs out of descriptors, as a disk may.
+
+Everything random comes from one seed, so a seed is a run.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+from collections.abc import Callable
+
+from headwater.store.embedded.disk import File
+
+SECTOR = 512
+
+
+class CrashError(BaseException):
+    """The machine lost power or the process was killed. Not an Exception: nothing may catch it and go on."""
+
+
+class Node:
+    """A file's bytes: as everyone sees them, as a power loss would leave them, and what is in between."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes]] = []
+
+    def copy(self) -> Node:
+        node = Node()
+        node.data, node.durable = bytearray(self.data), bytearray(self.data)
+        return node
+
+    def write(self, position: int, data: bytes) -> None:
+        _put(self.data, position, data)
+        self.pending.append((position, data))
+
+    def sync(self) -> None:
+        """Only what was written since the last sync reaches the disk, as in a kernel that writes dirty pages."""
+        for position, data in self.pending:
+            _put(self.durable, position, data)
+        self.pending.clear()
+
+    def scatter(self, rng: random.Random) -> None:
+        """Some sectors of what was not synced reach the disk, in any combination."""
+        chance = rng.choice([0.0, 0.3, 0.7, 1.0])
+        for position, data in self.pending:
+            for start in range(0, len(data), SECTOR):
+                if rng.random() < chance:
+                    _put(self.durable, position + start, data[start : start + SECTOR])
+        self.pending.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        self.scatter(rng)
+        self.data = bytearray(self.durable)
+
+    def fail_sync(self, rng: random.Random) -> None:
+        """Nobody knows what reached the disk. The page cache is dropped, or keeps the bytes and calls them clean."""
+        self.scatter(rng)
+        if rng.random() < 0.5:
+            self.data = bytearray(self.durable)
+
+
+def _put(target: bytearray, position: int, data: bytes) -> None:
+    if len(target) < position:
+        target.extend(bytes(position - len(target)))
+    target[position : position + len(data)] = data
+
+
+class SimFile:
+    def __init__(self, disk: SimDisk, name: str, node: Node) -> None:
+        self.name = name
+        self._disk = disk
+        self._node = node
+
+    def write(self, position: int, data: bytes) -> None:
+        self._disk.step("write", len(data))
+        room = self._disk.room_for(self._node, position, len(data))
+        if room < len(data):
+            self._node.write(position, data[:room])
+            self._disk.refuse(errno.ENOSPC, self.name)
+        self._node.write(position, data)
+        self._disk.step("written", len(data))
+
+    def sync(self) -> None:
+        self._disk.step("sync", 0)
+        if self._disk.sync_fails():
+            self._node.fail_sync(self._disk.random)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
+        self._node.sync()
+        self._disk.step("synced", 0)
+
+    def read(self) -> bytes:
+        return bytes(self._node.data)
+
+    def allocate(self, size: int) -> None:
+        """Zeros up to a size, or nothing at all."""
+        end = len(self._node.data)
+        self._disk.step("allocate", size)
+        if size > end:
+            if self._disk.room_for(self._node, end, size - end) < size - end:
+                self._disk.refuse(errno.ENOSPC, self.name)
+            self._node.write(end, bytes(size - end))
+
+    def truncate(self, size: int) -> None:
+        self._disk.step("truncate", size)
+        del self._node.data[size:]
+        del self._node.durable[size:]
+        self._node.pending.clear()
+
+    def close(self) -> None:
+        """Nothing is lost or won by closing."""
+
+
+class SimDisk:
+    """The journal's directory. Names survive a power loss in the order they were changed, up to some point."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.random = rng
+        self.nodes: dict[str, Node] = {}
+        self.durable_names: dict[str, Node] = {}
+        self.crashed = False
+        self.crash_in: int | None = None  # steps until the machine or the process dies
+        self._capacity: int | None = None  # of a disk that is full
+        self.no_descriptors = 0  # the error that opening gives, if any
+        self.failing_sync_in: int | None = None
+        self.refusals = 0  # how often there was no room or no descriptor
+        self.failed_syncs = 0
+        self.trace = hashlib.sha256()
+        self._changes: list[Callable[[dict[str, Node]], object]] = []
+
+    def copy(self, rng: random.Random) -> SimDisk:
+        """Another disk with the same files, all of it durable."""
+        other = SimDisk(rng)
+        other.nodes = {name: node.copy() for name, node in self.nodes.items()}
+        other.durable_names = dict(other.nodes)
+        return other
+
+    def step(self, what: str, size: int) -> None:
+        """One operation: the moment before and after which the machine may crash."""
+        if self.crashed:
+            raise CrashError
+        self.trace.update(f"{what} {size}\n".encode())
+        if self.crash_in is not None:
+            self.crash_in -= 1
+            if self.crash_in <= 0:
+                self.crashed = True
+                raise CrashError
+
+    def sync_fails(self) -> bool:
+        if self.failing_sync_in is None:
+            return False
+        self.failing_sync_in -= 1
+        if self.failing_sync_in >= 0:
+            return False
+        self.failed_syncs += 1
+        return True
+
+    @property
+    def full(self) -> bool:
+        return self._capacity is not None
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        """From now on there is only the room that is given back."""
+        if full != self.full:
+            self._capacity = self._used_bytes() if full else None
+
+    @property
+    def free_bytes(self) -> int:
+        return 1 << 40 if self._capacity is None else max(0, self._capacity - self._used_bytes())
+
+    def _used_bytes(self) -> int:
+        return sum(len(node.data) for node in self.nodes.values())
+
+    def room_for(self, node: Node, position: int, size: int) -> int:
+        """How many of some bytes find room: over others, or behind the end."""
+        return max(0, min(size, len(node.data) + self.free_bytes - position))
+
+    def refuse(self, number: int, name: str) -> None:
+        self.refusals += 1
+        raise OSError(number, os.strerror(number), name)
+
+    def restart(self, *, power_lost: bool) -> None:
+        """A new life. After a power loss, what was not synced is there in part or not at all; a process that was
+        killed leaves everything in the page cache."""
+        if power_lost:
+            kept = self.random.randint(0, len(self._changes))
+            for change in self._changes[:kept]:
+                change(self.durable_names)
+            self._changes.clear()
+            self.nodes = dict(self.durable_names)
+            for node in {id(node): node for node in self.nodes.values()}.values():
+                node.lose_power(self.random)
+        self.crashed = False
+        self.no_descriptors = self.failed_syncs = 0
+        self.crash_in = self.failing_sync_in = None
+
+    def _need_descriptor(self, name: str) -> None:
+        if self.no_descriptors:
+            self.refuse(self.no_descriptors, name)
+
+    # Disk
+
+    def names(self) -> list[str]:
+        self._need_descriptor(".")
+        return sorted(self.nodes)
+
+    def open(self, name: str) -> File:
+        self._need_descriptor(name)
+        if name not in self.nodes:
+            self.step("create", 0)
+            node = Node()
+            self._change(lambda names: names.__setitem__(name, node))
+        return SimFile(self, name, self.nodes[name])
+
+    def read(self, name: str) -> bytes:
+        self._need_descriptor(name)
+        if name not in self.nodes:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return bytes(self.nodes[name].data)
+
+    def rename(self, old: str, new: str) -> None:
+        self._need_descriptor(old)
+        self.step("rename", 0)
+
+        def change(names: dict[str, Node]) -> None:
+            if old in names:
+                names[new] = names.pop(old)
+
+        self._change(change)
+
+    def remove(self, name: str) -> None:
+        self.step("remove", 0)
+        self._change(lambda names: names.pop(name, None))
+
+    def _change(self, change: Callable[[dict[str, Node]], object]) -> None:
+        change(self.nodes)
+        self._changes.append(change)
+
+    def sync_names(self) -> None:
+        self._need_descriptor(".")
+        self.step("sync names", 0)
+        for change in self._changes:
+            change(self.durable_names)
+        self._changes.clear()

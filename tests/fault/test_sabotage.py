@@ -1,0 +1,204 @@
+"""A simulation that cannot fail proves nothing: each guard is taken away in turn, and it must notice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from headwater.engine.catalogue import Catalogue
+from headwater.engine.loading import Loader
+from headwater.engine.reader import Reader
+from headwater.engine.writer import Writer
+from headwater.log import deciding
+from headwater.log.events import Appended, Record
+from headwater.log.state import StreamState
+from headwater.store.contract import Commit, Done
+from headwater.store.embedded import journal, journal_writer, recovery, salvage
+from headwater.store.embedded.disk import Disk, File
+from headwater.store.embedded.index_writer import IndexWriter
+from headwater.store.embedded.journal import Segment, segment_name
+from headwater.store.embedded.journal_writer import JournalFailedError, seal_tail
+from headwater.store.embedded.recovery import Unsealed
+from headwater.store.embedded.store import EmbeddedStore
+from headwater.store.embedded.syncing import Synced
+from tests.fault import copies
+from tests.fault.lives import History
+from tests.fault.sim import SimSyncer
+
+
+def caught(seeds: int, **sabotage: object) -> str:
+    """What is found within so many seeds: a broken promise, or an error of the server."""
+    for seed in range(seeds):
+        try:
+            History(seed, **sabotage).run()  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001
+            print("CAUGHT", seed, type(error).__name__, error)
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+# The journal
+
+
+class NoSync(SimSyncer):
+    def sync(self, file: File, synced: Synced) -> None:
+        synced(None)
+
+
+def test_a_missing_sync_is_caught() -> None:
+    assert caught(60, make_syncer=NoSync)
+
+
+def test_a_missing_checksum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoChecksum:
+        @staticmethod
+        def crc32(data: object, value: int = 0) -> int:
+            return 0
+
+    monkeypatch.setattr(journal, "zlib", NoChecksum)
+    assert caught(60)
+
+
+class NoAtomicity(EmbeddedStore):
+    """Keeps the data of an append first and its producer afterwards."""
+
+    def commit(self, batch: Sequence[Commit], done: Done) -> None:
+        data, producers = [], []
+        for entry in batch:
+            event = entry.record[-1]
+            if isinstance(event, Appended) and event.producer and event.data:
+                data.append(Commit((msgspec.structs.replace(event, producer=None),), entry.after))
+                late = msgspec.structs.replace(event, data=b"", position=event.position + len(event.data))
+                producers.append(Commit((late,), entry.after))
+            else:
+                data.append(entry)
+        if len(data) != 1 or not producers:
+            super().commit(batch, done)
+            return
+
+        def then(error: BaseException | None) -> None:
+            if error is None:
+                EmbeddedStore.commit(self, producers, done)
+            else:
+                done(error)
+
+        super().commit(data, then)
+
+
+def test_missing_atomicity_is_caught() -> None:
+    assert caught(200, make_store=NoAtomicity)
+
+
+def test_descriptors_that_run_out_for_good_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_writer, "failure", JournalFailedError)
+    assert caught(60)
+
+
+# Recovery
+
+
+def settle_without_sync(disk: Disk, last: Segment, sequence: int, salt: Callable[[], int]) -> Unsealed | None:
+    return None if last.sealed else Unsealed(disk.open(segment_name(last.number)), last.end, last.salt)
+
+
+def test_12_7_recovery_that_builds_on_the_page_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_sync", lambda disk, numbers: None)
+    monkeypatch.setattr(recovery, "_settle", settle_without_sync)
+    assert caught(300)
+
+
+def test_recovery_that_needs_room_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settle(disk: Disk, last: Segment, sequence: int, salt: Callable[[], int]) -> Unsealed | None:
+        if not last.sealed:
+            seal_tail(disk, last, sequence, salt)
+        return None
+
+    monkeypatch.setattr(recovery, "_settle", settle)
+    assert caught(60)
+
+
+# Loads
+
+
+def test_12_1_loads_that_miss_a_deletion_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Catalogue, "removals", property(lambda self: 0, lambda self, value: None), raising=False)
+    assert caught(300)
+
+
+def test_12_1_loads_that_miss_a_fold_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmbeddedStore, "_ask_current_index", EmbeddedStore._ask_index)
+    assert caught(60)
+
+
+def test_a_refused_batch_that_is_not_undone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def roll_back(self: Loader, streams: object, documents: object) -> None:
+        """Leave it as it is."""
+
+    monkeypatch.setattr(Loader, "roll_back", roll_back)
+    assert caught(60)
+
+
+# The model
+
+
+def test_documents_without_a_version_check_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = deciding._written
+
+    def written(view: deciding.View, documents: Any) -> Record:
+        return real(view, tuple(msgspec.structs.replace(asked, expected=None) for asked in documents))
+
+    monkeypatch.setattr(deciding, "_written", written)
+    assert caught(60)
+
+
+def test_times_that_run_backwards_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "max", lambda before, now: now, raising=False)
+    assert caught(60)
+
+
+def test_renewals_that_are_not_recorded_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Writer, "renew", lambda self, stream, now_ms: None)
+    assert caught(200)
+
+
+def test_expired_streams_that_can_be_read_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "_check_live", lambda self, stream, now_ms: stream.check_not_deleted())
+    assert caught(60)
+
+
+def test_ancestors_that_are_not_released_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = deciding._removal
+
+    def removal(view: deciding.View, state: StreamState) -> Record:
+        return real(view, state)[:2]
+
+    monkeypatch.setattr(deciding, "_removal", removal)
+    assert caught(60)
+
+
+# Commands
+
+
+def test_a_backup_without_the_journal_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "copy_segment", lambda source, target, number: None)
+    assert caught(60)
+
+
+def test_a_fold_that_loses_bytes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = IndexWriter.put_bytes
+
+    def put_bytes(self: IndexWriter, stream_id: int, *more: Any) -> None:
+        if random.Random(stream_id).random() < 0.5:
+            real(self, stream_id, *more)
+
+    monkeypatch.setattr(IndexWriter, "put_bytes", put_bytes)
+    assert caught(60)
+
+
+def test_a_salvage_that_leaves_damage_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(salvage, "_is_end", lambda *_: True)
+    assert caught(300)
