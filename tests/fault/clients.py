@@ -362,7 +362,12 @@ class Clients:
             whole = b""
             while len(whole) < stream.tail:
                 reply = await self._engine.read(
-                    Read(path, stream.offset(len(whole)), stream.offset(stream.tail), self._random.choice([1, 1500, 9000]))
+                    Read(
+                        path,
+                        stream.offset(len(whole)),
+                        stream.offset(stream.tail),
+                        self._random.choice([1, 1500, 9000]),
+                    )
                 )
                 if reply.stream.id != stream.id:
                     return None

@@ -203,7 +203,9 @@ class History:
         documents = {key: await engine.document(key) for key in KEYS}
         for key, document in documents.items():
             self.world.documents[key].settle(document)
-        check_joint(self.world.joint, found, {key: document.data if document else b"" for key, document in documents.items()})
+        check_joint(
+            self.world.joint, found, {key: document.data if document else b"" for key, document in documents.items()}
+        )
         self.world.uncertain.clear()
 
     async def _known_at(self, engine: Engine, path: str) -> KnownStream | None:

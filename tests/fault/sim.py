@@ -128,11 +128,14 @@ class SimReaders(concurrent.futures.Executor):
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
 
+    def delays_s(self) -> tuple[float, float]:
+        choices = [0.0, 0.0, 0.01, 0.3]
+        return self._disk.random.choice(choices), self._disk.random.choice(choices)
+
     def submit(self, work: Callable[..., T], /, *arguments: Any, **more: Any) -> concurrent.futures.Future[T]:
         loop = asyncio.get_running_loop()
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        delays = [0.0, 0.0, 0.01, 0.3]
-        before, after = self._disk.random.choice(delays), self._disk.random.choice(delays)
+        before, after = self.delays_s()
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():
@@ -157,6 +160,9 @@ class SimSyncer:
     def start(self) -> None:
         """Ready at once."""
 
+    def delay_s(self) -> float:
+        return self._disk.random.choice([0.0, 0.001, 0.001, 0.02, 0.02, 0.3])
+
     def sync(self, file: File, synced: Synced) -> None:
         def run() -> None:
             try:
@@ -166,8 +172,7 @@ class SimSyncer:
             else:
                 synced(None)
 
-        delay_s = self._disk.random.choice([0.0, 0.001, 0.001, 0.02, 0.02, 0.3])
-        asyncio.get_running_loop().call_later(delay_s, run)
+        asyncio.get_running_loop().call_later(self.delay_s(), run)
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -54,10 +54,7 @@ class SubprocessFolder:
 
     async def _ask(self, work: dict[str, int]) -> None:
         async with self._turn:
-            try:
-                process = await self._started()
-            except OSError as error:  # no descriptors or no memory for a process, at present
-                raise FoldInterruptedError(f"its process could not be started: {error}") from error
+            process = await self._started()
             try:
                 line = await asyncio.wait_for(_exchange(process, work), limits.FOLD_TIMEOUT_S)
             except TimeoutError:

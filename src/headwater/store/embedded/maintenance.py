@@ -136,20 +136,27 @@ class Maintenance:
             log.error("folding starts again: %s", error)
 
     async def _run(self) -> None:
-        idle_ticks_max = max(1, round(self._limits.fold_idle_s / bounds.MAINTAIN_S))
         while True:
-            if self.full is None:
-                await self._prepare()
-            else:
-                await self._look_for_room()
-            if self._idle_ticks >= idle_ticks_max and not self.writing and self._owner.has_unfolded:
-                self._roll()
-            self._idle_ticks += 1
-            if self._folding is None and (self.full is None or not self._sealed):
-                self.note_sealed()
-                if self._folding is None:
-                    await self._reclaim()
+            try:
+                await self._look()
+            except OSError as error:  # no descriptor at present, for example
+                log.warning("background work is tried again: %s", error)
             await asyncio.sleep(bounds.MAINTAIN_S if self.full is None else bounds.FULL_RETRY_S)
+
+    async def _look(self) -> None:
+        """One look at what there is to do."""
+        if self.full is None:
+            await self._prepare()
+        else:
+            await self._look_for_room()
+        idle_ticks_max = max(1, round(self._limits.fold_idle_s / bounds.MAINTAIN_S))
+        if self._idle_ticks >= idle_ticks_max and not self.writing and self._owner.has_unfolded:
+            self._roll()
+        self._idle_ticks += 1
+        if self._folding is None and (self.full is None or not self._sealed):
+            self.note_sealed()
+            if self._folding is None:
+                await self._reclaim()
 
     async def _reclaim(self) -> None:
         try:
