@@ -183,7 +183,7 @@ class History:
 
     async def _end(self, clients: Clients, engine: Engine, *, last: bool) -> None:
         """The end of a life that nothing cut short."""
-        self.disk.full, self.disk.no_descriptors = False, 0
+        self.disk.full, self.disk.no_descriptors, self.disk.failing_sync_in = False, 0, None
         await clients.stop()
         clients.check()
         await self._check_recovered(engine)

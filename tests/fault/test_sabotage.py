@@ -36,7 +36,6 @@ def caught(seeds: int, **sabotage: object) -> str:
         try:
             History(seed, **sabotage).run()  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001
-            print("CAUGHT", seed, type(error).__name__, error)
             return f"{type(error).__name__}: {error}"
     return ""
 
