@@ -127,7 +127,7 @@ def _check_acknowledged(known: KnownStream, numbers: list[int], own: bytes) -> N
 
 
 def damage_and_salvage(directory: Directory, world: World) -> None:
-    """A copy with a flipped bit in its journal: what salvage leaves opens, and has a prefix of each stream."""
+    """A copy with a flipped bit in its journal: what salvage leaves of it opens, and has a prefix of each stream."""
     whole = contents_of(directory.copy(random.Random(0)))
     damaged = directory.copy(random.Random(0))
     meta = IndexReader(damaged.index.connect()).meta()

@@ -163,10 +163,14 @@ class History:
             clients.check()
             if backup.done():
                 backup.result()
-        if fatal and not self.disk.failed_syncs:
-            raise fatal[0]
+        self.disk.full, self.disk.no_descriptors, self.disk.failing_sync_in = False, 0, None
+        if not fatal:
+            await clients.stop()
+            clients.check()
         if not fatal:
             await self._end(clients, engine, last=last)
+        elif not self.disk.failed_syncs:
+            raise fatal[0]
 
     async def _back_up(self) -> None:
         if self.random.random() < 0.3:
@@ -183,9 +187,6 @@ class History:
 
     async def _end(self, clients: Clients, engine: Engine, *, last: bool) -> None:
         """The end of a life that nothing cut short."""
-        self.disk.full, self.disk.no_descriptors, self.disk.failing_sync_in = False, 0, None
-        await clients.stop()
-        clients.check()
         await self._check_recovered(engine)
         await self._check_promises(clients, engine)
         await self._check_catalogue(engine)

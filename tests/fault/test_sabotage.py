@@ -13,6 +13,7 @@ from headwater.engine.catalogue import Catalogue
 from headwater.engine.loading import Loader
 from headwater.engine.reader import Reader
 from headwater.engine.writer import Writer
+from headwater.errors import HeadwaterError
 from headwater.log import deciding
 from headwater.log.events import Appended, Record
 from headwater.log.state import StreamState
@@ -20,14 +21,17 @@ from headwater.store.contract import Commit, Done
 from headwater.store.embedded import journal, journal_writer, recovery, salvage
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.index_writer import IndexWriter
-from headwater.store.embedded.journal import Segment, segment_name
+from headwater.store.embedded.journal import CorruptJournalError, Segment, segment_name
 from headwater.store.embedded.journal_writer import JournalFailedError, seal_tail
 from headwater.store.embedded.recovery import Unsealed
 from headwater.store.embedded.store import EmbeddedStore
 from headwater.store.embedded.syncing import Synced
 from tests.fault import copies
 from tests.fault.lives import History
+from tests.fault.oracle import BrokenPromiseError
 from tests.fault.sim import SimSyncer
+
+FOUND = (BrokenPromiseError, CorruptJournalError, HeadwaterError, OSError, RuntimeError)
 
 
 def caught(seeds: int, **sabotage: object) -> str:
@@ -35,8 +39,8 @@ def caught(seeds: int, **sabotage: object) -> str:
     for seed in range(seeds):
         try:
             History(seed, **sabotage).run()  # type: ignore[arg-type]
-        except Exception as error:  # noqa: BLE001
-            return f"{type(error).__name__}: {error}"
+        except FOUND as error:
+            return f"seed {seed}: {type(error).__name__}: {error}"
     return ""
 
 

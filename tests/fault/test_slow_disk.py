@@ -345,14 +345,14 @@ def test_a_server_starts_while_the_disk_is_full() -> None:
     async def torn(engine: Engine) -> None:
         await engine.execute(create(engine, "a", body=b"one;"))
         machine.disk.crash_in = 3
-        await engine.execute(append(engine, "a", b"two;"))
+        appending = asyncio.ensure_future(engine.execute(append(engine, "a", b"two;")))
+        await asyncio.wait((appending,), timeout=1)
+        raise CrashError
 
     async def full(engine: Engine) -> None:
         assert (await content(engine, "a")).startswith(b"one;")
-        for number in range(10):
-            with pytest.raises(StorageFullError):
-                while True:
-                    await engine.execute(append(engine, "a", b"%d" % number * 1000))
+        with pytest.raises(StorageFullError):
+            await asyncio.gather(*[engine.execute(append(engine, "a", b"x" * 1000)) for _ in range(10)])
         machine.disk.full = False
         await asyncio.sleep(5)
         await engine.execute(append(engine, "a", b"room;"))

@@ -24,6 +24,10 @@ class FoldInterruptedError(Exception):
     """The fold worker was ended from outside. A fold can always run again."""
 
 
+class FoldUnavailableError(FoldInterruptedError):
+    """There is no descriptor, process or memory for the fold worker at present."""
+
+
 class Folder(Protocol):
     async def fold(self, number: int) -> None:
         """Fold a segment into the index."""
@@ -80,7 +84,7 @@ class SubprocessFolder:
                     stdout=asyncio.subprocess.PIPE,
                 )
             except OSError as error:  # no descriptor, process or memory for it at present
-                raise FoldInterruptedError(f"its process could not be started: {error}") from error
+                raise FoldUnavailableError(f"its process could not be started: {error}") from error
         return self._process
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headwater import limits as bounds
 from headwater.limits import Limits
-from headwater.store.embedded.folder import FoldInterruptedError, IndexFullError
+from headwater.store.embedded.folder import FoldInterruptedError, FoldUnavailableError, IndexFullError
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Maintenance:
             await self._folder.fold(number)
 
     def _note_interruption(self, error: Exception) -> None:
-        self._interruptions += 1
+        self._interruptions += not isinstance(error, FoldUnavailableError)  # which passes
         if self._interruptions >= bounds.FOLD_INTERRUPTIONS_MAX:
             self._owner.fail(error)
         else:
@@ -183,18 +183,21 @@ class Maintenance:
         if self._owner.full is None:
             log.error("the disk is full, only deletions are accepted: %s", reason)
         self._owner.full = reason
+        self._release_reserve()
+        self.note_sealed()
+
+    def _release_reserve(self) -> None:
         try:
             self._reserve.release()
             self._journal.drop_spare()
         except OSError as error:
             log.warning("the reserve could not be released: %s", error)
-        self.note_sealed()
 
     async def _look_for_room(self) -> None:
         """Leave the state of a full disk once there is room for the reserve and for a segment."""
         if self._sealed:
             if await self._in_helper(self._reserve.take) is None:
-                self._reserve.release()
+                self._release_reserve()
                 self.note_sealed()
         elif await self._in_helper(self._take_room) is None:
             log.warning("there is room on the disk again")
