@@ -14,9 +14,6 @@ import time
 from pathlib import Path
 
 import uvloop
-from headwater.engine.opening import open_store
-from headwater.log.model import evolve
-from headwater.log.values import Created
 
 from bench.load import call
 from bench.machine import describe_machine
@@ -24,7 +21,10 @@ from bench.servers import headwater
 from headwater.client.load import percentile
 from headwater.limits import Limits
 from headwater.log.content import ContentKind
+from headwater.log.events import Created
+from headwater.log.state import evolve
 from headwater.store.contract import Commit
+from headwater.store.embedded.opening import open_store
 
 BATCH = 500
 
@@ -33,7 +33,8 @@ async def build(directory: Path, streams: int, size: int) -> None:
     """Make the streams through the store itself, as fast as it folds them."""
     limits = Limits(fold_idle_s=0.5)
     store = open_store(directory, limits)
-    await store.start()
+    failures: list[BaseException] = []
+    await store.start(failures.append)
     data = random.Random(1).randbytes(size)
     for first in range(1, streams + 1, BATCH):
         batch = []
@@ -55,6 +56,8 @@ async def build(directory: Path, streams: int, size: int) -> None:
     while any((directory / "journal").glob("0*.journal")):  # noqa: ASYNC110 - the fold is another process
         await asyncio.sleep(0.2)
     await store.close()
+    if failures:
+        raise failures[0]
 
 
 def measure(directory: Path, streams: int) -> dict[str, float]:

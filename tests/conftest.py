@@ -20,6 +20,7 @@ FIRST = (
     "tests/conformance/",
     "tests/fault/",
     "tests/docs/",
+    "tests/browser/",
     "tests/unit/spark/test_publishing.py",
     "tests/interop/",
     "tests/cli/",

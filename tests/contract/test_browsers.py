@@ -51,7 +51,8 @@ def test_12_17_a_foreign_page_changes_nothing(client: httpx.Client, path: str, o
             answer = client.request(method, there, headers={**TEXT, **page}, content=body)
             assert refused(answer, 403, "origin-not-allowed", "--allow-origin")
     preflight = {**page, "access-control-request-method": "PUT"}
-    assert refused(client.options(path, headers=preflight), 403, "origin-not-allowed", "--allow-origin")
+    answer = client.options(path, headers=preflight)  # the official suite wants to see the headers all the same
+    assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (204, False)
     assert client.head(path).status_code == 404
     client.put(path, headers=TEXT, content=b"data")
     client.delete(path, headers=page)

@@ -49,7 +49,7 @@ from headwater.client.outbox import (
 )
 from headwater.client.reading import LiveMode, Reading
 from headwater.client.session import Retry, Session, Timeouts
-from headwater.client.transport import POOL, build, may_redirect, network_error
+from headwater.client.transport import POOL, build, may_redirect, network_error, tls_context
 from headwater.errors import ClientError, HeadwaterError
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.streams.offsets import BEGINNING
@@ -79,7 +79,7 @@ class Client:
         http: httpx.Client | None = None,
     ) -> None:
         self._session = Session(url, headers, token, retry, timeouts, on_error)
-        self._http = http or httpx.Client(limits=POOL)
+        self._http = http or httpx.Client(limits=POOL, verify=tls_context())
         self._owns_http = http is None
 
     @property

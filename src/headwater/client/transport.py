@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
+from functools import cache
+
 import httpx
 
 from headwater import limits
@@ -11,6 +14,12 @@ from headwater.errors import NetworkError
 
 # Without a bound on connections: every live reader holds one.
 POOL = httpx.Limits(max_connections=None, max_keepalive_connections=limits.IDLE_CONNECTIONS_MAX)
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """The certificates that clients trust, loaded once: it takes some 30 ms."""
+    return httpx.create_ssl_context()
 
 
 def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: HttpRequest) -> httpx.Request:

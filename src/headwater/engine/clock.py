@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from headwater import limits
@@ -18,11 +19,10 @@ class Clock(Protocol):
     def now_ms(self) -> int: ...
 
 
-def elapsed_s() -> float:
-    """Seconds since some moment, those of a suspended machine included where the system counts them."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+# Seconds since some moment, those of a suspended machine included where the system counts them.
+elapsed_s: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 
 
 class SteadyClock:

@@ -48,6 +48,11 @@ class Preparer:
         self._thread = asyncio.Lock()  # whoever has it may use the thread
         self._turns: dict[tuple[str, str], _Turn] = {}
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether bodies of producers are being parsed."""
+        return bool(self._turns)
+
     def must_wait(self, command: Append | Create, kind: ContentKind) -> bool:
         """Whether a command cannot be decided at once: its body is large, or one before it by the same producer is."""
         if self._turns and _turn_key(command) in self._turns:

@@ -106,7 +106,10 @@ class Writer:
     def submit(self, command: Command, answered: Answered) -> None:
         if type(command) is Append and not command.documents:
             stream = self._catalogue.newest(command.path)
-            if stream is not None and not self._preparer.must_wait(command, stream.state.kind):
+            if stream is not None and not (
+                (self._preparer.is_busy or len(command.body) > bounds.JSON_STEP_BYTES)
+                and self._preparer.must_wait(command, stream.state.kind)
+            ):
                 self._decide(command, stream, answered)
                 return
         self._in_background(self._prepare_and_decide(command, answered))

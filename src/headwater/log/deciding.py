@@ -246,7 +246,7 @@ def _kept(kind: ContentKind, command: Create | Append, messages_max: int) -> byt
     if not command.body or kind is not ContentKind.JSON:
         return command.body
     if command.framed is None:
-        return json_framing.stored(command.body, messages_max, may_be_empty=isinstance(command, Create))
+        return json_framing.stored(command.body, messages_max, may_be_empty=type(command) is Create)
     if command.framed.refusal is not None:
         raise command.framed.refusal
     return command.framed.data
@@ -324,7 +324,7 @@ def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
         raise EmptyBodyError("an append needs a body; only a close may come without one")
     if state.closed:
         return Decision(_NOTHING, _after_close(state, command))
-    if command.body:
+    if command.body and command.content_type != state.content_type:
         _check_content_type(state, command.content_type)
     if producer is not None:
         known = state.producers.get(producer.id)

@@ -98,8 +98,12 @@ class Access:
         if self._origins is None or self._any_origin:
             return self._shared if reads else self._shared[:2]
         if not self._is_admitted(request, origin):
+            # Without a word about the origin, a browser keeps the answer to a read to itself, and takes that to a
+            # preflight as a refusal.
             if reads:
-                return self._shared  # without a word about the origin, the browser keeps the answer to itself
+                return self._shared
+            if request.method == "OPTIONS":
+                return _VARY
             raise OriginNotAllowedError(
                 f"pages of the origin {origin[:80]!r} may not use this server; "
                 "allow it with --allow-origin ORIGIN (headwater serve) or allow_origins (the ASGI app)"

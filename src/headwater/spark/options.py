@@ -13,7 +13,7 @@ import msgspec
 
 from headwater import limits
 from headwater.client import Client, Report, Retry, Timeouts
-from headwater.client.transport import POOL
+from headwater.client.transport import POOL, tls_context
 from headwater.errors import InvalidPathError, OptionError
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
@@ -49,7 +49,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
             retry=Retry(attempts=attempts, most_s=limits.SPARK_RETRY_MAX_S),
             timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
             on_error=_RetryDeadline(self.retry_s).check,
-            http=httpx.Client(limits=POOL, verify=self.url.startswith("https:")),  # certificates take 20 ms to load
+            http=httpx.Client(limits=POOL, verify=tls_context()),
         )
 
 

@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headwater import limits
-from headwater.store.embedded.journal_writer import PASSING
 
 
 class IndexFullError(Exception):
-    """The fold found no room on the disk, or no file descriptor; it can be tried again."""
+    """The fold found no room on the disk; it can be tried again."""
 
 
 class FoldInterruptedError(Exception):
     """The fold worker was ended from outside. A fold can always run again."""
+
+
+class FoldUnavailableError(FoldInterruptedError):
+    """There is no descriptor, process or memory for the fold worker at present."""
 
 
 class Folder(Protocol):
@@ -55,11 +58,7 @@ class SubprocessFolder:
 
     async def _ask(self, work: dict[str, int]) -> None:
         async with self._turn:
-            try:
-                process = await self._started()
-            except OSError as error:  # no descriptors or no memory for a process, at present
-                kind = IndexFullError if error.errno in PASSING else FoldInterruptedError
-                raise kind(f"its process could not be started: {error}") from error
+            process = await self._started()
             try:
                 line = await asyncio.wait_for(_exchange(process, work), limits.FOLD_TIMEOUT_S)
             except TimeoutError:
@@ -74,15 +73,18 @@ class SubprocessFolder:
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # nothing is imported from the directory the server was started in
-                "-m",
-                "headwater.store.embedded.fold_worker",
-                str(self._directory),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-P",  # nothing is imported from the directory the server was started in
+                    "-m",
+                    "headwater.store.embedded.fold_worker",
+                    str(self._directory),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                )
+            except OSError as error:  # no descriptor, process or memory for it at present
+                raise FoldUnavailableError(f"its process could not be started: {error}") from error
         return self._process
 
     async def close(self) -> None:

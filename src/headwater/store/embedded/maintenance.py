@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headwater import limits as bounds
 from headwater.limits import Limits
-from headwater.store.embedded.folder import FoldInterruptedError, IndexFullError
+from headwater.store.embedded.folder import FoldInterruptedError, FoldUnavailableError, IndexFullError
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ log = logging.getLogger("headwater.store")
 
 class Owner(Protocol):
     """The store, as maintenance sees it."""
+
+    full: str | None  # why there is no room at present
 
     @property
     def has_unfolded(self) -> bool: ...
@@ -46,7 +48,6 @@ class Maintenance:
     def __init__(
         self, journal: JournalWriter, parts: Parts, limits: Limits, owner: Owner, sealed: Iterable[int]
     ) -> None:
-        self.full: str | None = None  # why there is no room at present
         self.writing = False  # a batch is on its way to the disk
         self.segment = journal.number  # the one that batches go to
         self._journal = journal
@@ -105,7 +106,7 @@ class Maintenance:
                 await self._fold_one(number)
                 self._sealed.popleft()
                 await self._owner.folded(number)
-                self._journal.recycle(number, keep=self.full is None)
+                self._journal.recycle(number, keep=self._owner.full is None)
                 self._owner.resume()
                 self._interruptions = 0
                 await self._folder.reclaim(self._limits.reclaim_chunks, urgent=False)  # or it starves
@@ -123,37 +124,44 @@ class Maintenance:
         try:
             await self._folder.fold(number)
         except IndexFullError as error:
-            if self.full is not None:
+            if self._owner.full is not None:
                 raise
             self.note_full(str(error))
             await self._folder.fold(number)
 
     def _note_interruption(self, error: Exception) -> None:
-        self._interruptions += 1
+        self._interruptions += not isinstance(error, FoldUnavailableError)  # which passes
         if self._interruptions >= bounds.FOLD_INTERRUPTIONS_MAX:
             self._owner.fail(error)
         else:
             log.error("folding starts again: %s", error)
 
     async def _run(self) -> None:
-        idle_ticks_max = max(1, round(self._limits.fold_idle_s / bounds.MAINTAIN_S))
         while True:
-            if self.full is None:
-                await self._prepare()
-            else:
-                await self._look_for_room()
-            if self._idle_ticks >= idle_ticks_max and not self.writing and self._owner.has_unfolded:
-                self._roll()
-            self._idle_ticks += 1
-            if self._folding is None and (self.full is None or not self._sealed):
-                self.note_sealed()
-                if self._folding is None:
-                    await self._reclaim()
-            await asyncio.sleep(bounds.MAINTAIN_S if self.full is None else bounds.FULL_RETRY_S)
+            try:
+                await self._look()
+            except OSError as error:  # no descriptor at present, for example
+                log.warning("background work is tried again: %s", error)
+            await asyncio.sleep(bounds.MAINTAIN_S if self._owner.full is None else bounds.FULL_RETRY_S)
+
+    async def _look(self) -> None:
+        """One look at what there is to do."""
+        if self._owner.full is None:
+            await self._prepare()
+        else:
+            await self._look_for_room()
+        idle_ticks_max = max(1, round(self._limits.fold_idle_s / bounds.MAINTAIN_S))
+        if self._idle_ticks >= idle_ticks_max and not self.writing and self._owner.has_unfolded:
+            self._roll()
+        self._idle_ticks += 1
+        if self._folding is None and (self._owner.full is None or not self._sealed):
+            self.note_sealed()
+            if self._folding is None:
+                await self._reclaim()
 
     async def _reclaim(self) -> None:
         try:
-            await self._folder.reclaim(self._limits.reclaim_chunks, urgent=self.full is not None)
+            await self._folder.reclaim(self._limits.reclaim_chunks, urgent=self._owner.full is not None)
         except (IndexFullError, FoldInterruptedError) as error:
             log.warning("reclaiming is tried again: %s", error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
@@ -172,9 +180,9 @@ class Maintenance:
 
     def note_full(self, reason: str) -> None:
         """There is no room for a batch or for the fold."""
-        if self.full is None:
+        if self._owner.full is None:
             log.error("the disk is full, only deletions are accepted: %s", reason)
-        self.full = reason
+        self._owner.full = reason
         self._release_reserve()
         self.note_sealed()
 
@@ -193,7 +201,7 @@ class Maintenance:
                 self.note_sealed()
         elif await self._in_helper(self._take_room) is None:
             log.warning("there is room on the disk again")
-            self.full = None
+            self._owner.full = None
 
     def _take_room(self) -> None:
         """The reserve and the next segment's file, both or neither."""

@@ -59,6 +59,7 @@ class EmbeddedStore:
 
     def __init__(self, parts: Parts, recovered: Recovered, limits: Limits) -> None:
         self.next_id = recovered.next_id
+        self.full: str | None = None  # set by maintenance
         self._parts = parts
         self._limits = limits
         self._unfolded = recovered.unfolded
@@ -76,10 +77,6 @@ class EmbeddedStore:
         if recovered.unsealed is not None:
             self._journal.resume(*recovered.unsealed)
         self._maintenance = Maintenance(self._journal, parts, limits, self, recovered.sealed)
-
-    @property
-    def full(self) -> str | None:
-        return self._maintenance.full
 
     # Writing
 

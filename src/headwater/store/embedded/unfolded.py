@@ -59,9 +59,12 @@ class Unfolded:
             self._delete(state, segment)
 
     def append(self, event: Appended, state: StreamState, at_ms: int, segment: int) -> None:
-        self._keep(event.id, state, segment)
+        stream_id = event.id
+        self.states[stream_id] = state
+        if self._last.get(stream_id) != segment:
+            self._keep(stream_id, state, segment)
         if event.data:
-            self._grow(event.id, event.position, event.data, at_ms, segment)
+            self._grow(stream_id, event.position, event.data, at_ms, segment)
 
     def _keep(self, stream_id: int, state: StreamState, segment: int) -> None:
         self.states[stream_id] = state

@@ -1,0 +1,100 @@
+"""A browser, and a web server for the pages it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bench.servers import NODE_DIR
+
+_NO_BROWSER = 3
+
+
+class Browser:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def open(self, page: str, url: str) -> int:
+        """Show a URL in a page of that name; the status of its answer."""
+        return int(self._ask(page=page, goto=url))
+
+    def run(self, page: str, script: str) -> Any:
+        """What an expression of JavaScript comes to, promises awaited."""
+        return self._ask(page=page, run=script)
+
+    def _ask(self, **command: str) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return self._answer()["result"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the browser ended"
+        found: dict[str, Any] = json.loads(line)
+        assert "error" not in found, found["error"]
+        return found
+
+    def ready(self) -> None:
+        found = self._answer()
+        if "missing" in found:
+            pytest.skip(f"no browser: {found['missing']}; set HEADWATER_BROWSER, or run this through `make test`")
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Browser]:
+    node = shutil.which("node")
+    assert node is not None, "Node is needed: run this through `make test`"
+    if not (NODE_DIR / "node_modules" / "playwright-core").exists():
+        pytest.skip("playwright-core is not installed: run this through `make test`")
+    process = subprocess.Popen(
+        [node, "browser.mjs"], cwd=NODE_DIR, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        found = Browser(process)
+        found.ready()
+        yield found
+    finally:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = b"<!doctype html><title>A page</title><iframe name=hidden></iframe>"
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+@contextlib.contextmanager
+def website() -> Iterator[int]:
+    """An empty page on a port of this machine, under every path and every name."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
