@@ -42,7 +42,8 @@ def edge(name: str) -> Iterator[Server]:
     if name == GRANIAN:
         command = ["granian", "--interface", "asgi", "--port", str(port), "--no-ws", app]
     else:
-        command = ["uvicorn", app, "--port", str(port), "--log-level", "warning"]
+        # Node reuses a connection that uvicorn closes after 5 s without a request, and loses the request.
+        command = ["uvicorn", app, "--port", str(port), "--log-level", "warning", "--timeout-keep-alive", "75"]
     # Neither prints its URL on standard output, so say it for them and wait until it is true.
     script = (
         f"import subprocess, sys; print('http://127.0.0.1:{port}', flush=True);"
