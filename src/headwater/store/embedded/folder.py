@@ -46,10 +46,6 @@ class SubprocessFolder:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
-    @property
-    def worker_pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
     async def fold(self, number: int) -> None:
         await self._ask({"fold": number})
 
