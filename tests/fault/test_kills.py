@@ -52,8 +52,13 @@ class Producer:
 
     async def run(self, client: httpx.AsyncClient, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            headers = {"producer-id": self.name, "producer-epoch": "0", "producer-seq": str(self.acknowledged)}
-            body = f'{{"from":"{self.name}","n":{self.acknowledged},"pad":"{"x" * 200}"}}'
+            await self._append(client)
+
+    async def _append(self, client: httpx.AsyncClient) -> None:
+        """Repeat one message until its answer comes, even after the stop: the one before may have been stored."""
+        headers = {"producer-id": self.name, "producer-epoch": "0", "producer-seq": str(self.acknowledged)}
+        body = f'{{"from":"{self.name}","n":{self.acknowledged},"pad":"{"x" * 200}"}}'
+        while True:
             try:
                 answer = await client.post(self.path, headers={**TEXT, **headers}, content=body)
             except httpx.TransportError:
@@ -61,8 +66,8 @@ class Producer:
                 continue
             if answer.status_code in (200, 204):
                 self.acknowledged += 1
-            else:
-                assert answer.status_code == 503, answer.text
+                return
+            assert answer.status_code == 503, answer.text
 
 
 async def read_all(client: httpx.AsyncClient, path: str) -> list[dict[str, object]]:
