@@ -18,9 +18,10 @@ CACHE_STALE_S = 300
 CACHE_LASTING_S = 365 * 86_400  # of an answer that never changes
 COMPRESS_BYTES_MIN = 1_024
 
+BODY_PIECE_BYTES = 128 * 1024  # of a large body, written in one step
 SSE_PIECE_BYTES = 48 * 1024  # of a stream, encoded in one step; a multiple of 3, for base64
-SSE_PIECES_KEPT = 16  # of an event that several readers are at
-SSE_PIECES_PER_TURN = 2  # written to one reader before others have their turn
+SSE_PIECES_KEPT = 2  # of an event that several readers are at
+TURNS_S = 0.005  # of large answers that are written in one turn of the loop
 SSE_JOIN_BYTES_MAX = 4 * 1024  # data and control of a smaller event are one write, of a larger one two
 
 # What a request may name.
@@ -68,6 +69,7 @@ JSON_INLINE_BYTES = 1024 * 1024  # parsed at once; more is parsed in a thread
 JSON_STEP_BYTES = 64 * 1024
 
 # The engine's own numbers.
+LARGE_READS_AT_ONCE = 2  # from the store, of records that may be as large as a body
 LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while appends come in
 UPDATE_BYTES_MAX = 256 * 1024  # of appends that live readers are told of together
 WRITING_MS = 50  # appends count as coming in for this long after the last one
@@ -177,7 +179,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_requests_max: int = 16
     pipeline_bytes_max: int = 1024 * 1024
     request_bytes_in_flight_max: int = 256 * 1024 * 1024  # bodies that are incomplete or wait for their turn
-    response_bytes_in_flight_max: int = 512 * 1024 * 1024  # written and not read by clients
+    response_bytes_in_flight_max: int = 256 * 1024 * 1024  # written and not read by clients
+    large_read_bytes_max: int = 128 * 1024 * 1024  # of large records that readers have yet to take
     write_buffer_bytes: int = 256 * 1024
     live_buffer_bytes: int = 256 * 1024  # what one live reader may have waiting before it falls back to reading
     long_poll_s: float = 30.0

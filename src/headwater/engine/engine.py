@@ -15,6 +15,7 @@ from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.clock import Clock, SteadyClock
 from headwater.engine.committer import Answer, Answered
 from headwater.engine.housekeeping import Housekeeping
+from headwater.engine.large_reads import LargeReads
 from headwater.engine.live import LiveReaders
 from headwater.engine.loading import Loader
 from headwater.engine.messages import (
@@ -27,13 +28,14 @@ from headwater.engine.messages import (
     SplitsReply,
     StreamInfo,
     StreamPage,
+    Update,
 )
 from headwater.engine.ranges import Ranges
 from headwater.engine.reader import Reader
 from headwater.engine.tails import Subscriber
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError
-from headwater.limits import Limits
+from headwater.limits import LARGE_READ_BYTES, Limits
 from headwater.log.commands import Command, Reply
 from headwater.log.state import Document
 from headwater.store.contract import Store
@@ -61,7 +63,8 @@ class Engine:
         loader = Loader(store, catalogue)
         self._writer = Writer(store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record)
         self._live = LiveReaders(catalogue, self._writer, self.now_ms)
-        self._reader = Reader(store, catalogue, loader, self._writer, self._live, limits, self.now_ms)
+        self._large = LargeReads(limits.large_read_bytes_max)
+        self._reader = Reader(store, catalogue, loader, self._writer, self._live, self._large, limits, self.now_ms)
         self._ranges = Ranges(store, self._reader)
         self._housekeeping = Housekeeping(store, catalogue, self._live, limits, self.now_ms, self.execute)
 
@@ -139,6 +142,12 @@ class Engine:
 
     def follow(self, stream_id: int, subscriber: Subscriber) -> StreamInfo:
         return self._live.follow(stream_id, subscriber)
+
+    def hold(self, update: Update) -> object:
+        """Count the bytes of an update, if they are large, until nobody refers to what is returned."""
+        if len(update.data) <= LARGE_READ_BYTES:
+            return None
+        return self._large.hold(update.stream_id, update.start, update.data)
 
     def unfollow(self, stream_id: int, subscriber: Subscriber) -> None:
         self._live.unfollow(stream_id, subscriber)

@@ -58,6 +58,7 @@ class ReadReply(msgspec.Struct, frozen=True, gc=False):
     next: int  # where the next read begins
     until: int | None
     data: bytes
+    held: object = None  # large data counts for as long as this is referred to; it means nothing to another process
 
     @property
     def at_tail(self) -> bool:

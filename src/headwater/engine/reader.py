@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedStream
+from headwater.engine.large_reads import LargeReads
 from headwater.engine.live import LiveReaders
 from headwater.engine.loading import Loader
 from headwater.engine.messages import (
@@ -37,6 +38,7 @@ class Reader:
         loader: Loader,
         writer: Writer,
         live: LiveReaders,
+        large: LargeReads,
         limits: Limits,
         now_ms: Callable[[], int],
     ) -> None:
@@ -47,6 +49,7 @@ class Reader:
         self._live = live
         self._limits = limits
         self._now_ms = now_ms
+        self._large = large
         self._turn_s = 0.0  # when the next large read may go
 
     # Streams
@@ -107,8 +110,20 @@ class Reader:
         end = info.tail if until is None else min(until, info.tail)
         if start >= end:
             return ReadReply(info, start, start, until, b"")
-        piece = await self.piece(stream, start, end, bytes_max)
-        return ReadReply(info, start, piece.next, until, piece.data)
+        if end - start <= max(bytes_max, bounds.LARGE_READ_BYTES):
+            piece = await self.piece(stream, start, end, bytes_max)
+            return ReadReply(info, start, piece.next, until, piece.data)
+        large = self._large
+        held = large.find(stream.id, start, end, bytes_max)
+        if held is None:
+            async with large.turn:
+                held = large.find(stream.id, start, end, bytes_max)  # someone else may have read it meanwhile
+                if held is None:
+                    piece = await self.piece(stream, start, end, bytes_max)
+                    if len(piece.data) <= max(bytes_max, bounds.LARGE_READ_BYTES):
+                        return ReadReply(info, start, piece.next, until, piece.data)
+                    held = large.hold(stream.id, start, piece.data)
+        return ReadReply(info, start, held.next, until, held.data, held)
 
     async def piece(self, stream: LoadedStream, start: int, end: int, bytes_max: int) -> Piece:
         """Whole records from `start`, at least one and at most about `bytes_max`, none reaching past `end`."""

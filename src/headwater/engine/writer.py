@@ -247,7 +247,7 @@ class Writer:
         for entry in entries:
             _answer(entry, entry.answer)
         for stream, parts in updated.items():
-            self._tell(stream, parts)
+            _tell(stream, parts, self.written_ms)
 
     def _publish_life(self, event: Event, stream: LoadedStream) -> None:
         if isinstance(event, Created):
@@ -265,31 +265,6 @@ class Writer:
     def _end(self, stream: LoadedStream) -> None:
         if stream.live is not None:
             stream.live.end(Ended.DELETED)
-
-    def _tell(self, stream: LoadedStream, parts: list[bytes]) -> None:
-        """Tell live readers what was appended. Large appends are not joined: that would take long."""
-        start = stream.tail - sum(map(len, parts))
-        while parts and stream.live is not None:
-            count, size = 1, len(parts[0])
-            while count < len(parts) and size + len(parts[count]) <= bounds.UPDATE_BYTES_MAX:
-                size += len(parts[count])
-                count += 1
-            data, parts = b"".join(parts[:count]), parts[count:]
-            end = start + size
-            state = stream.state
-            stream.live.publish(
-                Update(
-                    state.id,
-                    state.kind,
-                    start,
-                    end,
-                    state.offset(end),
-                    data,
-                    stream.closed and not parts,
-                    self.written_ms,
-                )
-            )
-            start = end
 
     # What did not become durable
 
@@ -325,6 +300,32 @@ def _source(catalogue: Catalogue, command: Command) -> LoadedStream | None:
     """The stream that a command forks."""
     fork = command.fork if isinstance(command, Create) else None
     return None if fork is None else catalogue.newest(fork.source)
+
+
+def _tell(stream: LoadedStream, parts: list[bytes], now_ms: int) -> None:
+    """Tell live readers what was appended. Large appends are not joined: that would take long."""
+    start = stream.tail - sum(map(len, parts))
+    while parts and stream.live is not None:
+        count, size = 1, len(parts[0])
+        while count < len(parts) and size + len(parts[count]) <= bounds.UPDATE_BYTES_MAX:
+            size += len(parts[count])
+            count += 1
+        data, parts = b"".join(parts[:count]), parts[count:]
+        end = start + size
+        state = stream.state
+        stream.live.publish(
+            Update(
+                state.id,
+                state.kind,
+                start,
+                end,
+                state.offset(end),
+                data,
+                stream.closed and not parts,
+                now_ms,
+            )
+        )
+        start = end
 
 
 def _answer(entry: Entry, answer: Answer) -> None:

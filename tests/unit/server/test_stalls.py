@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -168,3 +169,48 @@ def test_12_15_the_limit_holds_for_small_bodies_too() -> None:
             client.put("/b", headers=JSON, content=ones(11)),
         ):
             assert (refused.status_code, refused.json()["type"]) == (413, "urn:headwater:too-many-messages")
+
+
+def test_12_16_a_large_record_is_in_memory_once_however_many_read_it(client: httpx.Client, stall: Stall) -> None:
+    client.put("t", headers=TEXT, content=b"x" * LARGE)
+    path = client.base_url.path + "t"
+    address = (client.base_url.host, client.base_url.port or 80)
+    stall.reset()
+    before = resident_bytes()
+    with contextlib.ExitStack() as stack:
+        for number in range(60):  # none of them reads
+            sock = stack.enter_context(contextlib.closing(socket.socket()))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(address)
+            live = "&live=sse" if number % 2 else ""
+            sock.sendall(f"GET {path}?offset=-1{live} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        time.sleep(1)
+        assert resident_bytes() - before < 10 * LARGE  # of 60
+        assert client.get("t").content == b"x" * LARGE
+    stall.check()
+
+
+def test_12_16_large_records_that_nobody_takes_are_bounded(client: httpx.Client) -> None:
+    for number in range(12):
+        client.put(f"t{number}", headers=TEXT, content=b"x" * LARGE)
+    address = (client.base_url.host, client.base_url.port or 80)
+    with contextlib.ExitStack() as stack:
+        for number in range(12):  # 192 MiB, of which 128 may wait
+            sock = stack.enter_context(contextlib.closing(socket.socket()))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(address)
+            sock.sendall(f"GET {client.base_url.path}t{number}?offset=-1 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        time.sleep(1)
+        refused = client.get("t11")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert client.get("t0").content == b"x" * LARGE  # it is in memory anyway
+        assert client.get(f"{client.base_url}none").status_code == 404
+    time.sleep(0.5)
+    assert client.get("t11").content == b"x" * LARGE
+
+
+def resident_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no VmRSS in /proc: is this Linux?")

@@ -98,7 +98,7 @@ class FeedSession:
         if update.start != self._position or self._until is not None or self._sink.blocked:
             self._read_on()
         elif len(update.data) > bounds.SSE_JOIN_BYTES_MAX:
-            self._begin(_frames.data(update), update.end)
+            self._begin_update(update)
         else:
             self._sink.write(_frames.joined(update, max(self._cursor, interval_at(update.now_ms))))
             self._position = update.end
@@ -183,8 +183,7 @@ class FeedSession:
     def _advance(self, reply: ReadReply) -> None:
         """Send what was read, and whether it reaches the tail."""
         if len(reply.data) > bounds.SSE_JOIN_BYTES_MAX:
-            event = sse.DataEvent(reply.stream.kind, reply.data, offset_text(self._stream, reply.next))
-            self._begin(EventFrames(event), reply.next)
+            self._begin(self._service.events.of_reply(reply), reply.next)
         else:
             self._position = reply.next
             offset = offset_text(self._stream, reply.next)
@@ -206,30 +205,37 @@ class FeedSession:
 
     # Large events
 
-    def _begin(self, event: EventFrames | None, end: int) -> None:
+    def _begin_update(self, update: Update) -> None:
+        try:
+            event = self._service.events.of_update(update, self._service.engine.hold)
+        except HeadwaterError as error:
+            self._fail(error)
+        else:
+            self._begin(event, update.end)
+
+    def _begin(self, event: EventFrames, end: int) -> None:
         self._event, self._event_end, self._piece = event, end, 0
-        self._write_on()
+        self._write_on_later()
 
     def _write_on_later(self) -> None:
-        """In the next turn of the loop, once."""
+        """When its turn comes, once."""
         if not self._waiting:
             self._waiting = True
-            asyncio.get_running_loop().call_soon(self._write_on)
+            self._service.turns.ask(self._write_on)
 
     def _write_on(self) -> None:
-        """Write pieces while the connection takes them. Other readers have their turn in between."""
+        """Write the next piece, if the connection takes it; else `drained` asks for the next turn."""
         self._waiting = False
-        for _ in range(bounds.SSE_PIECES_PER_TURN):
-            if self._ended or self._event is None or self._sink is None or self._sink.blocked:
-                return
-            self._sink.write(self._event.frame(self._piece))
-            self._piece += 1
-            if self._piece == self._event.pieces:
-                self._event, self._position = None, self._event_end
-                self._write_control()
-                if self._deleted:
-                    self._tell_deletion()
-                elif self._behind:
-                    self._read_on()
-                return
-        self._write_on_later()
+        if self._ended or self._event is None or self._sink is None or self._sink.blocked:
+            return
+        self._sink.write(self._event.frame(self._piece))
+        self._piece += 1
+        if self._piece < self._event.pieces:
+            self._write_on_later()
+            return
+        self._event, self._position = None, self._event_end
+        self._write_control()
+        if self._deleted:
+            self._tell_deletion()
+        elif self._behind:
+            self._read_on()

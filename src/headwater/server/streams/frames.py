@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
 from headwater import limits
-from headwater.engine.messages import Update
+from headwater.engine.messages import ReadReply, Update
 from headwater.protocol.streams import sse
 from headwater.protocol.streams.offsets import format_offset
 from headwater.server.http import Frame
 
 
 class EventFrames:
-    """A data event as frames. Those made last are kept for other readers that are at about the same place."""
+    """A data event as frames. The last few are kept for other readers that are at about the same place.
 
-    __slots__ = ("_event", "_kept", "pieces")
+    `held` is what keeps large data counted.
+    """
 
-    def __init__(self, event: sse.DataEvent) -> None:
+    __slots__ = ("__weakref__", "_event", "_held", "_kept", "pieces")
+
+    def __init__(self, event: sse.DataEvent, held: object = None) -> None:
         self._event = event
+        self._held = held
         self._kept: dict[int, Frame] = {}
         self.pieces = event.pieces
 
@@ -28,32 +35,52 @@ class EventFrames:
         return frame
 
 
+class LargeEvents:
+    """Large data events that are being written, each once for all who get it, wherever they have it from."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self) -> None:
+        self._events: WeakValueDictionary[tuple[int, int, int], EventFrames] = WeakValueDictionary()
+
+    def of_update(self, update: Update, hold: Callable[[Update], object]) -> EventFrames:
+        at = (update.stream_id, update.start, update.end)
+        frames = self._events.get(at)
+        if frames is None:
+            event = sse.DataEvent(update.kind, update.data, format_offset(update.tail))
+            frames = self._events[at] = EventFrames(event, hold(update))
+        return frames
+
+    def of_reply(self, reply: ReadReply) -> EventFrames:
+        stream = reply.stream
+        at = (stream.id, reply.start, reply.next)
+        frames = self._events.get(at)
+        if frames is None:
+            event = sse.DataEvent(stream.kind, reply.data, format_offset(stream.offset(reply.next)))
+            frames = self._events[at] = EventFrames(event, reply.held)
+        return frames
+
+
 class UpdateFrames:
-    """The frames of an update. The engine gives the same one to one reader after the other, so the last is kept."""
+    """The frames of a small update. The engine gives the same one to one reader after the other: the last is kept."""
 
     __slots__ = ("_data", "_joined", "_update")
 
     def __init__(self) -> None:
         self._update: Update | None = None
-        self._data: EventFrames | None = None
+        self._data = b""
         self._joined: dict[int, Frame] = {}
 
-    def data(self, update: Update) -> EventFrames | None:
-        """The data event of an update; None if it only closes the stream."""
+    def joined(self, update: Update, cursor: int) -> Frame:
+        """Data and control in one frame, for each cursor in use."""
         if update is not self._update:
             self._update = update
             offset = format_offset(update.tail)
-            self._data = EventFrames(sse.DataEvent(update.kind, update.data, offset)) if update.data else None
+            self._data = sse.data_frame(update.kind, update.data, offset) if update.data else b""
             self._joined = {}
-        return self._data
-
-    def joined(self, update: Update, cursor: int) -> Frame:
-        """Data and control of a small update in one frame, for each cursor in use."""
-        data = self.data(update)
         frame = self._joined.get(cursor)
         if frame is None:
-            body = b"" if data is None else data.frame(0).body
-            frame = self._joined[cursor] = Frame(body + control_of(update, cursor))
+            frame = self._joined[cursor] = Frame(self._data + control_of(update, cursor))
         return frame
 
 

@@ -15,6 +15,7 @@ from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, par
 from headwater.server import compression
 from headwater.server.http import Buffer, Request, Response
 from headwater.server.service import Service
+from headwater.server.streams.bodies import BodyFeed
 from headwater.server.streams.feeds import FeedSession
 from headwater.server.streams.replies import CLOSED, NO_STORE, SANDBOX, UP_TO_DATE, offset_text
 
@@ -93,7 +94,10 @@ async def _piece(service: Service, request: Request, query: ReadQuery, reply: Re
     if known is not None:
         return Response(304, (*found, ("etag", known)))
     found.append(("content-type", stream.content_type))
-    return await _encoded(service, request, found, tag, wrap(stream.kind, data))
+    response = await _encoded(service, request, found, tag, wrap(stream.kind, data))
+    if reply.held is not None:
+        response.feed, response.body = BodyFeed(service.turns, response.body, reply.held), ()
+    return response
 
 
 async def _encoded(

@@ -1,0 +1,37 @@
+"""Turns: large answers are written a piece at a time, one after the other, and the loop goes on in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from headwater.limits import TURNS_S
+
+
+class Turns:
+    """A queue of writers. Each writes one piece when its turn comes, and asks for another turn if there is more."""
+
+    __slots__ = ("_running", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = False
+
+    def ask(self, write: Callable[[], None]) -> None:
+        self._waiting.append(write)
+        if not self._running:
+            self._running = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        """As many turns as fit into a few milliseconds; the rest in the next turn of the loop."""
+        until_s = time.perf_counter() + TURNS_S
+        while self._waiting:
+            self._waiting.popleft()()
+            if time.perf_counter() >= until_s:
+                break
+        self._running = bool(self._waiting)
+        if self._running:
+            asyncio.get_running_loop().call_soon(self._run)
