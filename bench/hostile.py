@@ -1,0 +1,493 @@
+"""Attacks on a server beside ordinary traffic: the worst that others had to wait, and the memory that it took.
+
+python -m bench.hostile [attack ...] [--out bench/results/hostile.json]
+
+Each attack has a server of its own, durable and with the default limits, which 64 light connections use meanwhile: an
+append every 50 ms each. A probe asks every 5 ms for something that needs no disk.
+
+    probe      the worst latency of the probe, seen from outside; on a machine with other work that counts too
+    loop       the most processor time that the server's loop took between two ticks of 5 ms
+    loop, wall the most time between two ticks: waiting for the processor, a lock or the disk counts too
+    appends    the latency of the light appends, with the sync that each waits for
+    memory     the most that was resident
+
+The goals: nobody holds the loop for 50 ms, and 512 MiB of memory are enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import re
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.hostile_server import STALL
+from bench.load import call
+from bench.machine import describe_machine
+from bench.servers import Server, running
+from headwater.client.load import percentile
+
+MIB = 1024 * 1024
+LARGE = 16 * MIB
+LIGHT_CONNECTIONS = 64
+LIGHT_PAUSE_S = 0.05
+PROBE_PAUSE_S = 0.005
+ATTACK_S = 5.0  # what is repeated is repeated for so long
+STALL_MS_GOAL = 50.0
+MEMORY_MIB_GOAL = 512.0
+
+
+@dataclass
+class Row:
+    attack: str
+    probe_worst_ms: float
+    probe_p99_ms: float
+    loop_ms: float
+    loop_wall_ms: float
+    append_p99_ms: float
+    append_worst_ms: float
+    light_failures: int
+    memory_mib: float
+
+
+# Ordinary traffic
+
+
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    if length and not request.startswith(b"HEAD"):
+        await reader.readexactly(int(length[1]))
+    return int(head.split(b" ", 2)[1])
+
+
+def _request(server: Server, method: str, path: str, body: bytes = b"", more: str = "") -> bytes:
+    head = f"{method} /v1/stream/{path} HTTP/1.1\r\nhost: {server.host}:{server.port}\r\n"
+    return f"{head}content-length: {len(body)}\r\n{more}\r\n".encode() + body
+
+
+async def _repeat(server: Server, request: bytes, pause_s: float, stop: asyncio.Event, taken_s: list[float]) -> int:
+    """Ask again and again; how often it failed. An answer that asks for patience is no failure."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            reader, writer = await asyncio.open_connection(server.host, server.port)
+            while not stop.is_set():
+                started_s = time.perf_counter()
+                async with asyncio.timeout(30):
+                    status = await _ask(reader, writer, request)
+                taken_s.append(time.perf_counter() - started_s)
+                failures += status >= 400 and status != 503
+                await asyncio.sleep(pause_s)
+            writer.close()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            failures += 1
+            await asyncio.sleep(0.1)
+    return failures
+
+
+async def _light(server: Server, ended: Any) -> tuple[list[float], list[float], int]:
+    stop = asyncio.Event()
+    probes: list[float] = []
+    appends: list[float] = []
+    json_type = "content-type: application/json\r\n"
+    for number in range(LIGHT_CONNECTIONS):
+        call(server, "PUT", f"light/{number}")
+    tasks = [asyncio.create_task(_repeat(server, _request(server, "HEAD", "light/0"), PROBE_PAUSE_S, stop, probes))]
+    for number in range(LIGHT_CONNECTIONS):
+        append = _request(server, "POST", f"light/{number}", b'{"n":1}', json_type)
+        tasks.append(asyncio.create_task(_repeat(server, append, LIGHT_PAUSE_S, stop, appends)))
+        await asyncio.sleep(LIGHT_PAUSE_S / LIGHT_CONNECTIONS)
+    await asyncio.to_thread(ended.wait)
+    stop.set()
+    return probes, appends, sum(await asyncio.gather(*tasks))
+
+
+def _light_process(server: Server, ended: Any, pipe: Any) -> None:
+    pipe.send(asyncio.run(_light(server, ended)))
+
+
+# The attacker's tools
+
+
+def connect(server: Server, *, receive_bytes: int = 0) -> socket.socket:
+    sock = socket.socket()
+    if receive_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    sock.settimeout(20)
+    sock.connect((server.host, server.port))
+    return sock
+
+
+def head(server: Server, method: str, path: str, *more: str) -> bytes:
+    lines = [f"{method} /v1/stream/{path} HTTP/1.1", f"host: {server.host}:{server.port}", *more]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+
+def send(sock: socket.socket, data: bytes) -> bool:
+    """Whether the server took it: it may well hang up."""
+    try:
+        sock.sendall(data)
+    except OSError:
+        return False
+    return True
+
+
+def put(server: Server, path: str, content_type: str, body: bytes = b"", *more: str) -> int:
+    with connect(server) as sock:
+        length = f"content-length: {len(body)}"
+        if not send(sock, head(server, "PUT", path, f"content-type: {content_type}", length, *more) + body):
+            return 0
+        return _status(sock)
+
+
+def post(server: Server, path: str, content_type: str, body: bytes) -> int:
+    with connect(server) as sock:
+        send(sock, head(server, "POST", path, f"content-type: {content_type}", f"content-length: {len(body)}") + body)
+        return _status(sock)
+
+
+def _status(sock: socket.socket) -> int:
+    try:
+        answer = sock.recv(65536)
+    except OSError:
+        return 0
+    return int(answer.split(b" ", 2)[1]) if answer else 0
+
+
+def at_once(count: int, work: Callable[[int], object]) -> None:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@contextlib.contextmanager
+def many(server: Server, count: int, **options: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(connect(server, **options))) for _ in range(count)]
+
+
+def hang_up(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def drain(sock: socket.socket, ending: bytes, for_s: float = 20.0) -> int:
+    """Read until something ends with these bytes."""
+    count, last, until_s = 0, b"", time.monotonic() + for_s
+    while not last.endswith(ending) and time.monotonic() < until_s:
+        try:
+            chunk = sock.recv(1 << 20)
+        except OSError:
+            break
+        if not chunk:
+            break
+        count += len(chunk)
+        last = (last + chunk)[-len(ending) :]
+    return count
+
+
+CONTROL_END = b'"upToDate":true}\n\n'
+
+# The attacks
+
+
+def nothing(_: Server) -> None:
+    time.sleep(ATTACK_S)
+
+
+def hung_up_uploads(server: Server) -> None:
+    """Ten at a time send 15 of 16 MiB and hang up."""
+
+    def upload(number: int) -> None:
+        for _ in range(4):
+            sock = connect(server)
+            length = f"content-length: {LARGE}"
+            send(sock, head(server, "POST", f"up/{number}", "content-type: text/plain", length) + b"x" * (15 * MIB))
+            hang_up(sock)
+
+    at_once(10, upload)
+
+
+def giant_text_records(server: Server) -> None:
+    """A text of 16 MiB of newlines as server-sent events, to four readers."""
+    put(server, "lines", "text/plain", b"\n" * LARGE)
+
+    def read(_: int) -> None:
+        with connect(server) as sock:
+            send(sock, head(server, "GET", "lines?offset=-1&live=sse", "connection: close"))
+            drain(sock, CONTROL_END + b"\r\n")
+
+    at_once(4, read)
+
+
+def ones(count: int) -> bytes:
+    return b"[" + b"1," * (count - 1) + b"1]"
+
+
+def forks_inside_a_record(server: Server) -> None:
+    """Forks in the middle of a record of a million messages, four at a time."""
+    put(server, "source", "application/json", ones(1_000_000))
+    until_s = time.monotonic() + ATTACK_S
+
+    def fork(number: int) -> None:
+        for turn in range(50):
+            if time.monotonic() > until_s:
+                return
+            more = ("stream-forked-from: /v1/stream/source", "stream-fork-offset: -1", "stream-fork-sub-offset: 900000")
+            put(server, f"fork/{number}/{turn}", "application/json", b"", *more)
+
+    at_once(4, fork)
+
+
+def millions_of_messages(server: Server) -> None:
+    """JSON appends of 8 million messages, four at a time, and as many of one message with as many values."""
+    put(server, "json", "application/json")
+    body, nested = ones(LARGE // 2 - 1), b"[" + ones(LARGE // 2 - 2) + b"]"
+
+    def append(number: int) -> None:
+        for _ in range(3):
+            post(server, "json", "application/json", nested if number % 2 else body)
+
+    at_once(4, append)
+
+
+def readers_with_cursors(server: Server) -> None:
+    """40 readers with cursors of their own, and three appends of 16 MiB."""
+    put(server, "cursors", "text/plain")
+    with many(server, 40) as socks:
+        for number, sock in enumerate(socks):
+            send(sock, head(server, "GET", f"cursors?offset=-1&live=sse&cursor={10**10 + number}"))
+        time.sleep(0.5)
+        readers = threading.Thread(target=lambda: at_once(40, lambda number: drain(socks[number], b"never", 8)))
+        readers.start()
+        for _ in range(3):
+            post(server, "cursors", "text/plain", b"x" * LARGE)
+        readers.join()
+
+
+def unfinished_bodies(server: Server) -> None:
+    """100 bodies of which 8 of 16 MiB arrive."""
+    with many(server, 100) as socks:
+
+        def begin(number: int) -> None:
+            for sock in socks[number::10]:
+                sock.settimeout(1)
+                length = f"content-length: {LARGE}"
+                send(
+                    sock, head(server, "POST", f"slow/{number}", "content-type: text/plain", length) + b"x" * (8 * MIB)
+                )
+
+        at_once(10, begin)
+        time.sleep(2)
+
+
+def unread_answers(server: Server) -> None:
+    """200 connections ask for 16 MiB and read nothing."""
+    put(server, "big", "text/plain", b"x" * LARGE)
+    with many(server, 200, receive_bytes=4096) as socks:
+        for sock in socks:
+            send(sock, head(server, "GET", "big?offset=-1"))
+        time.sleep(ATTACK_S)
+
+
+def unread_feeds(server: Server) -> None:
+    """200 readers of server-sent events that read nothing of a record of 16 MiB."""
+    put(server, "feed", "text/plain", b"x" * LARGE)
+    with many(server, 200, receive_bytes=4096) as socks:
+        for sock in socks:
+            send(sock, head(server, "GET", "feed?offset=-1&live=sse"))
+        time.sleep(ATTACK_S)
+
+
+def woken_together(server: Server) -> None:
+    """500 long-polls that one append of 16 MiB answers."""
+    put(server, "poll", "text/plain", b"x")
+    with many(server, 500, receive_bytes=4096) as socks:
+        for sock in socks:
+            send(sock, head(server, "GET", "poll?offset=now&live=long-poll"))
+        time.sleep(1)
+        post(server, "poll", "text/plain", b"x" * LARGE)
+        time.sleep(2)
+
+
+def trickling_bodies(server: Server) -> None:
+    """500 bodies that arrive a byte at a time."""
+    with many(server, 500) as socks:
+        for number, sock in enumerate(socks):
+            length = "transfer-encoding: chunked" if number % 2 else f"content-length: {LARGE}"
+            send(sock, head(server, "POST", f"trickle/{number}", "content-type: text/plain", length))
+        until_s = time.monotonic() + ATTACK_S
+        while time.monotonic() < until_s:
+            for number, sock in enumerate(socks):
+                send(sock, b"1\r\nx\r\n" if number % 2 else b"x")
+
+
+def pipelined_upgrades(server: Server) -> None:
+    """Ten connections with 10,000 requests each, sent at once, that all offer an upgrade."""
+    offer = head(server, "GET", "none", "connection: upgrade", "upgrade: h2c")
+
+    def offers(_: int) -> None:
+        with connect(server) as sock:
+            reader = threading.Thread(target=drain, args=(sock, b"never", ATTACK_S))
+            reader.start()
+            send(sock, offer * 10_000)
+            reader.join()
+
+    at_once(10, offers)
+
+
+def chunk_extensions(server: Server) -> None:
+    """Chunks with extensions of 8 MiB, and chunks of one byte with long ones."""
+    put(server, "ext", "text/plain")
+
+    def chunks(number: int) -> None:
+        until_s = time.monotonic() + ATTACK_S
+        while time.monotonic() < until_s:
+            with connect(server) as sock:
+                send(sock, head(server, "POST", "ext", "content-type: text/plain", "transfer-encoding: chunked"))
+                extension = b"x" * (8 * MIB if number % 2 else 1000)
+                for _ in range(200):
+                    if not send(sock, b"1;" + extension + b"\r\nx\r\n"):
+                        break
+
+    at_once(8, chunks)
+
+
+def filled_caches(server: Server) -> None:
+    """Paths, content types and encodings that differ every time, all long."""
+
+    def ask(number: int) -> None:
+        until_s = time.monotonic() + ATTACK_S
+        with connect(server) as sock:
+            reader = threading.Thread(target=drain, args=(sock, b"never", ATTACK_S))
+            reader.start()
+            turn = 0
+            while time.monotonic() < until_s:
+                turn += 1
+                name = f"{number}-{turn}-" + "/".join(["%41" * 60] * 5)
+                kind = f"content-type: text/plain; x={number}-{turn}-{'y' * 900}"
+                encoding = f"accept-encoding: gzip;q=0.{turn:05d}, x-{'z' * 500}"
+                if not send(sock, head(server, "POST", name, kind, encoding, "content-length: 1") + b"x"):
+                    break
+            reader.join()
+
+    at_once(8, ask)
+
+
+ATTACKS: dict[str, Callable[[Server], None]] = {
+    "nothing": nothing,
+    "hung-up uploads": hung_up_uploads,
+    "giant text records": giant_text_records,
+    "forks inside a record": forks_inside_a_record,
+    "millions of messages": millions_of_messages,
+    "readers with cursors": readers_with_cursors,
+    "unfinished bodies": unfinished_bodies,
+    "unread answers": unread_answers,
+    "unread feeds": unread_feeds,
+    "woken together": woken_together,
+    "trickling bodies": trickling_bodies,
+    "pipelined upgrades": pipelined_upgrades,
+    "chunk extensions": chunk_extensions,
+    "filled caches": filled_caches,
+}
+
+
+def measure(name: str) -> Row:
+    with tempfile.TemporaryDirectory() as directory:
+        stall = Path(directory) / "stall"
+        command = [sys.executable, "-m", "bench.hostile_server", str(stall), "--port", "0"]
+        with running("headwater", [*command, "--data-dir", f"{directory}/data"]) as server:
+            here, there = multiprocessing.Pipe(duplex=False)
+            ended = multiprocessing.Event()
+            light = multiprocessing.Process(target=_light_process, args=(server, ended, there))
+            light.start()
+            time.sleep(1)
+            try:
+                ATTACKS[name](server)
+                time.sleep(0.5)
+            finally:
+                ended.set()
+                probes, appends, failures = here.recv()
+                light.join()
+            loop_s, loop_wall_s = STALL.unpack(stall.read_bytes())
+            memory_bytes = _peak_memory_bytes(server)
+    return Row(
+        name,
+        max(probes) * 1000,
+        percentile(probes, 0.99) * 1000,
+        loop_s * 1000,
+        loop_wall_s * 1000,
+        percentile(appends, 0.99) * 1000,
+        max(appends) * 1000,
+        failures,
+        memory_bytes / MIB,
+    )
+
+
+def _peak_memory_bytes(server: Server) -> int:
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
+    if match is None:
+        raise RuntimeError("no VmHWM in /proc: is this Linux?")
+    return int(match[1]) * 1024
+
+
+COLUMNS = ("attack", "loop", "loop, wall", "probe worst", "probe p99", "appends p99", "worst", "failed", "memory")
+
+
+def line(row: Row) -> str:
+    missed = [
+        what
+        for what, is_missed in (
+            ("loop", row.loop_ms >= STALL_MS_GOAL),
+            ("memory", row.memory_mib >= MEMORY_MIB_GOAL),
+            ("failures", row.light_failures > 0),
+        )
+        if is_missed
+    ]
+    times_ms = (
+        row.loop_ms,
+        row.loop_wall_ms,
+        row.probe_worst_ms,
+        row.probe_p99_ms,
+        row.append_p99_ms,
+        row.append_worst_ms,
+    )
+    return (
+        f"{row.attack:24}{''.join(f'{time_ms:9.1f} ms' for time_ms in times_ms)}{row.light_failures:12}"
+        f"{row.memory_mib:8.0f} MiB   {'misses: ' + ', '.join(missed) if missed else 'ok'}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("attacks", nargs="*", help=f"which to run; all if none is named: {', '.join(ATTACKS)}")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    print(f"{COLUMNS[0]:24}" + "".join(f"{name:>12}" for name in COLUMNS[1:]))
+    rows = []
+    for name in arguments.attacks or ATTACKS:
+        rows.append(measure(name))
+        print(line(rows[-1]), flush=True)
+    if arguments.out is not None:
+        found = {"machine": describe_machine(), "rows": [asdict(row) for row in rows]}
+        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

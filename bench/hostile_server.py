@@ -1,0 +1,61 @@
+"""`headwater serve` with a ticker on its loop: how long anything held the loop, in a file for whoever measures it.
+
+python -m bench.hostile_server FILE [options of headwater serve]
+
+The file holds two numbers: the most processor time of the loop's thread between two ticks of 5 ms, and the most time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headwater.cli import app
+from headwater.server import serve as serving
+
+TICK_S = 0.005
+STALL = struct.Struct("dd")
+
+
+async def tick(file: Path) -> None:
+    worst_cpu_s = worst_s = 0.0
+    with file.open("r+b", buffering=0) as stall:
+        while True:
+            cpu_s, at_s = time.thread_time(), time.monotonic()
+            await asyncio.sleep(TICK_S)
+            held_cpu_s, held_s = time.thread_time() - cpu_s, time.monotonic() - at_s - TICK_S
+            if held_cpu_s > worst_cpu_s or held_s > worst_s:
+                worst_cpu_s, worst_s = max(worst_cpu_s, held_cpu_s), max(worst_s, held_s)
+                stall.seek(0)
+                stall.write(STALL.pack(worst_cpu_s, worst_s))
+
+
+def main() -> None:
+    file = Path(sys.argv.pop(1))
+    file.write_bytes(STALL.pack(0, 0))
+    serve_store = serving.serve_store
+
+    async def watched(*arguments: Any, **options: Any) -> int:
+        found = list(arguments)
+        ready: Callable[[str], None] = found[4]
+        ticking: list[asyncio.Task[None]] = []
+
+        def ready_and_ticking(url: str) -> None:
+            ticking.append(asyncio.get_running_loop().create_task(tick(file)))
+            ready(url)
+
+        found[4] = ready_and_ticking
+        return await serve_store(*found, **options)
+
+    serving.serve_store = watched  # type: ignore[assignment]
+    sys.argv = ["headwater", "serve", *sys.argv[1:]]
+    app()
+
+
+if __name__ == "__main__":
+    main()
