@@ -32,7 +32,7 @@ test: setup $(NODE_DIR)/node_modules/.stamp
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST)
 
 test-fast: setup
-	$(PYTEST) -m "not slow" tests/unit tests/contract
+	$(PYTEST) -n 3 -m "not slow" --hypothesis-profile quick tests/unit tests/contract
 
 # Seeded crashes of a simulated machine: make simulate SEEDS=5000
 SEEDS ?= 2000

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("headwater", deadline=None, derandomize=True, max_examples=200)
+settings.register_profile("quick", settings.get_profile("headwater"), max_examples=20)  # make test-fast
 settings.load_profile("headwater")
 
 # A Java that lives for seconds gains nothing from the optimising compiler, which takes half of its processor time.
@@ -21,6 +22,9 @@ FIRST = (
     "tests/fault/",
     "tests/docs/",
     "tests/browser/",
+    "tests/contract/test_http.py",
+    "tests/unit/store/embedded/test_directory.py",
+    "tests/contract/native/test_hardening.py",
     "tests/unit/spark/test_publishing.py",
     "tests/interop/",
     "tests/cli/",

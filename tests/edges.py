@@ -9,11 +9,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+import pytest
 from bench.servers import Server, headwater, running
 
 NATIVE, DURABLE = "native, in memory", "native, durable"
 UVICORN, GRANIAN, MOUNTED = "uvicorn", "granian", "mounted in FastAPI"
-EDGES = (NATIVE, DURABLE, UVICORN, GRANIAN, MOUNTED)
+# The quick tests run over one ASGI server; the others carry the same app.
+EDGES = (NATIVE, DURABLE, UVICORN, *(pytest.param(name, marks=pytest.mark.slow) for name in (GRANIAN, MOUNTED)))
 
 
 def free_port() -> int:

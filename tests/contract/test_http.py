@@ -219,6 +219,7 @@ def test_caching_of_other_answers(client: httpx.Client, path: str) -> None:
     assert client.get(f"{path}-none").headers["cache-control"] == "no-store"
 
 
+@pytest.mark.slow
 def test_a_long_poll_waits_and_moves_the_cursor_on(client: httpx.Client, path: str) -> None:
     tail = next_offset(client.put(path, headers=TEXT))
     started = time.monotonic()

@@ -28,10 +28,12 @@ class Turns:
     def _run(self) -> None:
         """As many turns as fit into a few milliseconds; the rest in the next turn of the loop."""
         until_s = time.perf_counter() + TURNS_S
-        while self._waiting:
-            self._waiting.popleft()()
-            if time.perf_counter() >= until_s:
-                break
-        self._running = bool(self._waiting)
-        if self._running:
-            asyncio.get_running_loop().call_soon(self._run)
+        try:
+            while self._waiting:
+                self._waiting.popleft()()
+                if time.perf_counter() >= until_s:
+                    break
+        finally:  # a writer that fails does not end the turns of others
+            self._running = bool(self._waiting)
+            if self._running:
+                asyncio.get_running_loop().call_soon(self._run)

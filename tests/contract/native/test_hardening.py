@@ -40,6 +40,7 @@ GET = b"GET /v1/stream/a HTTP/1.1\r\nhost: localhost\r\n\r\n"
 BINARY = "application/octet-stream"
 
 
+@pytest.mark.slow
 def test_12_14_a_client_that_hangs_up_takes_its_body_with_it() -> None:
     """The bodies were held by a reference cycle until the next garbage collection."""
     with headwater("--memory") as own:
@@ -227,6 +228,7 @@ def test_12_18_an_encoded_body_is_refused_and_the_connection_goes_on(server: Ser
         assert wire.ask("PUT", path, b"xyz", content_encoding="Identity").status == 201
 
 
+@pytest.mark.slow
 def test_12_18_caches_of_client_text_are_bounded_by_size_too() -> None:
     tracemalloc.start()
     try:
@@ -299,6 +301,7 @@ def test_12_18_a_half_closed_client_is_not_waited_for_without_end() -> None:
             assert time.monotonic() - started < 4
 
 
+@pytest.mark.slow
 def test_12_19_a_server_that_stops_answers_and_resets_nobody() -> None:
     with limited("long_poll_s=20", "read_chunk_bytes=20000000") as own, ExitStack() as stack:
         control, idle, partial, upload = (stack.enter_context(Wire(own)) for _ in range(4))
@@ -373,6 +376,7 @@ def test_12_2_connections_that_are_being_refused_take_no_place() -> None:
             assert wire.ask("GET", "/v1/stream/none").status == 404
 
 
+@pytest.mark.slow
 def test_12_2_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None:
     """Without a limit of their own they used up all descriptors, and the next fold or segment failed the server."""
     command = [sys.executable, "-m", "headwater", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]

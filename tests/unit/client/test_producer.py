@@ -157,6 +157,7 @@ def test_ids_that_no_header_can_carry_are_refused(stream: Stream) -> None:
             stream.producer(wrong, epoch=1)
 
 
+@pytest.mark.slow
 def test_cancelling_a_producer_leaves_in_time() -> None:
     import asyncio
 

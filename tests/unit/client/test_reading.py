@@ -464,6 +464,7 @@ def test_a_long_line_is_read_in_time() -> None:
     assert time.monotonic() - started_s < 2
 
 
+@pytest.mark.slow
 def test_a_reader_is_closed_from_another_thread(server: Server) -> None:
     with Client(f"http://{server.host}:{server.port}") as there:
         stream = there.stream(f"close/{uuid.uuid4().hex}")

@@ -89,6 +89,7 @@ def tiny_steps() -> Iterator[None]:
 parts = st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b",", b":", b"1", b" ", b'"a"', b'"\\""', b"[]", b"{}"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny_steps")
 @settings(max_examples=2000)
 @given(st.lists(parts, max_size=30).map(b"".join))
@@ -104,6 +105,7 @@ def test_12_15_steps_accept_what_a_parser_accepts(inner: bytes) -> None:
         assert kept == b"".join([message + b"," for message in expected])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny_steps")
 @settings(max_examples=500)
 @given(st.lists(values, max_size=20), st.sampled_from([None, 1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -292,6 +293,7 @@ def answer(world: World, command: Create | Append | Delete | Expire) -> int:
     return 204
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(commands)
 def test_the_protocol_answers_as_the_model_does(sequence: list[tuple]) -> None:  # type: ignore[type-arg]

@@ -16,6 +16,7 @@ def append(world: World, now_ms: int, *producer: object) -> bool:
     return world.run(command).duplicate
 
 
+@pytest.mark.slow
 def test_12_9_idle_producers_expire_and_never_write_twice() -> None:
     world = World()
     world.run(Create(path="s", stream_id=1, now_ms=0, content_type="text/plain"))
@@ -39,6 +40,7 @@ def test_12_9_idle_producers_expire_and_never_write_twice() -> None:
     assert append(world, later_ms, "new5", 0, 0)
 
 
+@pytest.mark.slow
 def test_12_9_producers_in_use_do_not_expire() -> None:
     world = World()
     world.run(Create(path="s", stream_id=1, now_ms=0, content_type="text/plain"))

@@ -61,6 +61,7 @@ def received(sock: socket.socket, ending: bytes) -> int:
 CONTROL_END = b'"upToDate":true}\n\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [b"\n", b"\r", b"\n ", b"\r\n", b"x"])
 def test_12_15_a_large_text_record_as_an_event(
     running: tuple[Server, Stall], client: httpx.Client, stall: Stall, text: bytes
@@ -71,6 +72,7 @@ def test_12_15_a_large_text_record_as_an_event(
     stall.check()
 
 
+@pytest.mark.slow
 def test_12_15_many_readers_with_cursors_of_their_own(
     running: tuple[Server, Stall], client: httpx.Client, stall: Stall
 ) -> None:
@@ -109,6 +111,7 @@ def test_12_15_a_json_append_of_eight_million_messages(client: httpx.Client, sta
     stall.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -128,6 +131,7 @@ def test_12_15_a_large_json_append(client: httpx.Client, stall: Stall, body: byt
     assert client.get("j").content == body
 
 
+@pytest.mark.slow
 def test_12_15_a_fork_with_a_sub_offset_into_a_large_record(client: httpx.Client, stall: Stall) -> None:
     client.put("j", headers=JSON)
     body = ones(1_000_000)
@@ -171,6 +175,7 @@ def test_12_15_the_limit_holds_for_small_bodies_too() -> None:
             assert (refused.status_code, refused.json()["type"]) == (413, "urn:headwater:too-many-messages")
 
 
+@pytest.mark.slow
 def test_12_16_a_large_record_is_in_memory_once_however_many_read_it(client: httpx.Client, stall: Stall) -> None:
     client.put("t", headers=TEXT, content=b"x" * LARGE)
     path = client.base_url.path + "t"
@@ -190,6 +195,7 @@ def test_12_16_a_large_record_is_in_memory_once_however_many_read_it(client: htt
     stall.check()
 
 
+@pytest.mark.slow
 def test_12_16_large_records_that_nobody_takes_are_bounded(client: httpx.Client) -> None:
     for number in range(12):
         client.put(f"t{number}", headers=TEXT, content=b"x" * LARGE)

@@ -55,6 +55,7 @@ def rows_of(
     return [row for part in ranges for one in part for batch in reader.read(one) for row in batch.to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extended", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_any_limits_and_any_splits_read_everything_once(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from headwater.client import Client
 from headwater.spark.watching import Watcher
 from tests.servers import Server
@@ -28,6 +30,7 @@ def test_it_ends_when_a_stream_goes_on(server: Server) -> None:
         later.join()
 
 
+@pytest.mark.slow
 def test_a_watch_that_fails_does_not_make_it_restless(server: Server) -> None:
     with Client(server.url) as client:
         watcher = Watcher(client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 from pathlib import Path
@@ -23,16 +24,23 @@ from headwater.store.embedded.opening import open_store
 from tests.unit.store.embedded.test_directory import FOLDED, UNFOLDED, append, create, fill, live, settled
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with everything folded."""
+    directory = tmp_path_factory.mktemp("folded") / "data"
 
     async def write(engine: Engine) -> None:
         await fill(engine)
-        await settled(tmp_path / "data")
+        await settled(directory)
 
-    live(tmp_path / "data", write, FOLDED)
-    return tmp_path / "data"
+    live(directory, write, FOLDED)
+    return directory
+
+
+@pytest.fixture
+def directory(folded: Path, tmp_path: Path) -> Path:
+    """A copy of it to damage."""
+    return shutil.copytree(folded, tmp_path / "data")
 
 
 def corrupt_chunk(directory: Path) -> None:

@@ -210,6 +210,7 @@ def test_check_finds_damaged_chunks_and_references(tmp_path: Path) -> None:
     assert result.exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
 def test_a_backup_of_a_running_server_opens(tmp_path: Path, limits: Limits) -> None:
     directory, target = tmp_path / "data", tmp_path / "copy"
@@ -269,6 +270,7 @@ def test_unknown_formats_are_refused(tmp_path: Path) -> None:
     assert "no Headwater data directory" in result.stderr
 
 
+@pytest.mark.slow
 def test_space_comes_back(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     limits = Limits(segment_bytes=400_000, fold_idle_s=0.05)
@@ -370,6 +372,7 @@ async def worker_pid(directory: Path, before: int) -> int:
     raise AssertionError("no fold worker was started")
 
 
+@pytest.mark.slow
 def test_a_fold_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     directory = tmp_path / "data"
 
@@ -386,6 +389,7 @@ def test_a_fold_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     assert check_directory(directory, lambda _: None).problems == []
 
 
+@pytest.mark.slow
 def test_12_12_the_write_ahead_log_shrinks_after_a_long_read(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     log = directory / "index.db-wal"
@@ -426,6 +430,7 @@ async def settled_path(directory: Path, path: str) -> None:
     raise AssertionError("nothing was folded")
 
 
+@pytest.mark.slow
 def test_12_12_a_fold_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "data"
     monkeypatch.setattr("headwater.limits.FOLD_TIMEOUT_S", 0.5)
@@ -442,6 +447,7 @@ def test_12_12_a_fold_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch:
     assert check_directory(directory, lambda _: None).problems == []
 
 
+@pytest.mark.slow
 def test_12_12_a_hung_fold_worker_does_not_keep_the_server_from_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +463,7 @@ def test_12_12_a_hung_fold_worker_does_not_keep_the_server_from_stopping(
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.slow
 def test_12_4_reclaiming_keeps_up_with_saturated_writes(tmp_path: Path) -> None:
     """Streams of 2 MB are written and deleted without a pause: at most 8 MB are live."""
     directory = tmp_path / "data"

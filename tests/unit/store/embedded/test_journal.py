@@ -102,6 +102,7 @@ def test_no_room_can_be_waited_out_and_nothing_else_can() -> None:
     assert isinstance(failure("f", OSError(errno.EIO, "broken")), JournalFailedError)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_any_single_flipped_byte_is_noticed_or_is_the_tail(data: st.DataObject) -> None:
     import tempfile

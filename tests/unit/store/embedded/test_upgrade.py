@@ -53,6 +53,7 @@ async def check_content(engine: Engine) -> None:
         await engine.info("soft")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
 def test_everything_is_there_after_the_upgrade_and_the_next_start(directory: Path, limits: object) -> None:
     async def first(engine: Engine) -> None:
@@ -84,6 +85,7 @@ def test_forks_are_still_recognised(directory: Path) -> None:
     live(directory, body)
 
 
+@pytest.mark.slow
 def test_records_without_a_time_get_the_latest_they_can_have(directory: Path) -> None:
     async def body(engine: Engine) -> None:
         await append(engine, "text", b"now")
