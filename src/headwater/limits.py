@@ -27,7 +27,7 @@ SSE_JOIN_BYTES_MAX = 4 * 1024  # data and control of a smaller event are one wri
 # What a request may name.
 PATH_BYTES_MAX = 1_024
 PATH_SEGMENT_BYTES_MAX = 255
-PATHS_CACHED_MAX = 65_536  # parsed paths
+PATHS_CACHED_MAX = 65_536  # resolved paths
 HOSTS_KNOWN_MAX = 1_024  # names of this server that requests came under
 CACHED_TEXT_LENGTH_MAX = 256  # of what clients send: longer text is parsed each time
 HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
@@ -59,6 +59,7 @@ FOLD_STOP_S = 10.0  # that a stopping server waits for it
 FOLD_INTERRUPTIONS_MAX = 5  # in a row, before the store gives up
 FULL_RETRY_S = 1.0  # between two looks for room on a full disk
 WAL_PAGES_MAX = 16_384  # of the index; a larger log is cut
+LARGE_BATCH_BYTES = 1024 * 1024  # a larger batch is written to the journal in a thread
 SYNC_SLOW_S = 0.001  # a sync that takes longer sends the next ones off the loop
 SYNC_ELSEWHERE_MIN = 8
 SYNC_ELSEWHERE_MAX = 1_024

@@ -64,6 +64,7 @@ def embedded(
         connect=connect,
         syncer=ThreadSyncer() if threads else best_syncer(),
         helper=ThreadRunner("spare"),
+        writer=ThreadRunner("write"),
         folder=InlineFolder(directory),
         readers=ThreadPoolExecutor(1),
         salt=lambda: 12345,

@@ -67,6 +67,7 @@ def _open(directory: Directory) -> EmbeddedStore:
         connect=lambda: reader,
         syncer=SimSyncer(disk),
         helper=SimRunner(disk),
+        writer=SimRunner(disk),
         folder=SimFolder(disk, index),
         readers=None,
         salt=lambda: 1,

@@ -122,10 +122,12 @@ class History:
             connect=lambda: connect(disk, index),
             syncer=self.make_syncer(disk),
             helper=SimRunner(disk),
+            writer=SimRunner(disk),
             folder=SimFolder(disk, index),
             readers=SimReaders(disk),
             salt=salt,
             reserve=Reserve(disk, 4096),
+            large_batch_bytes=400,
         )
         return self.make_store(parts, recover(disk, connect(disk, index), salt), LIMITS)
 

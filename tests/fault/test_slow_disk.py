@@ -59,6 +59,7 @@ class Machine:
             connect=lambda: connect(self.disk, self.index),
             syncer=Syncer(self.disk),
             helper=SimRunner(self.disk),
+            writer=SimRunner(self.disk),
             folder=Folder(self.disk, self.index),
             readers=Readers(self.disk),
             salt=lambda: self.disk.random.getrandbits(32),

@@ -21,7 +21,21 @@ from headwater.log.state import Document, StreamState, evolve, evolve_document
 class LoadedStream:
     """A stream in memory: the newest state for writers, the durable part of it for readers."""
 
-    __slots__ = ("closed", "deleted", "id", "live", "path", "pending", "state", "tail", "touched_ms", "used")
+    __slots__ = (
+        "_described",
+        "_info",
+        "_version",
+        "closed",
+        "deleted",
+        "id",
+        "live",
+        "path",
+        "pending",
+        "state",
+        "tail",
+        "touched_ms",
+        "used",
+    )
 
     def __init__(self, state: StreamState, *, durable: bool) -> None:
         self.id = state.id
@@ -34,11 +48,22 @@ class LoadedStream:
         self.live: Tail | None = None
         self.used = True  # since the last look for streams to evict
         self.touched_ms = state.accessed_ms  # the last renewal that was recorded
+        self._info: StreamInfo | None = None  # as it was last described
+        self._described: StreamState | None = None  # the state that it describes,
+        self._version = (0, 0, False)  # and its version, tail and closure
         if state.soft_deleted and durable:
             self.deleted = StreamGoneError
 
     def info(self) -> StreamInfo:
-        state = self.state
+        """The stream as readers see it. Many read a stream that does not change meanwhile."""
+        state, info = self.state, self._info
+        now = (state.version, self.tail, self.closed)
+        if info is None or self._described is not state or self._version != now:
+            self._info = info = self._describe(state)
+            self._described, self._version = state, now
+        return info
+
+    def _describe(self, state: StreamState) -> StreamInfo:
         return StreamInfo(
             state.id,
             state.path,

@@ -9,7 +9,7 @@ housekeeping   expiry and eviction
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.clock import Clock, SteadyClock
@@ -116,11 +116,11 @@ class Engine:
     async def info(self, path: str) -> StreamInfo:
         return await self._reader.info(path)
 
-    async def read(self, asked: Read) -> ReadReply:
-        return await self._reader.read(asked)
+    def read(self, asked: Read) -> Awaitable[ReadReply]:
+        return self._reader.read(asked)
 
-    async def read_more(self, asked: ReadMore) -> ReadReply:
-        return await self._reader.read_more(asked)
+    def read_more(self, asked: ReadMore) -> Awaitable[ReadReply]:
+        return self._reader.read_more(asked)
 
     async def page(self, prefix: str, after: str, limit: int) -> StreamPage:
         """A page of streams in path order."""

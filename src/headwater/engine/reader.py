@@ -19,7 +19,7 @@ from headwater.engine.messages import (
     StreamPage,
 )
 from headwater.engine.writer import Writer
-from headwater.errors import InvalidOffsetError, StreamNotFoundError
+from headwater.errors import HeadwaterError, InvalidOffsetError, StreamNotFoundError
 from headwater.limits import Limits
 from headwater.log.deciding import check_not_expired, is_expired
 from headwater.log.offsets import Offset, owners, resolve
@@ -28,6 +28,8 @@ from headwater.store.contract import Store
 from headwater.store.pieces import Piece, UnalignedReadError, join
 
 T = TypeVar("T")
+
+_INSIDE_A_RECORD = "the offset lies inside a record; use one that the server gave"
 
 
 class Reader:
@@ -76,22 +78,31 @@ class Reader:
             stream = self._catalogue.visible(path)
             if stream is None:
                 raise StreamNotFoundError("no stream at this path")
-        stream.used = True
-        now_ms = self._now_ms()
-        self._writer.renew_if_watched(stream, now_ms)
-        self._check_live(stream, now_ms)
-        if renew:
-            self._writer.renew(stream, now_ms)
+        self._use(stream, renew=renew)
         return stream
 
+    def _use(self, stream: LoadedStream, *, renew: bool) -> None:
+        stream.used = True
+        now_ms = self._now_ms()
+        if stream.live is not None:
+            self._writer.renew_if_watched(stream, now_ms)
+        self._check_live(stream, now_ms)
+        if renew and stream.state.ttl_s is not None:
+            self._writer.renew(stream, now_ms)
+
     def _check_live(self, stream: LoadedStream, now_ms: int) -> None:
-        stream.check_not_deleted()
+        if stream.deleted is not None:
+            stream.check_not_deleted()
         check_not_expired(stream.state, now_ms)  # also while the deletion that follows from it is not durable yet
 
     # Bytes
 
     async def read(self, asked: Read) -> ReadReply:
-        stream = await self.find(asked.path, renew=True)
+        stream = self._catalogue.visible(asked.path)
+        if stream is None:
+            stream = await self.find(asked.path, renew=True)
+        else:
+            self._use(stream, renew=True)
         start = position_of(stream, asked.offset)
         until = None if asked.until is None else position_of(stream, asked.until)
         if until is not None:
@@ -127,9 +138,23 @@ class Reader:
 
     async def piece(self, stream: LoadedStream, start: int, end: int, bytes_max: int) -> Piece:
         """Whole records from `start`, at least one and at most about `bytes_max`, none reaching past `end`."""
+        end = min(end, stream.tail)
+        if stream.state.lineage or start >= end:
+            whole = await self._inherited_piece(stream, start, end, bytes_max)
+        else:
+            try:
+                whole = await self._store.read(stream.id, start, end, bytes_max)
+            except (LookupError, UnalignedReadError) as error:
+                raise _refusal(stream, error) from None
+        if len(whole.data) >= bounds.LARGE_READ_BYTES:
+            await self._pace(len(whole.data))
+        return whole
+
+    async def _inherited_piece(self, stream: LoadedStream, start: int, end: int, bytes_max: int) -> Piece:
+        """The same for a fork, whose records may be those of other streams."""
         pieces: list[Piece] = []
         left = bytes_max
-        for owner, stop in owners(stream.id, stream.state.lineage, start, min(end, stream.tail)):
+        for owner, stop in owners(stream.id, stream.state.lineage, start, end):
             piece = await self.own(stream, self._store.read(owner, start, stop, left))
             if pieces and len(piece.data) > left:
                 break
@@ -138,10 +163,7 @@ class Reader:
             left -= len(piece.data)
             if start < stop or left <= 0:
                 break
-        whole = join(pieces) if pieces else Piece(b"", start, start)
-        if len(whole.data) >= bounds.LARGE_READ_BYTES:
-            await self._pace(len(whole.data))
-        return whole
+        return join(pieces) if pieces else Piece(b"", start, start)
 
     async def fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
         """The record that begins at a position, if it is wanted; a position inside a record is refused."""
@@ -154,16 +176,13 @@ class Reader:
         """What the store answers of a stream that may be deleted meanwhile."""
         try:
             return await asked
-        except UnalignedReadError:
-            raise InvalidOffsetError("the offset lies inside a record; use one that the server gave") from None
-        except LookupError:
-            stream.check_not_deleted()
-            raise StreamNotFoundError("the stream was deleted") from None
+        except (LookupError, UnalignedReadError) as error:
+            raise _refusal(stream, error) from None
 
     async def check_boundary(self, stream: LoadedStream, position: int) -> None:
         """Refuse a position inside a record."""
         if 0 < position < stream.tail and await self.boundary(stream, 0, position) != position:
-            raise InvalidOffsetError("the offset lies inside a record; use one that the server gave")
+            raise InvalidOffsetError(_INSIDE_A_RECORD)
 
     async def boundary(self, stream: LoadedStream, start: int, position: int) -> int:
         """The last position from `start` to the one given where a record begins or ends; `start` must be one."""
@@ -191,6 +210,14 @@ class Reader:
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
         return await self._store.documents(prefix, after, limit)
+
+
+def _refusal(stream: LoadedStream, error: LookupError | UnalignedReadError) -> HeadwaterError:
+    """What a read that the store refused means to the reader."""
+    if isinstance(error, UnalignedReadError):
+        return InvalidOffsetError(_INSIDE_A_RECORD)
+    stream.check_not_deleted()
+    return StreamNotFoundError("the stream was deleted")
 
 
 def position_of(stream: LoadedStream, offset: Offset | None) -> int:

@@ -60,9 +60,10 @@ class Access:
         """Refuse what a browser must not do here, and return the headers that the answer needs."""
         if self._proxies is not None:
             self._proxies.apply(request)
-        if not self._any_host:
+        given = request.headers
+        if given.get("host") not in self._known_hosts and not self._any_host:
             self._check_host(request)
-        origin = request.headers.get("origin")
+        origin = given.get("origin")
         if origin is not None:
             return self._check_origin(request, origin)
         return self._shared if request.method in _READS else ()
@@ -72,8 +73,6 @@ class Access:
     def _check_host(self, request: Request) -> None:
         """Refuse a request that names another host than this server's."""
         host = request.headers.get("host")
-        if host in self._known_hosts:
-            return
         if host is None or not self._is_ours(host.lower()):
             raise HostNotAllowedError(
                 f"this server does not answer for the host {(host or '')[:80]!r}; "

@@ -24,11 +24,11 @@ class Dispatcher:
     def dispatch(self, request: Request, respond: Respond) -> asyncio.Task[None] | None:
         """Answer a request through `respond`, at once or later; a task is returned where one must be cancelled."""
         try:
-            sharing = self._access.check(request)
-            if sharing:
-                respond = _with_headers(sharing, respond)
+            shared = self._access.check(request)
             routes, path = resolve(request.path)
             route = routes.get(request.method)
+            if shared and (route is None or route.read is None):
+                respond = _with_headers(shared, respond)
             if route is None:
                 allowed = (*routes, "OPTIONS")
                 if request.method == "OPTIONS":
@@ -46,13 +46,14 @@ class Dispatcher:
             return None
         if route.read is None:
             raise RuntimeError(f"{route.template} has no handler")
-        return asyncio.create_task(self._run(route.read, request, path, respond))
+        return asyncio.create_task(self._run(route.read, request, path, shared, respond))
 
-    async def _run(self, read: Read, request: Request, path: str, respond: Respond) -> None:
+    async def _run(self, read: Read, request: Request, path: str, shared: Headers, respond: Respond) -> None:
         try:
             response = await read(self.service, request, path)
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
             response = _failed(request, error)
+        response.headers += shared
         respond(response)
 
 

@@ -27,18 +27,15 @@ class Request(msgspec.Struct, gc=False):
 class Frame:
     """Bytes of a response that stays open, made once for all who get them."""
 
-    __slots__ = ("_chunk", "body")
+    __slots__ = ("body", "chunk")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
-        self._chunk: bytes | None = None
+        self.chunk: bytes | None = None  # the same as one chunk of an HTTP/1.1 body, once it was needed
 
-    @property
-    def chunk(self) -> bytes:
-        """The same as one chunk of an HTTP/1.1 body."""
-        if self._chunk is None:
-            self._chunk = b"%x\r\n%b\r\n" % (len(self.body), self.body)
-        return self._chunk
+    def make_chunk(self) -> bytes:
+        self.chunk = b"%x\r\n%b\r\n" % (len(self.body), self.body)
+        return self.chunk
 
 
 class Sink(Protocol):

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from headwater import __version__
 from headwater.errors import InvalidPathError, UnknownRouteError
+from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATHS_CACHED_MAX
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT, parse_path
 from headwater.server.http import Request, Respond, Response
 from headwater.server.service import Service
@@ -67,7 +68,10 @@ for _route in ROUTES:
         _FIXED.setdefault(_route.template, {})[_route.method] = _route
 
 
-def resolve(path: str) -> tuple[dict[str, Route], str]:
+Resolved: TypeAlias = tuple[dict[str, Route], str]
+
+
+def _resolve(path: str) -> Resolved:
     """The routes of a path by method, and the stream path that it names."""
     fixed = _FIXED.get(path)
     if fixed is not None:
@@ -82,3 +86,18 @@ def resolve(path: str) -> tuple[dict[str, Route], str]:
     if parsed == RESERVED or parsed.startswith(f"{RESERVED}/"):
         raise InvalidPathError(f"paths below {RESERVED} are reserved")
     return _STREAM, parsed
+
+
+class _Known(dict[str, Resolved]):
+    """Paths that were resolved before. Clients choose them, so their number and their length are bounded."""
+
+    def __missing__(self, path: str) -> Resolved:
+        found = _resolve(path)
+        if len(path) <= CACHED_TEXT_LENGTH_MAX:
+            if len(self) >= PATHS_CACHED_MAX:
+                del self[next(iter(self))]  # the oldest
+            self[path] = found
+        return found
+
+
+resolve: Callable[[str], Resolved] = _Known().__getitem__  # as `_resolve`; no Python code runs for a known path

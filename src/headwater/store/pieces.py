@@ -9,7 +9,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
+
+import msgspec
 
 
 class UnalignedReadError(ValueError):
@@ -39,15 +41,11 @@ class Run(Protocol):
         """When the record with this index was appended."""
 
 
-class RecordRange(NamedTuple):
-    """Records `first` up to `last` of a run. The run may grow, but what it holds does not change."""
-
-    run: Run
-    first: int
-    last: int
+# Records from one index up to another of a run. The run may grow, but what it holds does not change.
+RecordRange: TypeAlias = tuple[Run, int, int]
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct, frozen=True):
     data: bytes
     start: int
     next: int  # where the next read begins
@@ -79,7 +77,7 @@ def read_runs(runs: Iterable[Run], start: int, end: int, bytes_max: int) -> Piec
         if parts and size > bytes_max:
             break
         parts.append(run.slice(position - run.start, stop))
-        ranges.append(RecordRange(run, first, last))
+        ranges.append((run, first, last))
         position += size
         bytes_max -= size
         if bytes_max <= 0 or position >= end or stop < run.ends[-1]:

@@ -25,13 +25,14 @@ import pytest
 from bench.servers import Server, headwater, running
 
 from headwater.limits import Limits
-from headwater.protocol.streams.paths import parse_path
+from headwater.protocol.streams.paths import STREAM_ROOT
 from headwater.server import compression
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Request, Response
 from headwater.server.native import NativeEdge
 from headwater.server.native.connection import Connection
 from headwater.server.native.parsing import RequestParser
+from headwater.server.routes import resolve
 from headwater.server.serve import fit_descriptors
 from tests.contract.native.wire import Wire
 from tests.unit.server.rig import Rig
@@ -234,7 +235,7 @@ def test_12_18_caches_of_client_text_are_bounded_by_size_too() -> None:
     try:
         before, _ = tracemalloc.get_traced_memory()
         for number in range(5_000):
-            parse_path(f"{number:08}/{'%61' * 250}/{'%61' * 250}/{'%61' * 250}")
+            resolve(f"{STREAM_ROOT}{number:08}/{'%61' * 250}/{'%61' * 250}/{'%61' * 250}")
             compression.choose_encoding(f"gzip, x{number}{'y' * 10_000}")
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:

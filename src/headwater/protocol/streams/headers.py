@@ -53,6 +53,8 @@ RESPONSE_HEADERS = (
     PRODUCER_RECEIVED_SEQ,
 )
 
+OF_APPENDS = frozenset({SEQ, CLOSED, PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ})
+
 _DIGITS = re.compile(r"[0-9]{1,16}")
 _CANONICAL = re.compile(r"0|[1-9][0-9]*")
 _RFC3339 = re.compile(

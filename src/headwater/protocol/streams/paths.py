@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from urllib.parse import quote, unquote_to_bytes
 
 from headwater import limits
@@ -15,7 +14,7 @@ RESERVED = "__ds"  # the first segment of the server's own routes below the root
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_~!$&'()*+,;=:@-][A-Za-z0-9_~!$&'()*+,;=:@.-]*(?:/(?!$)|$))+")
 
 
-def _parse(raw: str) -> str:
+def parse_path(raw: str) -> str:
     """The stream path in the part of a URL after the stream root, percent-encoded as it arrived."""
     if len(raw) <= limits.PATH_SEGMENT_BYTES_MAX and _PLAIN.fullmatch(raw):
         return raw
@@ -31,21 +30,6 @@ def _parse(raw: str) -> str:
     for segment in path.split("/"):
         _check_segment(segment)
     return path
-
-
-class _Known(dict[str, str]):
-    """Paths that were parsed before. Clients choose them, so their number and their length are bounded."""
-
-    def __missing__(self, raw: str) -> str:
-        path = _parse(raw)
-        if len(raw) <= limits.CACHED_TEXT_LENGTH_MAX:
-            if len(self) >= limits.PATHS_CACHED_MAX:
-                del self[next(iter(self))]  # the oldest
-            self[raw] = path
-        return path
-
-
-parse_path: Callable[[str], str] = _Known().__getitem__  # as `_parse`; no Python code runs for a known path
 
 
 def _check_segment(segment: str) -> None:

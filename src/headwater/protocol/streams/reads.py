@@ -35,12 +35,14 @@ _LIVE = {mode.value: mode for mode in Live}
 def parse_query(query: str) -> dict[str, str]:
     """The parameters of a query string; one that is known may be given once. Unknown ones are ignored."""
     found: dict[str, str] = {}
+    quoted = "%" in query or "+" in query
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
-        name = unquote_plus(name)
+        if quoted:
+            name, value = unquote_plus(name), unquote_plus(value)
         if name in found and name in _KNOWN:
             raise InvalidQueryError(f"{name} is given more than once")
-        found[name] = unquote_plus(value)
+        found[name] = value
     return found
 
 

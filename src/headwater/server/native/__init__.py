@@ -7,7 +7,6 @@
     parsing     bytes to requests, within the limits
     pipeline    requests that wait for their turn
     writing     responses to bytes, and clients that do not read them
-    feeding     a response that stays open, as a feed writes to it
     budgets     bytes that all connections may hold together
 
 Only `connection` and `edge` act on transports.

@@ -12,7 +12,6 @@ from typing import cast
 from headwater.errors import HeadwaterError, RequestTimeoutError
 from headwater.server.http import Feed, Request, Response
 from headwater.server.native.budgets import Share
-from headwater.server.native.feeding import FeedSink
 from headwater.server.native.parsing import ENDED, NOTHING, Phase, RequestParser
 from headwater.server.native.pipeline import Pipeline
 from headwater.server.native.shared import Shared
@@ -79,7 +78,7 @@ class Connection(Lifecycle, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._transport.set_write_buffer_limits(high=self._shared.limits.write_buffer_bytes)
-        self._writer = ResponseWriter(self._transport, self._shared)
+        self._writer = ResponseWriter(self._transport, self._shared, self._end_feed)
         peer = transport.get_extra_info("peername")
         self._peer: str = peer[0] if peer else ""
         self._shared.connections.add(self)
@@ -192,13 +191,10 @@ class Connection(Lifecycle, asyncio.Protocol):
         chunked = request.version == "1.1"
         self._keep_alive = keep_alive and chunked  # without chunks, the end of the connection ends the body
         self._writer.begin_body(response, chunked=chunked, keep_alive=keep_alive)
-        sink = FeedSink(self._writer, self._end_feed, chunked=chunked)
-        feed = response.feed
-        feed.open(sink, self._clock.now_s)
-        if not sink.ended:
-            self._feed = feed
-            if self._parser.phase is ENDED:
-                feed.finish()
+        self._feed = feed = response.feed
+        feed.open(self._writer, self._clock.now_s)
+        if self._feed is feed and self._parser.phase is ENDED:
+            feed.finish()
 
     def _end_feed(self) -> None:
         self._feed = None

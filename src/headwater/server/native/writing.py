@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Protocol
 
 from headwater.limits import RESPONSE_JOIN_BYTES_MAX, Limits
-from headwater.server.http import COMMON_HEADERS, Response
+from headwater.server.http import COMMON_HEADERS, Frame, Response
 from headwater.server.native.budgets import Budget, Share
 
 _COMMON = "".join(f"{name}: {value}\r\n" for name, value in COMMON_HEADERS)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _BODILESS = frozenset({204, 304})
+
+
+def _nothing() -> None:
+    """After the last response nothing follows."""
 
 
 class ResponseHeads:
@@ -52,10 +57,23 @@ class Outlet(Protocol):
 class ResponseWriter:
     """Writes to one transport and watches whether the client reads."""
 
-    __slots__ = ("_heads", "_limits", "_stalled_s", "_transport", "_unread", "blocked")
+    __slots__ = (
+        "_chunked",
+        "_heads",
+        "_limits",
+        "_on_end",
+        "_stalled_s",
+        "_transport",
+        "_unread",
+        "_write",
+        "blocked",
+    )
 
-    def __init__(self, transport: asyncio.Transport, outlet: Outlet) -> None:
+    def __init__(self, transport: asyncio.Transport, outlet: Outlet, on_end: Callable[[], None]) -> None:
         self._transport = transport
+        self._write = transport.write
+        self._on_end = on_end  # called after the last frame of a response that stayed open
+        self._chunked = True  # whether its body is written in chunks
         self._heads = outlet.heads
         self._limits = outlet.limits
         self._unread = Share(outlet.responses)
@@ -70,30 +88,32 @@ class ResponseWriter:
             last = f"content-length: {size}\r\n{last}"
         head = self._heads.encode(response, last)
         if head_only or not body:
-            self._transport.write(head)
+            self._write(head)
         elif size <= RESPONSE_JOIN_BYTES_MAX:
-            self._transport.write(b"".join((head, *body)))
+            self._write(b"".join((head, *body)))
         else:
             self._transport.writelines((head, *body))
 
     def write_continue(self) -> None:
-        self._transport.write(_CONTINUE)
+        self._write(_CONTINUE)
 
-    # A body of unknown length; HTTP/1.0 clients get it without chunks, and it ends with the connection
+    # A body of unknown length: this is the sink of a feed. HTTP/1.0 clients get it without chunks, and it ends with the
+    # connection.
 
     def begin_body(self, response: Response, *, chunked: bool, keep_alive: bool) -> None:
         last = "\r\n" if keep_alive else "connection: close\r\n\r\n"
         if chunked:
             last = f"transfer-encoding: chunked\r\n{last}"
-        self._transport.write(self._heads.encode(response, last))
+        self._chunked = chunked
+        self._write(self._heads.encode(response, last))
 
-    def write_piece(self, piece: bytes) -> None:
-        """Write a piece of the body that is framed already."""
-        self._transport.write(piece)
+    def write(self, frame: Frame) -> None:
+        self._write((frame.chunk or frame.make_chunk()) if self._chunked else frame.body)
 
-    def end_body(self, *, chunked: bool) -> None:
-        if chunked:
-            self._transport.write(_LAST_CHUNK)
+    def end(self) -> None:
+        if self._chunked:
+            self._write(_LAST_CHUNK)
+        self._on_end()
 
     def write_eof(self) -> None:
         """Nothing more will be written; the client still may send."""
@@ -133,3 +153,4 @@ class ResponseWriter:
 
     def close(self) -> None:
         self._unread.hold(0)
+        self._on_end = _nothing  # else connection and writer refer to each other

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from headwater import limits as bounds
 from headwater.engine.messages import Ended, ReadMore, ReadReply, Update
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
+from headwater.limits import SSE_JOIN_BYTES_MAX
 from headwater.protocol.streams import sse
 from headwater.protocol.streams.cursors import interval_at
 from headwater.server.http import Frame, Sink
@@ -93,14 +93,15 @@ class FeedSession:
 
     def deliver(self, update: Update) -> None:
         self._tail, self._closed = update.end, update.closed
-        if self._ended or self._catching_up is not None or self._event is not None or self._sink is None:
+        sink = self._sink
+        if self._ended or self._catching_up is not None or self._event is not None or sink is None:
             return
-        if update.start != self._position or self._until is not None or self._sink.blocked:
+        if update.start != self._position or self._until is not None or sink.blocked:
             self._read_on()
-        elif len(update.data) > bounds.SSE_JOIN_BYTES_MAX:
+        elif len(update.data) > SSE_JOIN_BYTES_MAX:
             self._begin_update(update)
         else:
-            self._sink.write(_frames.joined(update, max(self._cursor, interval_at(update.now_ms))))
+            sink.write(_frames.joined(update, self._cursor))
             self._position = update.end
             if update.closed:
                 self.finish()
@@ -182,7 +183,7 @@ class FeedSession:
 
     def _advance(self, reply: ReadReply) -> None:
         """Send what was read, and whether it reaches the tail."""
-        if len(reply.data) > bounds.SSE_JOIN_BYTES_MAX:
+        if len(reply.data) > SSE_JOIN_BYTES_MAX:
             self._begin(self._service.events.of_reply(reply), reply.next)
         else:
             self._position = reply.next

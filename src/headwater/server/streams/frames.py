@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 from headwater import limits
 from headwater.engine.messages import ReadReply, Update
 from headwater.protocol.streams import sse
+from headwater.protocol.streams.cursors import interval_at
 from headwater.protocol.streams.offsets import format_offset
 from headwater.server.http import Frame
 
@@ -72,15 +73,22 @@ class UpdateFrames:
         self._joined: dict[int, Frame] = {}
 
     def joined(self, update: Update, cursor: int) -> Frame:
-        """Data and control in one frame, for each cursor in use."""
+        """Data and control in one frame, for a reader with this cursor."""
         if update is not self._update:
             self._update = update
             offset = format_offset(update.tail)
             self._data = sse.data_frame(update.kind, update.data, offset) if update.data else b""
             self._joined = {}
         frame = self._joined.get(cursor)
+        return self._made(update, cursor) if frame is None else frame
+
+    def _made(self, update: Update, cursor: int) -> Frame:
+        """Most cursors are behind the present one, and come down to it."""
+        moved = max(cursor, interval_at(update.now_ms))
+        frame = self._joined.get(moved)
         if frame is None:
-            frame = self._joined[cursor] = Frame(self._data + control_of(update, cursor))
+            frame = self._joined[moved] = Frame(self._data + control_of(update, moved))
+        self._joined[cursor] = frame
         return frame
 
 

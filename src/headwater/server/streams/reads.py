@@ -13,12 +13,13 @@ from headwater.protocol.streams.etags import encoded, etag, matched
 from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
 from headwater.server import compression
-from headwater.server.http import Buffer, Request, Response
+from headwater.server.http import Request, Response
 from headwater.server.service import Service
 from headwater.server.streams.bodies import BodyFeed
 from headwater.server.streams.feeds import FeedSession
 from headwater.server.streams.replies import CLOSED, NO_STORE, SANDBOX, UP_TO_DATE, offset_text
 
+_VARY = ("vary", "accept-encoding")
 _UNBUFFERED = ("x-accel-buffering", "no")  # nginx and others would keep events back until a buffer is full
 
 
@@ -51,7 +52,13 @@ async def read(service: Service, request: Request, path: str) -> Response:
         return _feed(service, query, reply)
     wait_s = limits.long_poll_s if query.live is Live.LONG_POLL else 0.0
     reply = await service.engine.read(Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s))
-    return await _piece(service, request, query, reply)
+    response = _piece(service, request, query, reply)
+    accepted = request.headers.get("accept-encoding")
+    if accepted is not None and response.status == 200 and len(reply.data) >= bounds.COMPRESS_BYTES_MIN:
+        await _compress(service, accepted, response)
+    if reply.held is not None:
+        response.feed, response.body = BodyFeed(service.turns, response.body, reply.held), ()
+    return response
 
 
 def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
@@ -67,12 +74,12 @@ def _nothing_more(reply: ReadReply) -> Response:
     return Response(204, ((headers.NEXT_OFFSET, offset_text(reply.stream, reply.next)), UP_TO_DATE, CLOSED, NO_STORE))
 
 
-async def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadReply) -> Response:
+def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadReply) -> Response:
     """One bounded piece of a stream, with all that the reader must know to go on."""
-    stream, data = reply.stream, reply.data
-    closed = stream.closed and reply.at_tail
+    stream, data, at_tail = reply.stream, reply.data, reply.at_tail
+    closed = stream.closed and at_tail
     found = [(headers.NEXT_OFFSET, offset_text(stream, reply.next)), SANDBOX]
-    if reply.at_tail:
+    if at_tail:
         found.append(UP_TO_DATE)
     if closed:
         found.append(CLOSED)
@@ -87,30 +94,27 @@ async def _piece(service: Service, request: Request, query: ReadQuery, reply: Re
         found += [("content-type", stream.content_type), NO_STORE]
         return Response(200, tuple(found), wrap(stream.kind, data))
     tag = etag(stream.id, reply.start, reply.next, closed=closed)
-    caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=reply.at_tail)
-    found += [("cache-control", caching), ("vary", "accept-encoding")]
+    caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=at_tail)
+    found += [("cache-control", caching), _VARY]
     if_none_match = request.headers.get("if-none-match")
     known = None if if_none_match is None or live else matched(if_none_match, tag)
     if known is not None:
         return Response(304, (*found, ("etag", known)))
     found.append(("content-type", stream.content_type))
-    response = await _encoded(service, request, found, tag, wrap(stream.kind, data))
-    if reply.held is not None:
-        response.feed, response.body = BodyFeed(service.turns, response.body, reply.held), ()
-    return response
+    found.append(("etag", tag))
+    return Response(200, tuple(found), wrap(stream.kind, data))
 
 
-async def _encoded(
-    service: Service, request: Request, found: list[tuple[str, str]], tag: str, body: tuple[Buffer, ...]
-) -> Response:
-    accepted = request.headers.get("accept-encoding")
-    encoding = compression.choose_encoding(accepted) if accepted else None
-    size_bytes = sum(map(len, body))
-    if encoding is None or size_bytes < bounds.COMPRESS_BYTES_MIN:
-        return Response(200, (*found, ("etag", tag)), body)
-    if size_bytes <= service.limits.compress_inline_bytes:
+async def _compress(service: Service, accepted: str, response: Response) -> None:
+    """Encode the body, if the client accepts an encoding. It then has another tag, since these are other bytes."""
+    encoding = compression.choose_encoding(accepted)
+    if encoding is None:
+        return
+    body = response.body
+    if sum(map(len, body)) <= service.limits.compress_inline_bytes:
         data = compression.encode(body, encoding)
     else:
         data = await asyncio.get_running_loop().run_in_executor(None, compression.encode, body, encoding)
-    found += [("etag", encoded(tag, encoding)), ("content-encoding", encoding)]
-    return Response(200, tuple(found), (data,))
+    found = [(name, encoded(value, encoding) if name == "etag" else value) for name, value in response.headers]
+    response.headers = (*found, ("content-encoding", encoding))
+    response.body = (data,)

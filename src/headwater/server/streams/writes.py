@@ -17,22 +17,18 @@ from headwater.server.streams.replies import CLOSED, NO_STORE
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
-    producer = headers.parse_producer(given)
-    command = Append(
-        path,
-        service.engine.now_ms(),
-        request.body,
-        given.get("content-type"),
-        producer,
-        headers.parse_seq(given),
-        headers.parse_closed(given),
-    )
-    accepted = 200 if producer is not None and command.body else 204
+    engine = service.engine
+    producer = seq = None
+    close = False
+    if not headers.OF_APPENDS.isdisjoint(given):
+        producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
+    accepted = 200 if producer is not None and request.body else 204
+    command = Append(path, engine.now_ms(), request.body, given.get("content-type"), producer, seq, close)
 
     def answered(answer: Answer) -> None:
         respond(problem(answer) if isinstance(answer, HeadwaterError) else _appended(answer, accepted))
 
-    service.engine.submit(command, answered)
+    engine.submit(command, answered)
 
 
 def create(service: Service, request: Request, path: str, respond: Respond) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 from collections.abc import Callable
@@ -85,7 +86,8 @@ class JournalWriter:
         self._position = 0
         try:
             if _SPARE in self._disk.names():
-                self._disk.rename(_SPARE, name)
+                with contextlib.suppress(FileNotFoundError):  # it was dropped meanwhile, since the disk is full
+                    self._disk.rename(_SPARE, name)
             self._file = file = self._disk.open(name)
         except OSError as error:
             raise failure(name, error) from error

@@ -79,6 +79,7 @@ def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedS
         connect=connect,
         syncer=best_syncer(),
         helper=ThreadRunner("headwater-spare"),
+        writer=ThreadRunner("headwater-write"),
         folder=SubprocessFolder(directory),
         readers=ThreadPoolExecutor(INDEX_READERS, "headwater-read"),
         salt=lambda: secrets.randbits(32),

@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from headwater.limits import INDEX_READERS, Limits
+from headwater.limits import INDEX_READERS, LARGE_BATCH_BYTES, Limits
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, Done, RefusedError
-from headwater.store.embedded.disk import Disk
+from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.folder import Folder
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.journal import encode_records
@@ -47,11 +47,13 @@ class Parts(NamedTuple):
     connect: Callable[[], IndexReader]
     syncer: Syncer
     helper: Runner  # for work that would hold up the loop
+    writer: Runner  # for large batches, which would too
     folder: Folder
     readers: Executor | None  # runs reads of the index; None runs them in place
     salt: Callable[[], int]
     reserve: Reserve
     release: Callable[[], None] = lambda: None
+    large_batch_bytes: int = LARGE_BATCH_BYTES
 
 
 class EmbeddedStore:
@@ -101,19 +103,18 @@ class EmbeddedStore:
             self._write(batch, kept, done)
 
     def _write(self, batch: Sequence[Commit], kept: dict[int, StreamState], done: Done) -> None:
-        try:
-            file = self._journal.place(encode_records([commit.record for commit in batch]))
-        except DiskFullError as error:
-            self._maintenance.note_full(str(error))
-            done(RefusedError(str(error)))
-            return
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be written after it
-            self._broken = error
-            done(error)
-            return
+        """Write a batch to the journal and have it synced. A large one is written in a thread: it takes long."""
+        payload = encode_records([commit.record for commit in batch])
         self._maintenance.writing = True
 
-        def synced(error: OSError | None) -> None:
+        def placed(file: File | None, error: BaseException | None) -> None:
+            if file is None:
+                self._maintenance.writing = False
+                done(self._refused(error))
+            else:
+                self._parts.syncer.sync(file, lambda error: synced(file, error))
+
+        def synced(file: File, error: OSError | None) -> None:
             self._maintenance.writing = False
             if error is not None:
                 self._broken = JournalFailedError(file.name, error)
@@ -124,7 +125,23 @@ class EmbeddedStore:
             self._take_in(batch, kept, self._maintenance.segment)
             done(None)
 
-        self._parts.syncer.sync(file, synced)
+        if len(payload) > self._parts.large_batch_bytes:
+            self._parts.writer.submit(lambda: self._journal.place(payload), placed)
+            return
+        try:
+            file = self._journal.place(payload)
+        except Exception as error:  # noqa: BLE001 - it is reported
+            placed(None, error)
+        else:
+            placed(file, None)
+
+    def _refused(self, error: BaseException | None) -> BaseException:
+        """What it means that a batch could not be written: a lack of room passes, anything else is final."""
+        if isinstance(error, DiskFullError):
+            self._maintenance.note_full(str(error))
+            return RefusedError(str(error))
+        self._broken = error if isinstance(error, Exception) else RuntimeError(f"writing the journal failed: {error!r}")
+        return self._broken
 
     def _copies(self, batch: Sequence[Commit]) -> dict[int, StreamState]:
         """The streams of a batch as they are after it. Their producers are those moved since the last fold."""
@@ -350,6 +367,7 @@ class EmbeddedStore:
             with contextlib.suppress(DiskFullError, JournalFailedError):
                 self._journal.roll()  # sealed, so that the next start need not find its end
         self._parts.syncer.close()
+        self._parts.writer.close()
         self._parts.helper.close()
         await self._parts.folder.close()
         self._journal.close()
