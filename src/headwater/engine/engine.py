@@ -62,6 +62,8 @@ class Engine:
         self._catalogue = catalogue = Catalogue()
         loader = Loader(store, catalogue)
         self._writer = Writer(store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record)
+        # Carry out a command; `answered` gets the reply or the error once it is certain.
+        self.submit: Callable[[Command, Answered], None] = self._writer.submit
         self._live = LiveReaders(catalogue, self._writer, self.now_ms)
         self._large = LargeReads(limits.large_read_bytes_max)
         self._reader = Reader(store, catalogue, loader, self._writer, self._live, self._large, limits, self.now_ms)
@@ -91,10 +93,6 @@ class Engine:
         await self._store.close()
 
     # Writing
-
-    def submit(self, command: Command, answered: Answered) -> None:
-        """Carry out a command; `answered` gets the reply or the error once it is certain."""
-        self._writer.submit(command, answered)
 
     async def execute(self, command: Command) -> Reply:
         """The same for callers that wait."""

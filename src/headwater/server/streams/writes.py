@@ -88,6 +88,8 @@ def _next_offset(reply: Reply) -> tuple[str, str]:
 
 
 def _appended(reply: Reply, accepted: int) -> Response:
+    if not reply.closed and reply.producer is None:
+        return Response(accepted, (_next_offset(reply),))
     found = [_next_offset(reply)]
     if reply.closed:
         found.append(CLOSED)
