@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -79,7 +79,6 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=limits.INDEX_LOCK_WAIT_S
     )
-    connection.execute(f"PRAGMA mmap_size = {limits.INDEX_MMAP_BYTES:d}")
     if write:
         connection.execute("PRAGMA synchronous = FULL")
     return connection
@@ -185,7 +184,8 @@ class IndexReader:
     # Bytes
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
-        piece = read_runs(self._chunks(stream_id, start, end), start, end, bytes_max)
+        bytes_max = min(bytes_max, limits.CHUNK_BYTES)  # joining two large chunks would copy both
+        piece = read_runs(self._chunks(stream_id, start, end, bytes_max), start, end, bytes_max)
         if not piece.ranges:
             raise LookupError(f"stream {stream_id} has no bytes at {start}")
         return piece
@@ -218,28 +218,42 @@ class IndexReader:
             return chunk
         raise LookupError(f"stream {stream_id} has no bytes at {position}")
 
-    def _chunks(self, stream_id: int, start: int, end: int) -> Iterator[Chunk]:
-        return self._rows(stream_id, start, end, COLUMNS, decode_chunk)
-
     def _outlines(self, stream_id: int, start: int, end: int) -> Iterator[Chunk]:
-        return self._rows(stream_id, start, end, COLUMNS.replace("data", "x''"), outline)
+        for row, _ in self._rows(stream_id, start, end, end - start, "x''"):
+            yield outline(row, self._untimed_ms(row))
 
-    def _rows(
-        self, stream_id: int, start: int, end: int, columns: str, decode: Callable[[ChunkRow, int], Chunk]
-    ) -> Iterator[Chunk]:
-        """The chunk that holds `start` and those after it, read one at a time."""
+    def _chunks(self, stream_id: int, start: int, end: int, bytes_max: int) -> Iterator[Chunk]:
+        """Large data is read as a blob: it is copied once less, straight from the file's pages."""
+        data = f"CASE WHEN size <= {limits.BLOB_BYTES_MIN} THEN data END"
+        for row, key in self._rows(stream_id, start, end, bytes_max, data):
+            if row.size > limits.BLOB_BYTES_MIN:
+                with self._connection.blobopen("chunks", "data", key, readonly=True) as blob:
+                    whole = row._replace(data=blob.read())
+            else:
+                whole = row
+            yield decode_chunk(whole, self._untimed_ms(row))
+
+    def _rows(self, stream_id: int, start: int, end: int, bytes_max: int, data: str) -> Iterator[tuple[ChunkRow, int]]:
+        """The chunk that holds `start`, and those after it that fit as a whole, with their keys, one at a time.
+
+        A chunk of which only a part fits would be read again for the rest.
+        """
+        columns = COLUMNS.replace("data", data)
         rows = self._connection.execute(
-            f"SELECT {columns} FROM chunks WHERE stream_id = ?1 AND start < ?3 AND start >= "  # noqa: S608
+            f"SELECT id, {columns} FROM chunks WHERE stream_id = ?1 AND start < ?3 AND start >= "  # noqa: S608
             "(SELECT max(start) FROM chunks WHERE stream_id = ?1 AND start <= ?2) "
+            "AND (start <= ?2 OR start + size <= ?2 + ?4) "
             "AND EXISTS (SELECT 1 FROM streams WHERE id = ?1) ORDER BY start",
-            (stream_id, start, end),
+            (stream_id, start, end, bytes_max),
         )
         try:
-            for row in rows:
-                found = ChunkRow(*row)
-                yield decode(found, untimed_ms(self._connection, stream_id) if found.at_ms is None else 0)
+            for key, *row in rows:
+                yield ChunkRow(*row), key
         finally:
             rows.close()
+
+    def _untimed_ms(self, row: ChunkRow) -> int:
+        return untimed_ms(self._connection, row.stream_id) if row.at_ms is None else 0
 
     # Documents
 

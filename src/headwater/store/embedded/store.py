@@ -27,6 +27,7 @@ from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.journal import encode_records
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
 from headwater.store.embedded.maintenance import Maintenance
+from headwater.store.embedded.read_ahead import ReadAhead
 from headwater.store.embedded.recovery import Recovered
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.syncing import Syncer
@@ -66,6 +67,7 @@ class EmbeddedStore:
         self._limits = limits
         self._unfolded = recovered.unfolded
         self._idle: list[IndexReader] = []  # connections to the index that no thread uses at present
+        self._read_ahead = ReadAhead(self._read_index)
         self._held: tuple[Sequence[Commit], dict[int, StreamState], Done] | None = None  # waits for the fold
         self._broken: Exception | None = None  # after a failed sync nothing more is written
         self._failed: Callable[[BaseException], None] | None = None
@@ -278,7 +280,7 @@ class EmbeddedStore:
         if recent and recent[0].start <= start:
             return read_runs(recent, start, end, bytes_max)
         stop = min(end, recent[0].start) if recent else end
-        old = await self._ask_index(lambda index: index.read(stream_id, start, stop, bytes_max))
+        old = await self._read_ahead.read(stream_id, start, stop, bytes_max)
         recent = self._unfolded.runs_from(stream_id, old.next)  # again: some may have been folded meanwhile
         left = bytes_max - len(old.data)
         if old.next >= end or left <= 0 or not recent or recent[0].start != old.next:
@@ -337,6 +339,9 @@ class EmbeddedStore:
 
     # The index
 
+    async def _read_index(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
+        return await self._ask_index(lambda index: index.read(stream_id, start, end, bytes_max))
+
     async def _ask_current_index(self, ask: Callable[[IndexReader], T]) -> T:
         """What the index answers if nothing was folded meanwhile: all that it lacks is still unfolded."""
         while True:
@@ -362,6 +367,7 @@ class EmbeddedStore:
             self._idle.append(index)
 
     async def close(self) -> None:
+        self._read_ahead.close()
         await self._maintenance.stop()
         if self._broken is None:
             with contextlib.suppress(DiskFullError, JournalFailedError):

@@ -16,6 +16,7 @@ from headwater.cli import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
 from headwater.errors import DamagedDataError
+from headwater.store.embedded import index
 from headwater.store.embedded.backup import back_up
 from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.journal import UnknownFormatError
@@ -158,3 +159,11 @@ def test_12_13_the_fold_worker_imports_nothing_from_the_current_directory(
     live(tmp_path / "data", write, FOLDED)
     assert not os.path.exists("executed")
     assert check_directory(tmp_path / "data", lambda _: None).problems == []
+
+
+def test_12_12_the_index_is_not_mapped_into_memory(directory: Path) -> None:
+    """A page that cannot be read would end the process (SIGBUS) instead of one request."""
+    for write in (False, True):
+        connection = index.connect(directory / "index.db", write=write)
+        assert connection.execute("PRAGMA mmap_size").fetchone() in (None, (0,))
+        connection.close()

@@ -1,0 +1,95 @@
+"""Read-ahead: each piece is read once, and no reader gets more than it asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headwater.limits import READ_AHEAD_BYTES_MIN, READ_AHEAD_PIECES_MAX
+from headwater.store.embedded.read_ahead import ReadAhead
+from headwater.store.pieces import Piece
+
+SIZE = READ_AHEAD_BYTES_MIN
+
+
+class Index:
+    """Streams of endless bytes, and what was asked of them."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.damaged: int | None = None
+
+    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
+        self.asked.append((stream_id, start))
+        await asyncio.sleep(0)
+        if start == self.damaged:
+            raise LookupError("damaged")
+        size = min(bytes_max, end - start)
+        return Piece(bytes(size), start, start + size)
+
+
+def test_each_piece_is_read_once_and_before_it_is_asked_for() -> None:
+    async def main() -> None:
+        index = Index()
+        ahead = ReadAhead(index.read)
+        for number in range(4):
+            piece = await ahead.read(1, number * SIZE, 4 * SIZE, SIZE)
+            assert (piece.start, piece.next) == (number * SIZE, (number + 1) * SIZE)
+            await asyncio.sleep(0.01)
+            assert index.asked == [(1, at * SIZE) for at in range(min(number + 2, 4))]
+
+    asyncio.run(main())
+
+
+def test_small_pieces_are_not_followed_by_others() -> None:
+    async def main() -> None:
+        index = Index()
+        await ReadAhead(index.read).read(1, 0, 10 * SIZE, SIZE - 1)
+        await asyncio.sleep(0.01)
+        assert index.asked == [(1, 0)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("end", "bytes_max"), [(SIZE + 10, SIZE), (9 * SIZE, SIZE - 10)])
+def test_nobody_gets_more_than_asked_for(end: int, bytes_max: int) -> None:
+    async def main() -> None:
+        ahead = ReadAhead(Index().read)
+        await ahead.read(1, 0, 9 * SIZE, SIZE)
+        await asyncio.sleep(0.01)
+        piece = await ahead.read(1, SIZE, end, bytes_max)
+        assert piece.next <= end
+        assert len(piece.data) <= bytes_max
+
+    asyncio.run(main())
+
+
+def test_few_pieces_wait_and_the_oldest_are_dropped() -> None:
+    async def main() -> None:
+        index = Index()
+        ahead = ReadAhead(index.read)
+        for stream_id in range(READ_AHEAD_PIECES_MAX + 1):
+            await ahead.read(stream_id, 0, 9 * SIZE, SIZE)
+        await asyncio.sleep(0.01)
+        index.asked.clear()
+        await ahead.read(0, SIZE, 2 * SIZE, SIZE)  # it was dropped
+        await ahead.read(1, SIZE, 9 * SIZE, SIZE)
+        assert index.asked == [(0, SIZE)]
+        ahead.close()
+
+    asyncio.run(main())
+
+
+def test_an_error_is_for_whoever_asks_for_that_piece() -> None:
+    async def main() -> None:
+        index = Index()
+        index.damaged = SIZE
+        ahead = ReadAhead(index.read)
+        assert (await ahead.read(1, 0, 9 * SIZE, SIZE)).next == SIZE
+        with pytest.raises(LookupError, match="damaged"):
+            await ahead.read(1, SIZE, 9 * SIZE, SIZE)
+        index.damaged = None
+        assert (await ahead.read(1, SIZE, 9 * SIZE, SIZE)).next == 2 * SIZE
+
+    asyncio.run(main())
