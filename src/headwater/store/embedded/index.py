@@ -220,7 +220,7 @@ class IndexReader:
 
     def _outlines(self, stream_id: int, start: int, end: int) -> Iterator[Chunk]:
         for row, _ in self._rows(stream_id, start, end, end - start, "x''"):
-            yield outline(row, self._untimed_ms(row))
+            yield outline(row, _untimed_ms(self._connection, row))
 
     def _chunks(self, stream_id: int, start: int, end: int, bytes_max: int) -> Iterator[Chunk]:
         """Large data is read as a blob: it is copied once less, straight from the file's pages."""
@@ -231,7 +231,7 @@ class IndexReader:
                     whole = row._replace(data=blob.read())
             else:
                 whole = row
-            yield decode_chunk(whole, self._untimed_ms(row))
+            yield decode_chunk(whole, _untimed_ms(self._connection, row))
 
     def _rows(self, stream_id: int, start: int, end: int, bytes_max: int, data: str) -> Iterator[tuple[ChunkRow, int]]:
         """The chunk that holds `start`, and those after it that fit as a whole, with their keys, one at a time.
@@ -251,9 +251,6 @@ class IndexReader:
                 yield ChunkRow(*row), key
         finally:
             rows.close()
-
-    def _untimed_ms(self, row: ChunkRow) -> int:
-        return untimed_ms(self._connection, row.stream_id) if row.at_ms is None else 0
 
     # Documents
 
@@ -277,6 +274,10 @@ def untimed_ms(connection: sqlite3.Connection, stream_id: int) -> int:
     """The time of records that were folded by format 1."""
     row = connection.execute("SELECT at_ms FROM untimed WHERE stream_id = ?", (stream_id,)).fetchone()
     return 0 if row is None else int(row[0])
+
+
+def _untimed_ms(connection: sqlite3.Connection, row: ChunkRow) -> int:
+    return untimed_ms(connection, row.stream_id) if row.at_ms is None else 0
 
 
 def decode_document(key: str, data: bytes, version: int, checksum: int) -> Document:
