@@ -11,6 +11,8 @@ HeadwaterError
 │   │   ├── InvalidPathError       400
 │   │   ├── InvalidOffsetError     400
 │   │   ├── InvalidJsonError       400
+│   │   ├── InvalidChangeError     400
+│   │   ├── InvalidNotifyError     400
 │   │   ├── EmptyBodyError         400
 │   │   ├── MissingContentTypeError 400
 │   │   ├── InvalidForkError       400
@@ -22,6 +24,7 @@ HeadwaterError
 │   ├── StreamNotFoundError        404
 │   ├── UnknownRouteError          404
 │   ├── MethodNotAllowedError      405
+│   ├── NotAcceptableError         406
 │   ├── RequestTimeoutError        408
 │   ├── ConflictError              409
 │   │   ├── ConfigurationError     409
@@ -38,6 +41,7 @@ HeadwaterError
 │   │   └── TooManyMessagesError   413
 │   ├── UrlTooLongError            414
 │   ├── UnsupportedEncodingError   415
+│   ├── UnsupportedMediaTypeError  415
 │   ├── HostNotAllowedError        421
 │   ├── TooManyRequestsError       429
 │   └── HeadersTooLargeError       431
@@ -50,6 +54,7 @@ HeadwaterError
 └── ClientError                          no answer to blame: found on the client's side
     ├── NetworkError                     the request or its answer was lost on the way
     ├── ProtocolError                    answered, but not as the protocol says
+    │   └── InvalidRowError              a line of a table's answer is no row
     ├── MessageError                     a message is not what the reader asked for
     │   └── InvalidEventError            a message is no state event, or its value does not fit the schema
     ├── OptionError                      an option of a Spark source or sink is missing or makes no sense
@@ -134,6 +139,22 @@ class InvalidJsonError(BadRequestError):
     title = "Invalid JSON"
 
 
+class InvalidChangeError(BadRequestError):
+    """`line` is the number of the first line of the body that is not a change, from 1."""
+
+    title = "Invalid change"
+    advice = "Correct that line and send the whole body again: nothing of it was appended."
+
+    def __init__(self, detail: str = "", *, line: int = 0) -> None:
+        super().__init__(detail)
+        self.line = line
+
+
+class InvalidNotifyError(BadRequestError):
+    title = "Invalid Notify form"
+    advice = "Send at most one surl, and an absolute http or https URL as every value."
+
+
 class EmptyBodyError(BadRequestError):
     title = "Empty body"
 
@@ -198,6 +219,12 @@ class MethodNotAllowedError(RequestError):
     def __init__(self, detail: str = "", *, allowed: tuple[str, ...] = ()) -> None:
         super().__init__(detail)
         self.allowed = allowed
+
+
+class NotAcceptableError(RequestError):
+    status = 406
+    title = "Not acceptable"
+    advice = "Ask for the schema and version that the table has, or leave them out of Accept."
 
 
 class RequestTimeoutError(RequestError):
@@ -292,6 +319,12 @@ class UnsupportedEncodingError(RequestError):
     advice = "Send the body without a content encoding."
 
 
+class UnsupportedMediaTypeError(RequestError):
+    status = 415
+    title = "Content type not supported"
+    advice = "Send the body as the content type that the detail names."
+
+
 class HostNotAllowedError(RequestError):
     status = 421
     title = "Host not allowed"
@@ -361,6 +394,17 @@ class NetworkError(ClientError):
 class ProtocolError(ClientError):
     title = "Not a Durable Streams answer"
     advice = "Check that the URL is a stream's and that no proxy answers in its place."
+
+
+class InvalidRowError(ProtocolError):
+    """`line` is the number of the line in the answer, from 1; the rows before it are good."""
+
+    title = "Not a valid row"
+    advice = "Check that the URL is a table's. If it is, its server has to be corrected."
+
+    def __init__(self, detail: str = "", *, line: int = 0) -> None:
+        super().__init__(detail)
+        self.line = line
 
 
 class MessageError(ClientError):

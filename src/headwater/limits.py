@@ -41,6 +41,23 @@ RECORDS_PAGE_MAX = 10_000
 RECORDS_PAGE_DEFAULT = 1_000
 SPLITS_MAX = 10_000
 
+# Tables: what a row, a query and a Notify form may have.
+SEQNO_MAX = 2**63 - 1  # what a 64-bit peer can hold
+SEQNO_DIGITS_MAX = 19
+ROW_BYTES_MAX = 1024 * 1024  # that a client takes for one row, its newline not counted
+CHANGE_BYTES_MAX = ROW_BYTES_MAX - 64  # of a line that is appended: SeqNo and timestamp come before it in the row
+KEY_BYTES_MAX = 1_024
+SCHEMA_LENGTH_MAX = 128
+SCHEMA_VERSION_DIGITS_MAX = 9
+TABLE_TIMEOUT_S = 30.0  # that a read is held open, if the query names no other time
+TABLE_TIMEOUT_MAX_S = 300.0
+TABLE_IDLE_S = 10.0  # without a new row, after which a read ends
+TABLE_IDLE_MAX_S = 300.0
+NOTIFY_BODY_BYTES_MAX = 64 * 1024
+NOTIFY_NURLS_MAX = 64  # in one form
+EVENT_TYPE_LENGTH_MAX = 64
+URL_LENGTH_MAX = 2_048  # of a SURL or a NURL
+
 # The store's own numbers.
 CHUNK_BYTES = 1024 * 1024  # of a stream's bytes in one row of the index
 SMALL_CHUNK_BYTES = 64 * 1024  # smaller ones are merged

@@ -1,0 +1,61 @@
+"""Reading rows from a body that arrives in pieces, with bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headwater import limits
+from headwater.errors import InvalidRowError
+from headwater.protocol.tables.rows import Row, parse_row
+
+
+class RowReader:
+    """Bytes in, whole rows out. The rows and the error are the same however the bytes are cut into pieces.
+
+    At most one unfinished line is held between two pieces, and it is refused as soon as it is too long. After an error
+    the answer cannot be read further.
+    """
+
+    def __init__(self, row_bytes_max: int = limits.ROW_BYTES_MAX) -> None:
+        self._row_bytes_max = row_bytes_max
+        self._held = bytearray()  # the line that is not complete
+        self._lines = 0  # that were complete
+
+    def feed(self, piece: bytes) -> Iterator[Row]:
+        """The rows that are complete now. The rows before an invalid line come first, then the error is raised."""
+        *lines, rest = piece.split(b"\n")
+        if lines and self._held:
+            lines[0] = bytes(self._held) + lines[0]
+            self._held.clear()
+        self._held += rest
+        return self._rows(lines)
+
+    def finish(self) -> None:
+        """To be called at the end of the body: raises an error if it ends within a line."""
+        if self._held:
+            start = bytes(self._held[:80]).decode(errors="replace")
+            raise _error(self._lines + 1, f"the answer ends within a row that begins with {start!r}; read it again")
+
+    def _rows(self, lines: list[bytes]) -> Iterator[Row]:
+        for line in lines:
+            self._lines += 1
+            yield self._row(line)
+        if len(self._held) > self._row_bytes_max:
+            raise _error(self._lines + 1, self._too_long())
+
+    def _row(self, line: bytes) -> Row:
+        if len(line) > self._row_bytes_max:
+            raise _error(self._lines, self._too_long())
+        try:
+            return parse_row(line.decode())
+        except UnicodeDecodeError as error:
+            raise _error(self._lines, f"byte {error.start} of the row is not UTF-8") from None
+        except InvalidRowError as error:
+            raise _error(self._lines, error.detail) from None
+
+    def _too_long(self) -> str:
+        return f"the row is longer than {self._row_bytes_max} bytes"
+
+
+def _error(line: int, detail: str) -> InvalidRowError:
+    return InvalidRowError(f"line {line}: {detail}", line=line)
