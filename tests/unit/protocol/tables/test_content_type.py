@@ -1,0 +1,159 @@
+"""The content type of tables, and which of them a client accepts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.errors import InvalidHeaderError, NotAcceptableError, ProtocolError
+from headwater.protocol.tables.accept import check_accept, check_accept_events
+from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type, parse_table_type
+from headwater.protocol.tables.escaping import Escape
+
+SEED = "text/sequence; charset=utf-8; schema=endpoint_manifest; version=1"
+MANIFEST = TableType("endpoint_manifest", 1)
+PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=128)
+
+
+def test_stp_responses_must_include_a_content_type() -> None:
+    """STP responses MUST include: Content-Type: text/sequence; charset=utf-8; schema=<schema_id>; version=<n>."""
+    assert format_table_type(MANIFEST) == SEED
+    assert parse_answer_type(SEED) == parse_table_type(SEED) == MANIFEST
+
+
+def test_answers_without_schema_or_version_are_no_tables() -> None:
+    for value in (
+        None,
+        "text/sequence",
+        "text/sequence; schema=a",
+        "text/sequence; version=1",
+        "text/html",
+        "",
+        SEED + "1x",
+    ):
+        with pytest.raises(ProtocolError):
+            parse_answer_type(value)
+    assert parse_answer_type("text/sequence;schema=a;version=2") == TableType("a", 2)
+
+
+def test_requests_may_leave_out_what_has_a_default() -> None:
+    assert parse_table_type(None) == parse_table_type("text/sequence") == TableType("text", 1, Escape.NONE)
+    assert parse_table_type("text/sequence; version=7") == TableType("text", 7)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "TEXT/Sequence ; Version=1 ;SCHEMA=endpoint_manifest; Charset=UTF-8",
+        'text/sequence; version="1"; schema="endpoint\\_manifest"; charset="utf-8"',
+        "text/sequence; schema=endpoint_manifest;; version=1; future=yes;",
+    ],
+)
+def test_case_quotes_order_and_unknown_parameters_do_not_matter(value: str) -> None:
+    assert parse_table_type(value) == MANIFEST
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "text",
+        "text/plain",
+        "application/json",
+        "text/sequence; charset=latin-1",
+        "text/sequence; schema=",
+        'text/sequence; schema=""',
+        'text/sequence; schema="a',
+        "text/sequence; schema=é",
+        "text/sequence; schema=a b",
+        "text/sequence; schema=a; schema=a",
+        "text/sequence; schema=" + "x" * 129,
+        "text/sequence; version=-1",
+        "text/sequence; version=01",
+        "text/sequence; version=1.0",
+        "text/sequence; version=x",
+        "text/sequence; version=" + "1" * 10,
+        "text/sequence; escape=quotes",
+        "text/sequence, text/sequence",
+        "text/sequence; x=" + "y" * 2000,
+    ],
+)
+def test_content_types_that_are_refused(value: str) -> None:
+    with pytest.raises(InvalidHeaderError):
+        parse_table_type(value)
+
+
+def test_a_table_says_that_it_uses_escapes() -> None:
+    table = TableType("notes", 3, Escape.BACKSLASH)
+    assert format_table_type(table) == "text/sequence; charset=utf-8; schema=notes; version=3; escape=backslash"
+    assert parse_answer_type(format_table_type(table)) == table
+
+
+@given(PRINTABLE, st.integers(0, 999_999_999), st.sampled_from(Escape))
+def test_content_types_round_trip(schema: str, version: int, escape: Escape) -> None:
+    table = TableType(schema, version, escape)
+    assert parse_answer_type(format_table_type(table)) == table
+    check_accept(format_table_type(table), table)
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        None,
+        "",
+        "*/*",
+        "text/*",
+        "text/sequence",
+        SEED,
+        "text/sequence; version=1",
+        'TEXT/SEQUENCE; SCHEMA="endpoint_manifest"; charset=UTF-8',
+        "text/html, text/sequence;q=0.001",
+        "text/sequence; schema=other, */*;q=0.1",
+        'text/html; title="a, b; q=0", text/sequence; q=1.000',
+        "text/sequence; version=2; q=0, text/sequence",
+        "text/*;q=0, text/sequence",
+        "text/sequence; escape=none",
+        "text/sequence; q=high",
+        "complete nonsense",
+    ],
+)
+def test_what_a_client_accepts(accept: str | None) -> None:
+    check_accept(accept, MANIFEST)
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "text/html",
+        "application/*",
+        "text/sequence; schema=other",
+        "text/sequence; schema=Endpoint_Manifest",
+        "text/sequence; schema=endpoint_manifest; version=2",
+        "text/sequence; charset=latin-1",
+        "text/sequence; escape=backslash",
+        "text/sequence;q=0",
+        "text/sequence; q=0.000, */*",
+        "text/sequence; version=1; q=0, text/sequence, */*",
+        "text/*;q=0, */*",
+        'text/sequence; version=2; note="schema=endpoint_manifest, */*"',
+    ],
+)
+def test_a_wrong_schema_or_version_is_not_acceptable(accept: str) -> None:
+    with pytest.raises(NotAcceptableError, match="schema=endpoint_manifest; version=1") as caught:
+        check_accept(accept, MANIFEST)
+    assert caught.value.status == 406
+
+
+def test_browsers_accept_events() -> None:
+    for accept in (None, "text/event-stream", "*/*", "text/*"):
+        check_accept_events(accept)
+    for accept in ("text/sequence", "text/event-stream;q=0"):
+        with pytest.raises(NotAcceptableError, match="text/event-stream"):
+            check_accept_events(accept)
+
+
+def test_a_long_accept_header_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(InvalidHeaderError, match="longer"):
+        check_accept('"\\' * 10_000, MANIFEST)
+    check_accept('"\\' * 512, MANIFEST)
