@@ -1,0 +1,32 @@
+"""The names of the headers of tables and the reading of their values.
+
+The headers of streams (`protocol.streams.headers`) that have to do with producers, expiry, closure and forks apply to
+tables as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headwater.errors import ProtocolError
+from headwater.protocol.tables.rows import is_seqno
+
+LAST_SEQNO = "stp-last-seqno"  # the SeqNo of the table's last row; 0 if it has none
+GAPLESS = "stp-gapless"  # `true`: SeqNos count 1, 2, 3, so a follower can tell that a row is missing
+
+RESPONSE_HEADERS = (LAST_SEQNO, GAPLESS)
+
+
+def parse_last_seqno(headers: Mapping[str, str]) -> int | None:
+    """The last SeqNo that an answer names; None if it does not, because servers may leave it out."""
+    value = headers.get(LAST_SEQNO)
+    if value is None:
+        return None
+    if not is_seqno(value.strip()):
+        raise ProtocolError(f"STP-Last-SeqNo must be a SeqNo, got {value[:80]!r}")
+    return int(value)
+
+
+def parse_gapless(headers: Mapping[str, str]) -> bool:
+    """Only `true` in any case promises SeqNos without gaps; every other value counts as absent."""
+    return headers.get(GAPLESS, "").strip().lower() == "true"

@@ -1,0 +1,106 @@
+"""The query of a GET of a table.
+
+Invalid values are refused, because otherwise a client would get other rows than it asked for. A `timeout` or `idle`
+above the server's limit is lowered to the limit instead: a server may end an answer at any time, so a client has to
+reconnect in any case, and it need not know the limits of each server.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from headwater import limits
+from headwater.errors import InvalidQueryError
+
+
+class View(enum.Enum):
+    ALL = "all"  # every row
+    ACTIVE = "active"  # the last row of each key that is not deleted
+
+
+class TableQuery(msgspec.Struct, frozen=True):
+    """`since_id` as the client gave it: rows with a larger SeqNo, or if it is negative, the last rows."""
+
+    since_id: int = 0
+    timeout_s: float = limits.TABLE_TIMEOUT_S
+    idle_s: float = limits.TABLE_IDLE_S
+    view: View = View.ALL
+    key: str | None = None
+    events: bool = False  # rows as server-sent events
+
+
+_KNOWN = frozenset({"since_id", "timeout", "idle", "view", "key", "live"})
+_SINCE_ID = re.compile(rf"-?[0-9]{{1,{limits.SEQNO_DIGITS_MAX}}}")
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
+
+
+def parse_table_query(query: str, last_event_id: str | None = None) -> TableQuery:
+    """The query, with the `Last-Event-ID` header of an EventSource that connects again in place of its `since_id`."""
+    if not query:
+        return TableQuery()
+    found = _parameters(query)
+    live = found.get("live", "false")
+    if live not in ("false", "sse"):
+        raise InvalidQueryError(f"live must be sse or false, got {live[:80]!r}")
+    view, key = _view(found)
+    since_id = parse_since_id(found.get("since_id", "0"))
+    if last_event_id and live == "sse":
+        since_id = parse_since_id(last_event_id, "Last-Event-ID")
+    return TableQuery(
+        since_id,
+        _seconds("timeout", found, limits.TABLE_TIMEOUT_S, limits.TABLE_TIMEOUT_MAX_S),
+        _seconds("idle", found, limits.TABLE_IDLE_S, limits.TABLE_IDLE_MAX_S),
+        view,
+        key,
+        live == "sse",
+    )
+
+
+def _parameters(query: str) -> dict[str, str]:
+    """The known parameters of a query string, each at most once. Unknown ones are ignored."""
+    found: dict[str, str] = {}
+    for pair in query.split("&"):
+        encoded, _, value = pair.partition("=")
+        name = unquote_plus(encoded)
+        if name not in _KNOWN:
+            continue
+        if name in found:
+            raise InvalidQueryError(f"{name} is given more than once")
+        try:
+            found[name] = unquote_plus(value, errors="strict")
+        except UnicodeDecodeError:
+            raise InvalidQueryError(f"{name} is not UTF-8 after percent-decoding") from None
+    return found
+
+
+def parse_since_id(value: str, name: str = "since_id") -> int:
+    if not _SINCE_ID.fullmatch(value) or abs(int(value)) > limits.SEQNO_MAX:
+        raise InvalidQueryError(f"{name} must be an integer from -(2^63-1) to 2^63-1, got {value[:80]!r}")
+    return int(value)
+
+
+def _seconds(name: str, found: dict[str, str], default_s: float, most_s: float) -> float:
+    value = found.get(name)
+    if value is None:
+        return default_s
+    if not _SECONDS.fullmatch(value):
+        raise InvalidQueryError(f"{name} must be seconds in plain decimal, as 30 or 0.5, got {value[:80]!r}")
+    return min(float(value), most_s)
+
+
+def _view(found: dict[str, str]) -> tuple[View, str | None]:
+    """A key is looked up among the live ones: its history would cost a read of the whole table."""
+    key, view = found.get("key"), found.get("view")
+    if view not in (None, "all", "active"):
+        raise InvalidQueryError(f"view must be active or all, got {view[:80]!r}")
+    if key is None:
+        return View(view or "all"), None
+    if view == "all":
+        raise InvalidQueryError("key works with view=active only; leave view out")
+    if not key or len(key.encode()) > limits.KEY_BYTES_MAX:
+        raise InvalidQueryError(f"key must have 1 to {limits.KEY_BYTES_MAX} bytes")
+    return View.ACTIVE, key
