@@ -1,0 +1,85 @@
+"""Notify: the forms that are POSTed to NURLs.
+
+`surl` names the State URL that may have new state; without it the form is a handshake. Every other parameter is named
+by an event type and advertises a NURL. Equal forms give equal notifications, so a recipient can treat a repeat as done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+from urllib.parse import quote, unquote_plus
+
+import msgspec
+
+from headwater import limits
+from headwater.errors import BodyTooLargeError, InvalidNotifyError, UnsupportedMediaTypeError
+from headwater.protocol.tables.media import parse_media
+from headwater.protocol.tables.urls import url_fault
+
+FORM_TYPE = "application/x-www-form-urlencoded"
+SURL = "surl"
+
+_EVENT_TYPE = re.compile(rf"[a-z][a-z0-9_]{{0,{limits.EVENT_TYPE_LENGTH_MAX - 1}}}")
+
+
+class Notification(msgspec.Struct, frozen=True):
+    """What a form says. `nurls` are pairs of event type and NURL, each once, in the order of the form."""
+
+    surl: str | None = None
+    nurls: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_handshake(self) -> bool:
+        return self.surl is None
+
+
+def check_form_type(content_type: str | None) -> None:
+    media = parse_media(content_type or "")
+    if media is None or media.type != FORM_TYPE:
+        raise UnsupportedMediaTypeError(f"a Notify POST has the Content-Type {FORM_TYPE}, got {content_type!r:.80}")
+
+
+def parse_notification(body: bytes, known: Container[str] | None = None) -> Notification:
+    """What a form says; `known` are the event types that the recipient has a use for, None for any.
+
+    Parameters whose names are unknown or no event types are ignored, whatever their values are.
+    """
+    if len(body) > limits.NOTIFY_BODY_BYTES_MAX:
+        raise BodyTooLargeError(f"a Notify form may have {limits.NOTIFY_BODY_BYTES_MAX} bytes")
+    surl = None
+    nurls: dict[tuple[str, str], None] = {}  # a set that keeps the order
+    for name, value in _pairs(body):
+        if name == SURL:
+            if surl is not None:
+                raise InvalidNotifyError("surl is given more than once; send one form for each SURL")
+            surl = _url(name, value)
+        elif _EVENT_TYPE.fullmatch(name) and (known is None or name in known):
+            nurls[name, _url(name, value)] = None
+    if len(nurls) > limits.NOTIFY_NURLS_MAX:
+        raise InvalidNotifyError(f"a form may advertise {limits.NOTIFY_NURLS_MAX} NURLs, this one has {len(nurls)}")
+    return Notification(surl, tuple(nurls))
+
+
+def _pairs(body: bytes) -> Iterator[tuple[str, str]]:
+    """The names and values of a form. Bytes that are not UTF-8 are replaced, so that no URL is made of them."""
+    for pair in body.decode(errors="replace").split("&"):
+        name, _, value = pair.partition("=")
+        yield unquote_plus(name), unquote_plus(value)
+
+
+def _url(name: str, value: str) -> str:
+    fault = url_fault(value)
+    if fault is not None:
+        raise InvalidNotifyError(f"the value of {name} is not a valid URL: {fault}: {value[:80]!r}")
+    return value
+
+
+def format_notification(notification: Notification) -> bytes:
+    """The form as it is sent. Its URLs are checked, because the recipient would refuse the whole form."""
+    pairs = [] if notification.surl is None else [(SURL, notification.surl)]
+    for name, nurl in notification.nurls:
+        if name == SURL or not _EVENT_TYPE.fullmatch(name):
+            raise InvalidNotifyError(f"an event type is made of a-z, 0-9 and _, and is not surl, got {name[:80]!r}")
+        pairs.append((name, nurl))
+    return "&".join([f"{name}={quote(_url(name, value), safe=':/')}" for name, value in pairs]).encode()
