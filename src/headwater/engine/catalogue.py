@@ -107,6 +107,7 @@ class Catalogue:
         self._visible: dict[str, LoadedStream] = {}  # durable, by path
         self._deleting: set[int] = set()  # accepted deletions that are not durable yet
         self._documents: dict[str, LoadedDocument] = {}
+        self.renewals: dict[LoadedStream, None] = {}  # streams whose renewal could not be recorded yet
         self.removals = 0  # how often a stream or document has left the catalogue
 
     def __len__(self) -> int:
@@ -168,6 +169,7 @@ class Catalogue:
 
     def _forget(self, stream: LoadedStream) -> None:
         del self._ids[stream.id]
+        self.renewals.pop(stream, None)
         if self._paths.get(stream.path) is stream:
             del self._paths[stream.path]
         self.removals += 1
@@ -236,7 +238,7 @@ class Catalogue:
         if stream.used:
             stream.used = False
             return False
-        if stream.pending or stream.live is not None:
+        if stream.pending or stream.live is not None or stream in self.renewals:
             return False
         self._forget(stream)
         if self._visible.get(stream.path) is stream:
@@ -252,6 +254,8 @@ class Catalogue:
 
     def restore(self, stream: LoadedStream, state: StreamState) -> None:
         stream.touched_ms = state.accessed_ms
-        state.accessed_ms = max(state.accessed_ms, stream.state.accessed_ms)  # it was read all the same
+        if state.accessed_ms < stream.state.accessed_ms:  # it was read all the same
+            state.accessed_ms = stream.state.accessed_ms
+            self.renewals[stream] = None
         stream.state = state
         self._ids[stream.id] = self._paths[stream.path] = stream

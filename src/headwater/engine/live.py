@@ -24,6 +24,7 @@ class LiveReaders:
         now_ms = self._now_ms()
         for stream in self._watched.values():
             self._writer.renew(stream, now_ms)
+        self._writer.record_renewals()
 
     def drain(self) -> None:
         """Reads that wait for something new return at once from now on."""

@@ -211,14 +211,21 @@ class Writer:
         ttl_s = stream.state.ttl_s
         if ttl_s is None or stream.deleted is not None or self._refusing is _stopping:
             return
-        event = Touched(stream.id, now_ms)
-        recent = now_ms - stream.touched_ms < ttl_s * 1000 // bounds.TTL_RENEWAL_PARTS
-        if recent or self._refusing is not None or self._store.full:
-            evolve(stream.state, event)
-        elif self._catalogue.by_id(stream.id) is stream:
-            stream.touched_ms = now_ms
-            self._catalogue.apply(event)
-            self._committer.add(Entry((event,), (stream.state,), (stream,), Reply(), None))
+        evolve(stream.state, Touched(stream.id, now_ms))
+        if now_ms - stream.touched_ms >= ttl_s * 1000 // bounds.TTL_RENEWAL_PARTS:
+            self._catalogue.renewals[stream] = None
+            self.record_renewals()
+
+    def record_renewals(self) -> None:
+        """Make renewals durable: at once, or when there is room again."""
+        renewals = self._catalogue.renewals
+        while renewals and self._refusing is None and not self._store.full:
+            stream, _ = renewals.popitem()
+            if self._catalogue.by_id(stream.id) is stream:
+                stream.touched_ms = stream.state.accessed_ms
+                event = Touched(stream.id, stream.touched_ms)
+                self._catalogue.apply(event)
+                self._committer.add(Entry((event,), (stream.state,), (stream,), Reply(), None))
 
     def renew_if_watched(self, stream: LoadedStream | None, now_ms: int) -> None:
         """A stream with live readers does not expire, however long they wait."""

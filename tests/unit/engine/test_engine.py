@@ -576,6 +576,27 @@ def test_12_11_live_readers_renew_a_stream_durably() -> None:
     with_engine(body, store, clock=clock, limits=Limits(expiry_sweep_s=0.01))
 
 
+def test_12_11_a_renewal_without_room_is_recorded_later() -> None:
+    clock, store = ManualClock(), MemoryStore()
+
+    async def body(engine: Engine) -> None:
+        await engine.execute(create(engine, "a", ttl_s=20))
+        await engine.execute(create(engine, "b"))
+        clock.ms += 15_000
+        store.full = "no room"
+        await engine.read(Read("a"))
+        await asyncio.sleep(0.05)  # neither recorded nor evicted
+        store.full = None
+        await asyncio.sleep(0.05)
+        clock.ms += 15_000
+        assert (await engine.info("a")).tail == 0
+        state = await store.load("a")
+        assert state is not None
+        assert state.accessed_ms == clock.ms - 15_000
+
+    with_engine(body, store, clock=clock, limits=Limits(expiry_sweep_s=0.01, streams_loaded_max=0))
+
+
 def test_12_10_soft_deleted_streams_are_evicted() -> None:
     async def body(engine: Engine) -> None:
         for number in range(10):
