@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
+from headwater import limits
 from headwater.engine.messages import Ended, Update
 
 
@@ -17,13 +21,18 @@ class Subscriber(Protocol):
 
 
 class Tail:
-    """The live readers of one stream: subscribers, and reads that wait for the next change."""
+    """The live readers of one stream: subscribers, and reads that wait for the next change.
 
-    __slots__ = ("subscribers", "waiters")
+    Few are told at once. Many are told in several turns of the loop, which goes on with other work in between.
+    """
+
+    __slots__ = ("_told", "_woken", "subscribers", "waiters")
 
     def __init__(self) -> None:
         self.subscribers: dict[Subscriber, None] = {}  # in the order in which they came
         self.waiters: dict[asyncio.Future[None], None] = {}
+        self._told = Turns(limits.TOLD_PER_TURN)
+        self._woken = Turns(limits.WOKEN_PER_TURN)
 
     @property
     def empty(self) -> bool:
@@ -40,15 +49,49 @@ class Tail:
 
     def publish(self, update: Update) -> None:
         self._wake()
-        for subscriber in tuple(self.subscribers):
-            subscriber.deliver(update)
+        if self._told.busy or len(self.subscribers) > limits.TOLD_PER_TURN:
+            self._told.add([partial(subscriber.deliver, update) for subscriber in self.subscribers])
+        else:
+            for subscriber in tuple(self.subscribers):
+                subscriber.deliver(update)
 
     def end(self, reason: Ended) -> None:
         self._wake()
-        for subscriber in tuple(self.subscribers):
-            subscriber.ended(reason)
+        self._told.add([partial(subscriber.ended, reason) for subscriber in self.subscribers])
 
     def _wake(self) -> None:
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        if self.waiters:
+            self._woken.add([partial(_wake, waiter) for waiter in self.waiters])
+
+
+class Turns:
+    """Calls in order, so many in one turn of the loop: the first ones at once."""
+
+    __slots__ = ("_calls", "_per_turn")
+
+    def __init__(self, per_turn: int) -> None:
+        self._per_turn = per_turn
+        self._calls: deque[Callable[[], None]] = deque()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls)
+
+    def add(self, calls: Iterable[Callable[[], None]]) -> None:
+        waiting = bool(self._calls)
+        self._calls.extend(calls)
+        if not waiting:
+            self._call_some()
+
+    def _call_some(self) -> None:
+        try:
+            for _ in range(min(self._per_turn, len(self._calls))):
+                self._calls.popleft()()
+        finally:
+            if self._calls:
+                asyncio.get_running_loop().call_soon(self._call_some)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -152,3 +152,22 @@ class GrowingRun:
 
     def time(self, index: int) -> int:
         return self._times[index]
+
+
+class LargeRecord:
+    """One record, in memory, as it was given: copying it would take long."""
+
+    __slots__ = ("_at_ms", "_data", "end", "ends", "start")
+
+    def __init__(self, start: int, data: bytes, at_ms: int) -> None:
+        self.start = start
+        self.end = start + len(data)
+        self.ends = (len(data),)
+        self._data = data
+        self._at_ms = at_ms
+
+    def slice(self, first: int, stop: int) -> bytes:
+        return self._data[first:stop]  # the same object if it is whole
+
+    def time(self, index: int) -> int:
+        return self._at_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from headwater import limits
 from headwater.limits import Limits
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Frame, Request, Respond, Response, Sink
@@ -140,7 +141,14 @@ class Rig:
 
     def send(self, data: bytes) -> None:
         if self.transport.reading and not (self.lost or self.ended or self.transport.closing):
-            self.connection.data_received(data)
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        """As a transport does: into the connection's buffer, as much as fits."""
+        for start in range(0, len(data), limits.RECEIVE_BYTES):
+            piece = data[start : start + limits.RECEIVE_BYTES]
+            self.connection.get_buffer(len(piece))[: len(piece)] = piece
+            self.connection.buffer_updated(len(piece))
 
     def end_input(self) -> None:
         if self.lost or self.ended or self.transport.closing:

@@ -40,7 +40,7 @@ from headwater.server.native.writing import ResponseWriter
 from headwater.server.problems import problem
 
 
-class Connection(Lifecycle, asyncio.Protocol):
+class Connection(Lifecycle, asyncio.BufferedProtocol):
     __slots__ = (
         "_advancing",
         "_feed",
@@ -103,10 +103,14 @@ class Connection(Lifecycle, asyncio.Protocol):
             self._feed.cancel()
             self._feed = None
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """All connections receive into one buffer, a bounded part at a time: what arrived is parsed at once."""
+        return self._shared.received
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._state is LINGERING or self._state is CLOSED:
             return
-        self._parser.feed(data)
+        self._parser.feed(self._shared.received[:nbytes])
         self._advance()
 
     def eof_received(self) -> bool:

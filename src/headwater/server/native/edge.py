@@ -35,7 +35,7 @@ class NativeEdge:
         self._timer = asyncio.create_task(self._run_timer())
         return int(self._server.sockets[0].getsockname()[1])
 
-    def _connect(self) -> asyncio.Protocol:
+    def _connect(self) -> asyncio.BaseProtocol:
         if len(self._shared.refused) >= CONNECTIONS_REFUSED_MAX:
             return _Hangup()
         return Connection(self._shared)

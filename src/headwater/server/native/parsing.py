@@ -88,9 +88,8 @@ class RequestParser:
     def feed(self, data: Buffer) -> None:
         """Parse what arrived, in steps: what else a step contains limits how exact `_overhead_bytes` can be."""
         if len(data) > PARSE_STEP_BYTES:
-            view = memoryview(data)
             for start in range(0, len(data), PARSE_STEP_BYTES):
-                self.feed(view[start : start + PARSE_STEP_BYTES])
+                self.feed(data[start : start + PARSE_STEP_BYTES])
             return
         parser = self._parser
         if parser is None:

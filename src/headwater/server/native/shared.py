@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headwater.errors import HeadwaterError, OverloadedError, StoppingError
-from headwater.limits import Limits
+from headwater.limits import RECEIVE_BYTES, Limits
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Request
 from headwater.server.native.budgets import Budget
@@ -25,6 +25,7 @@ class Shared:
         self.heads = ResponseHeads()
         self.requests = Budget(limits.request_bytes_in_flight_max)
         self.responses = Budget(limits.response_bytes_in_flight_max)
+        self.received = memoryview(bytearray(RECEIVE_BYTES))
         self.connections: set[Connection] = set()
         self.refused: set[Connection] = set()  # those of them that were refused and are being closed
         self.one_lost = asyncio.Event()  # set whenever a connection is lost

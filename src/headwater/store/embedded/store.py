@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from headwater.limits import INDEX_READERS, LARGE_BATCH_BYTES, Limits
-from headwater.log.events import DOCUMENT_EVENTS, Appended, Created
+from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Record
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, Done, RefusedError
@@ -106,7 +106,7 @@ class EmbeddedStore:
 
     def _write(self, batch: Sequence[Commit], kept: dict[int, StreamState], done: Done) -> None:
         """Write a batch to the journal and have it synced. A large one is written in a thread: it takes long."""
-        payload = encode_records([commit.record for commit in batch])
+        records = [commit.record for commit in batch]
         self._maintenance.writing = True
 
         def placed(file: File | None, error: BaseException | None) -> None:
@@ -127,11 +127,14 @@ class EmbeddedStore:
             self._take_in(batch, kept, self._maintenance.segment)
             done(None)
 
-        if len(payload) > self._parts.large_batch_bytes:
-            self._parts.writer.submit(lambda: self._journal.place(payload), placed)
+        def place() -> File:
+            return self._journal.place(encode_records(records))
+
+        if _appended_bytes(records) > self._parts.large_batch_bytes:
+            self._parts.writer.submit(place, placed)
             return
         try:
-            file = self._journal.place(payload)
+            file = place()
         except Exception as error:  # noqa: BLE001 - it is reported
             placed(None, error)
         else:
@@ -382,6 +385,15 @@ class EmbeddedStore:
         for index in self._idle:
             index.close()
         self._parts.release()
+
+
+def _appended_bytes(records: Sequence[Record]) -> int:
+    size_bytes = 0
+    for record in records:
+        event = record[0]
+        if type(event) is Appended:
+            size_bytes += len(event.data)
+    return size_bytes
 
 
 def _merged(recent: StreamState, folded: StreamState | None) -> StreamState:

@@ -12,7 +12,7 @@ from headwater import limits
 from headwater.log.events import Appended, Created, Deleted, StreamEvent
 from headwater.log.state import Document, StreamState
 from headwater.store.deadlines import Deadlines
-from headwater.store.pieces import GrowingRun
+from headwater.store.pieces import GrowingRun, LargeRecord
 
 
 class _Touched:
@@ -31,7 +31,7 @@ class Unfolded:
         self.states: dict[int, StreamState] = {}
         self.paths: dict[str, int | None] = {}  # None: there is no stream, whatever the index says
         self.deleted: set[int] = set()
-        self.runs: dict[int, deque[tuple[int, GrowingRun]]] = {}  # of each stream, its bytes by segment
+        self.runs: dict[int, deque[tuple[int, GrowingRun | LargeRecord]]] = {}  # of each stream, its bytes by segment
         self.documents: dict[str, Document | None] = {}  # None: deleted
         self._segments: dict[int, _Touched] = {}
         self._last: dict[int, int] = {}  # stream → the last segment that touched it
@@ -87,9 +87,17 @@ class Unfolded:
         runs = self.runs.get(stream_id)
         if runs is None:
             runs = self.runs[stream_id] = deque()
-        if not runs or runs[-1][0] != segment:
-            runs.append((segment, GrowingRun(position)))
-        runs[-1][1].append(data, at_ms)
+        if len(data) > limits.LARGE_RECORD_BYTES:
+            runs.append((segment, LargeRecord(position, data, at_ms)))
+            return
+        if runs:
+            newest, run = runs[-1]
+            if newest == segment and type(run) is GrowingRun:
+                run.append(data, at_ms)
+                return
+        run = GrowingRun(position)
+        run.append(data, at_ms)
+        runs.append((segment, run))
 
     def _delete(self, state: StreamState, segment: int) -> None:
         self.deleted.add(state.id)
@@ -119,8 +127,9 @@ class Unfolded:
 
     def _forget_stream(self, stream_id: int, segment: int) -> None:
         runs = self.runs.get(stream_id)
-        if runs is not None and runs[0][0] == segment:
-            runs.popleft()
+        if runs is not None:
+            while runs and runs[0][0] == segment:
+                runs.popleft()
             if not runs:
                 del self.runs[stream_id]
         if self._last.get(stream_id) == segment:
@@ -129,5 +138,5 @@ class Unfolded:
             if state is not None and self.paths.get(state.path) == stream_id:
                 del self.paths[state.path]
 
-    def runs_from(self, stream_id: int, start: int) -> list[GrowingRun]:
+    def runs_from(self, stream_id: int, start: int) -> list[GrowingRun | LargeRecord]:
         return [run for _, run in self.runs.get(stream_id, ()) if run.end > start]

@@ -1,0 +1,90 @@
+"""Tails: many readers are told in turns, each in order."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headwater import limits
+from headwater.engine.messages import Ended, Update
+from headwater.engine.tails import Tail
+from headwater.log.content import ContentKind
+from headwater.log.offsets import Offset
+
+MANY = 2 * limits.TOLD_PER_TURN + 1
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.told: list[int | Ended] = []
+
+    def deliver(self, update: Update) -> None:
+        self.told.append(update.start)
+
+    def ended(self, reason: Ended) -> None:
+        self.told.append(reason)
+
+
+def update(start: int) -> Update:
+    return Update(1, ContentKind.TEXT, start, start + 1, Offset(1, start + 1), b"x", False, 0)
+
+
+def test_12_15_many_readers_are_told_in_turns_and_in_order() -> None:
+    async def main() -> None:
+        tail = Tail()
+        readers = [Reader() for _ in range(MANY)]
+        tail.subscribers = dict.fromkeys(readers)
+        tail.publish(update(0))
+        assert sum(len(reader.told) for reader in readers) == limits.TOLD_PER_TURN
+        late = Reader()
+        tail.subscribers[late] = None
+        tail.publish(update(1))  # behind what not everybody was told yet
+        tail.end(Ended.DRAINING)
+        assert sum(len(reader.told) for reader in readers) == limits.TOLD_PER_TURN
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [reader.told for reader in readers] == [[0, 1, Ended.DRAINING]] * MANY
+        assert late.told == [1, Ended.DRAINING]
+
+    asyncio.run(main())
+
+
+def test_12_15_many_reads_that_wait_are_woken_in_turns() -> None:
+    async def main() -> None:
+        tail = Tail()
+        count = 3 * limits.WOKEN_PER_TURN
+        woken = 0
+
+        async def wait() -> None:
+            nonlocal woken
+            await tail.wait(30)
+            woken += 1
+
+        tasks = [asyncio.create_task(wait()) for _ in range(count)]
+        await asyncio.sleep(0.01)
+        tail.publish(update(0))
+        most = before = 0
+        while woken < count:
+            await asyncio.sleep(0)
+            most, before = max(most, woken - before), woken
+        assert most <= limits.WOKEN_PER_TURN
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_fails_does_not_keep_others_from_being_told() -> None:
+    class Broken(Reader):
+        def deliver(self, update: Update) -> None:
+            raise RuntimeError("broken")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        tail = Tail()
+        readers = [Reader() for _ in range(MANY)]
+        tail.subscribers = dict.fromkeys([*readers[:600], Broken(), *readers[600:]])
+        tail.publish(update(0))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert all(reader.told == [0] for reader in readers)
+
+    asyncio.run(main())
