@@ -79,6 +79,7 @@ FOLD_INTERRUPTIONS_MAX = 5  # in a row, before the store gives up
 FULL_RETRY_S = 1.0  # between two looks for room on a full disk
 WAL_PAGES_MAX = 16_384  # of the index; a larger log is cut
 LARGE_RECORD_BYTES = 256 * 1024  # a larger record is kept in memory as it came, not joined to others
+WRITING_WAIT_S = 0.001  # between two looks whether a batch was written
 LARGE_BATCH_BYTES = 1024 * 1024  # a larger batch is written to the journal in a thread
 SYNC_SLOW_S = 0.001  # a sync that takes longer sends the next ones off the loop
 SYNC_ELSEWHERE_MIN = 8

@@ -24,8 +24,9 @@ from headwater.log.offsets import Span
 from headwater.log.producers import ProducerState, ProducerTuple, hash_of
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import Commit, Store
+from headwater.store.embedded.disk import File
 from headwater.store.pieces import RecordEnd, UnalignedReadError
-from tests.contract.stores import STORES
+from tests.contract.stores import STORES, embedded, nothing
 
 T = TypeVar("T")
 
@@ -359,3 +360,35 @@ def test_12_9_expired_producers_come_back(run: Run) -> None:
             assert epoch == 7, number
 
     run(body)
+
+
+def test_a_fold_waits_for_the_batch_that_is_being_written(tmp_path: Path) -> None:
+    """The seal of a segment would be written over it."""
+
+    async def main() -> None:
+        store = embedded(tmp_path, threads=True)
+        await store.start(pytest.fail)
+        bench = Bench(store, nothing)
+        await bench.commit((created(1, "a", b"first"),))
+        syncer = store._parts.syncer
+        sync = syncer.sync
+
+        def slow(file: File, done: Callable[[OSError | None], None]) -> None:
+            loop = asyncio.get_running_loop()
+            sync(file, lambda error: loop.call_later(0.05, done, error) and None)
+
+        syncer.sync = slow  # type: ignore[method-assign]
+        large = b"x" * (2 << 20)
+        writing = asyncio.create_task(bench.commit((*bench.append(1, 1000, large),)))
+        await asyncio.sleep(0.001)
+        await store.fold()
+        await writing
+        await store.close()
+        store = embedded(tmp_path)
+        await store.start(pytest.fail)
+        state = await store.load("a")
+        assert state is not None
+        assert state.tail == 5 + len(large)
+        await store.close()
+
+    asyncio.run(main())

@@ -185,7 +185,8 @@ class IndexReader:
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
         bytes_max = min(bytes_max, limits.CHUNK_BYTES)  # joining two large chunks would copy both
-        piece = read_runs(self._chunks(stream_id, start, end, bytes_max), start, end, bytes_max)
+        with self.snapshot():  # a row and its blob are two reads, and the fold may commit in between
+            piece = read_runs(self._chunks(stream_id, start, end, bytes_max), start, end, bytes_max)
         if not piece.ranges:
             raise LookupError(f"stream {stream_id} has no bytes at {start}")
         return piece

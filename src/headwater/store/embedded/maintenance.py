@@ -95,6 +95,8 @@ class Maintenance:
 
     async def fold_all(self) -> None:
         """Seal what was written so far and fold everything."""
+        while self.writing:  # noqa: ASYNC110 - this is rare, and an event would have to be set for every batch
+            await asyncio.sleep(bounds.WRITING_WAIT_S)
         self._roll()
         while self._folding is not None:
             await asyncio.wait([self._folding])

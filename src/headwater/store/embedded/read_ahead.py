@@ -7,6 +7,7 @@ newer pieces, so few of them are in memory. The bytes of a stream never change, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,9 +30,11 @@ class ReadAhead:
 
     async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
         ahead = self._pieces.pop((stream_id, start), None)
+        piece = None
         if ahead is not None and ahead.end <= end and ahead.bytes_max <= bytes_max:
-            piece = await ahead.piece
-        else:
+            with contextlib.suppress(Exception):  # it may have passed: it is read again, and has its error then
+                piece = await ahead.piece
+        if piece is None:
             piece = await self._ask(stream_id, start, end, bytes_max)
         if piece.next < end and READ_AHEAD_BYTES_MIN <= len(piece.data) <= bytes_max:
             self._begin(stream_id, piece.next, end, bytes_max)
@@ -55,6 +58,6 @@ class ReadAhead:
 
 
 def _retrieve(task: asyncio.Task[Piece]) -> None:
-    """Whoever reads that piece gets its error; if nobody does, it concerns nobody."""
+    """Whoever reads that piece finds out for itself."""
     if not task.cancelled():
         task.exception()

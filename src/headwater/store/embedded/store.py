@@ -390,9 +390,9 @@ class EmbeddedStore:
 def _appended_bytes(records: Sequence[Record]) -> int:
     size_bytes = 0
     for record in records:
-        event = record[0]
-        if type(event) is Appended:
-            size_bytes += len(event.data)
+        for event in record:
+            if type(event) is Appended or type(event) is Created:
+                size_bytes += len(event.data)
     return size_bytes
 
 
