@@ -47,7 +47,7 @@ class _Blocking:
     def _wrap(self, value: Any) -> Any:
         if inspect.iscoroutinefunction(value):
             return lambda *args, **options: _await(self._loop, value(*args, **options))
-        ours = type(value).__module__ in ("headwater.client.aio", "headwater.state.aio")
+        ours = type(value).__module__.startswith(("headwater.client.aio", "headwater.state.aio"))
         if ours or inspect.isasyncgen(value) or hasattr(value, "__aenter__"):
             return _Blocking(self._loop, value)
         return value

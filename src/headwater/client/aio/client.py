@@ -1,0 +1,109 @@
+"""A server, by URL: the asyncio client."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from headwater import limits
+from headwater.client import flows
+from headwater.client.aio.stream import AsyncStream
+from headwater.client.aio.transport import AsyncTransport
+from headwater.client.effects import (
+    Batch,
+    Emit,
+    Flow,
+    HttpRequest,
+    Progress,
+    Report,
+)
+from headwater.client.flows import StreamInfo
+from headwater.client.session import Retry, Session, Timeouts
+from headwater.client.transport import POOL, tls_context
+from headwater.errors import HeadwaterError
+
+R = TypeVar("R")
+
+
+class AsyncClient:
+    """A Durable Streams server, by URL, for one event loop; close it when done.
+
+    `token` is sent as a bearer token. If it is a function, it is called for the first one and again whenever the
+    server answers 401. `on_error` hears of every failure that will be retried; what it raises ends the operation.
+    Both may be coroutine functions.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:4437",
+        *,
+        token: str | Callable[[], str | Awaitable[str]] | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_error: Callable[[Report], Awaitable[None] | None] | None = None,
+        retry: Retry = Retry(),
+        timeouts: Timeouts = Timeouts(),
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        self._session = Session(url, headers, token, retry, timeouts, on_error)
+        self._http = http or httpx.AsyncClient(limits=POOL, verify=tls_context())
+        self._owns_http = http is None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries, the token included."""
+        return self._session.with_headers(HttpRequest("", "")).headers
+
+    def stream(self, path: str, *, content_type: str | None = None) -> AsyncStream:
+        """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet."""
+        return AsyncStream(self, self._session.url_of(path), content_type)
+
+    async def list(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> AsyncIterator[StreamInfo]:
+        """Every stream whose path begins with the prefix, in path order."""
+        after: str | None = None
+        while True:
+            page = await self._run(flows.list_page(self._session, prefix, after, page_size))
+            for info in page.streams:
+                yield info
+            after = page.next_after
+            if after is None:
+                return
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._owns_http:
+            await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, flow: Flow[R]) -> R:
+        progress = Progress(flow)
+        async for _ in self._drive(progress, AsyncTransport(self._http, self._session)):
+            raise RuntimeError("only a read delivers batches")
+        return progress.result
+
+    async def _drive(self, progress: Progress[Any], transport: AsyncTransport) -> AsyncGenerator[Batch[Any], None]:
+        """Do what a flow asks for until it ends, or the transport is interrupted."""
+        async with contextlib.aclosing(transport):
+            effect = progress.go()
+            while effect is not None:
+                outcome: Any = None
+                if isinstance(effect, Emit):
+                    yield effect.batch
+                else:
+                    try:
+                        outcome = await transport.perform(effect)
+                    except HeadwaterError as error:
+                        outcome = error
+                if transport.interrupted.is_set():
+                    return
+                effect = progress.go(outcome)

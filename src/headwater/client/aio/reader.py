@@ -1,0 +1,121 @@
+"""A read of one stream, asyncio."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from headwater.client.aio.transport import AsyncTransport
+from headwater.client.cursor import Cursor
+from headwater.client.effects import (
+    Batch,
+    Progress,
+)
+from headwater.client.reading import Reading
+
+if TYPE_CHECKING:
+    from headwater.client.aio.client import AsyncClient
+
+T = TypeVar("T")
+
+
+class AsyncReader(Generic[T]):
+    """Messages as they arrive: iterate over it, or over its `batches()`; either goes on where the other stopped.
+
+    All before `offset`, and `skip` messages after it, were handed out: that is what a later read needs to go on.
+    """
+
+    def __init__(
+        self, client: AsyncClient, reading_from: Callable[[str, int], Reading], offset: str, skip: int
+    ) -> None:
+        self._client = client
+        self._reading_from = reading_from
+        self._cursor = Cursor[T](offset, skip)
+        self._transport = AsyncTransport(client._http, client._session)
+        self._arrived: AsyncGenerator[Batch[Any], None] | None = None
+        self._ended = False
+        self._begin()
+
+    @property
+    def offset(self) -> str:
+        return self._cursor.offset
+
+    @property
+    def skip(self) -> int:
+        return self._cursor.skip
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether the end of the stream, as it was then, has been handed out."""
+        return self._cursor.up_to_date
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is closed and all of it was handed out."""
+        return self._cursor.closed
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        cursor = self._cursor
+        while True:
+            for item in cursor.items():
+                yield item
+            if cursor.has_items:
+                continue  # another iterator over the same reader went on meanwhile
+            batch = await self._next()
+            if batch is None:
+                return
+            cursor.hold(batch)
+
+    async def batches(self) -> AsyncIterator[Batch[T]]:
+        """Messages as they came together, each batch with the offset after it."""
+        cursor = self._cursor
+        while True:
+            if (remainder := cursor.remainder()) is not None:
+                yield remainder
+            batch = await self._next()
+            if batch is None:
+                return
+            yield cursor.batch(batch)
+
+    async def all(self) -> list[T]:
+        """Everything up to the end of the read."""
+        return [item async for batch in self.batches() for item in batch.items]
+
+    async def close(self) -> None:
+        """Stop reading and close the connection, also while another task waits for the next message.
+
+        One that waits for the answer to a long-poll ends with it.
+        """
+        self._ended = True
+        await self._transport.interrupt()
+        if self._arrived is not None:
+            with contextlib.suppress(RuntimeError):  # it is running, and finds itself interrupted
+                await self._arrived.aclose()
+
+    def _begin(self) -> None:
+        reading = self._reading_from(self._cursor.offset, self._cursor.skip)
+        self._arrived = self._client._drive(Progress(reading.flow()), self._transport)
+
+    async def _next(self) -> Batch[T] | None:
+        """What arrives next. After an error it goes on from where the reader is."""
+        if self._ended:
+            return None
+        if self._arrived is None:
+            self._begin()
+        try:
+            batch = await anext(self._arrived, None) if self._arrived is not None else None
+        except BaseException:
+            self._arrived = None
+            raise
+        self._ended = self._ended or batch is None
+        return batch
+
+    async def __aenter__(self) -> AsyncReader[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,111 @@
+"""Does over httpx what flows ask for, in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+
+from headwater.client.effects import (
+    CloseReply,
+    Effect,
+    GetToken,
+    HttpReply,
+    HttpRequest,
+    Open,
+    Receive,
+    Report,
+    Send,
+    Sleep,
+)
+from headwater.client.session import Session
+from headwater.client.transport import build, may_redirect, network_error
+
+
+class AsyncTransport:
+    """Does what flows ask for. At most one answer is open at a time; errors of httpx become NetworkErrors."""
+
+    def __init__(self, http: httpx.AsyncClient, session: Session) -> None:
+        self._http = http
+        self._session = session
+        self._request = HttpRequest("", "")
+        self._response: httpx.Response | None = None
+        self._chunks: AsyncIterator[bytes] | None = None
+        self.interrupted = asyncio.Event()
+
+    async def interrupt(self) -> None:
+        """End what another task is waiting for here."""
+        self.interrupted.set()
+        response = self._response
+        if response is not None:
+            with contextlib.suppress(OSError, AttributeError, KeyError):  # gone already, or no socket at all
+                response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+    async def perform(self, effect: Effect) -> Any:
+        match effect:
+            case Send(request):
+                return await self.send(request)
+            case Open(request):
+                return await self.open(request)
+            case Receive():
+                return await self.receive()
+            case CloseReply():
+                await self.aclose()
+            case Sleep(seconds):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.interrupted.wait(), seconds)
+            case Report():
+                if self._session.on_error is not None:
+                    await resolved(self._session.on_error(effect))
+            case GetToken():
+                return self._session.token_hook and await resolved(self._session.token_hook())
+        return None
+
+    async def send(self, request: HttpRequest) -> HttpReply:
+        reply = await self.open(request)
+        chunks = []
+        try:
+            while chunk := await self.receive():
+                chunks.append(chunk)
+        finally:
+            await self.aclose()
+        return HttpReply(reply.status, reply.headers, b"".join(chunks))
+
+    async def open(self, request: HttpRequest) -> HttpReply:
+        await self.aclose()
+        self._request = request
+        try:
+            self._response = await self._http.send(
+                build(self._http, self._session, request), stream=True, follow_redirects=may_redirect(request)
+            )
+        except httpx.HTTPError as error:
+            raise network_error(request, error) from error
+        self._chunks = self._response.aiter_bytes()
+        return HttpReply(self._response.status_code, self._response.headers)
+
+    async def receive(self) -> bytes:
+        if self._chunks is None:
+            return b""
+        try:
+            while (chunk := await anext(self._chunks, None)) is not None:
+                if chunk:
+                    return chunk
+        except httpx.HTTPError as error:
+            raise network_error(self._request, error) from error
+        return b""
+
+    async def aclose(self) -> None:
+        response, self._response, self._chunks = self._response, None, None
+        if response is not None:
+            with contextlib.suppress(httpx.HTTPError):
+                await response.aclose()
+
+
+async def resolved(value: Any) -> Any:
+    """What a hook returned, awaited if it is a coroutine."""
+    return await value if inspect.isawaitable(value) else value

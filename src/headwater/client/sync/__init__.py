@@ -1,0 +1,8 @@
+"""The blocking shell: drives flows over httpx and hands out what they deliver."""
+
+from headwater.client.sync.client import Client
+from headwater.client.sync.producer import Producer
+from headwater.client.sync.reader import Reader
+from headwater.client.sync.stream import Stream
+
+__all__ = ["Client", "Producer", "Reader", "Stream"]

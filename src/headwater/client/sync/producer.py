@@ -1,0 +1,183 @@
+"""The idempotent producer, blocking."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import copy
+import logging
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headwater import limits
+from headwater.client.codecs import encoder_of
+from headwater.client.outbox import (
+    Identity,
+    OnDelivery,
+    Outbox,
+    Outcome,
+    PendingBatch,
+    ProducerMetrics,
+    ProducerSettings,
+    deliver,
+)
+from headwater.errors import ClientError, HeadwaterError
+
+if TYPE_CHECKING:
+    from headwater.client.sync.stream import Stream
+
+log = logging.getLogger(__name__)
+
+
+class Producer:
+    """Appends in the background, in order, each message once. Use it as a context manager or call `close`.
+
+    `append` waits only when `queue_bytes` are on their way. An error that cannot be retried ends the producer: it is
+    raised by whatever is called next, and told to the callbacks of all that was not stored.
+    """
+
+    def __init__(
+        self, stream: Stream, identity: Identity, settings: ProducerSettings, on_delivery: OnDelivery | None
+    ) -> None:
+        self._client = stream._client
+        self._session = stream._session
+        self._url = stream.url
+        self._content_type = stream._known_content_type()
+        self._encode = encoder_of(self._content_type)
+        self._box = Outbox(identity, settings, self._session.retry, on_delivery)
+        self._changed = threading.Condition(threading.Lock())
+        self._senders = [
+            threading.Thread(target=self._send, name=f"headwater-producer-{number}", daemon=True)
+            for number in range(settings.in_flight_max)
+        ]
+        for sender in self._senders:
+            sender.start()
+        atexit.register(self._at_exit)
+
+    @property
+    def id(self) -> str:
+        return self._box.id
+
+    @property
+    def epoch(self) -> int:
+        return self._box.epoch
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        with self._changed:
+            return copy.copy(self._box.metrics)
+
+    def append(self, value: Any, on_delivery: OnDelivery | None = None) -> None:
+        """Queue one message. `on_delivery` hears when it is stored, or why not, in another thread."""
+        box = self._box
+        message = self._encode(value)
+        with self._changed:
+            if not self._is_sender():  # a callback that waited for room would wait for itself
+                while box.full and box.failure is None and not box.closing:
+                    self._changed.wait()
+            box.check()
+            if box.add(message, on_delivery, self._session.clock()):
+                self._changed.notify()
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all that was appended is stored. TimeoutError if that takes too long: it goes on all the same.
+
+        Not from a delivery callback, which is a part of what is waited for.
+        """
+        box = self._box
+        if self._is_sender():
+            raise RuntimeError("a delivery callback cannot wait for deliveries")
+        with self._changed:
+            target = box.metrics.messages
+            box.flushing += 1
+            try:
+                self._changed.notify_all()
+                if not self._changed.wait_for(lambda: box.settled >= target, timeout_s):
+                    raise TimeoutError(f"messages still on their way after {timeout_s} s")
+            finally:
+                box.flushing -= 1
+            if box.failure is not None:
+                raise box.failure
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush and end; appending is an error from then on. The stream itself stays open.
+
+        What is not stored in time is given up: its callbacks are told, and it is a TimeoutError.
+        """
+        with self._changed:
+            self._box.closing = True
+            self._changed.notify_all()
+        if self._is_sender():
+            return  # from a delivery callback: what was appended is still sent
+        try:
+            self.flush(timeout_s)
+        except BaseException:
+            self._give_up()
+            raise
+        finally:
+            with self._changed:
+                self._box.stopped = True
+                self._changed.notify_all()
+            atexit.unregister(self._at_exit)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:  # Ctrl-C and the like do not wait for a server that does not answer
+            with contextlib.suppress(TimeoutError, HeadwaterError):
+                self.close(limits.PRODUCER_LEAVE_S)
+
+    def _at_exit(self) -> None:
+        """A producer that nobody closed still sends what it has."""
+        try:
+            self.close()
+        except HeadwaterError as error:
+            log.error("messages were lost at exit: %s", error)
+
+    def _is_sender(self) -> bool:
+        return threading.current_thread() in self._senders
+
+    def _give_up(self) -> None:
+        with self._changed:
+            outcome = self._box.give_up(ClientError("the producer was closed before everything was stored"))
+        self._notify(outcome)
+
+    def _send(self) -> None:
+        box, clock = self._box, self._session.clock
+        while True:
+            with self._changed:
+                while (batch := box.take(clock())) is None:
+                    if box.stopped:
+                        return
+                    self._changed.wait(box.wait_s(clock()))
+            self._notify(self._deliver(batch))
+
+    def _notify(self, outcome: Outcome) -> None:
+        outcome.notify()
+        with self._changed:
+            self._box.settled += outcome.messages
+            self._changed.notify_all()
+
+    def _deliver(self, batch: PendingBatch) -> Outcome:
+        box, session = self._box, self._session
+        try:
+            try:
+                sent = self._client._run(deliver(session, self._url, self._content_type, box, batch))
+            except HeadwaterError as error:
+                with self._changed:
+                    outcome = box.failed(batch, error, session.clock(), session.chance())
+            else:
+                with self._changed:
+                    return box.stored(batch, sent)
+            if outcome.report is not None and session.on_error is not None:
+                session.on_error(outcome.report)
+        except Exception as error:  # noqa: BLE001  # a sender that died would leave everyone waiting
+            with self._changed:
+                return box.broken(batch, error)
+        return outcome

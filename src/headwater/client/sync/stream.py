@@ -1,0 +1,251 @@
+"""A handle on one stream, blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from headwater import limits
+from headwater.client import flows
+from headwater.client.codecs import JSON
+from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
+from headwater.client.outbox import (
+    OnDelivery,
+    ProducerSettings,
+    identity,
+)
+from headwater.client.reading import LiveMode, Reading
+from headwater.client.sync.producer import Producer
+from headwater.client.sync.reader import Reader
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.streams.offsets import BEGINNING
+
+if TYPE_CHECKING:
+    from headwater.client.sync.client import Client
+
+T = TypeVar("T")
+
+
+class Stream:
+    """A handle on one stream. It holds the URL and, once it is known, the content type; nothing else."""
+
+    def __init__(self, client: Client, url: str, content_type: str | None = None) -> None:
+        self._client = client
+        self._session = client._session
+        self.url = url
+        self.content_type = content_type
+
+    def create(
+        self,
+        *,
+        content_type: str | None = None,
+        ttl_s: int | None = None,
+        expires_at: datetime | str | None = None,
+        closed: bool = False,
+        messages: Iterable[Any] = (),
+    ) -> bool:
+        """Make the stream, of JSON unless told otherwise, with first messages or none.
+
+        False if it was there already with the same configuration; with another it is a ConfigurationError.
+        """
+        content_type_used = content_type or self.content_type or JSON
+        made = self._client._run(
+            flows.create(
+                self._session,
+                self.url,
+                content_type_used,
+                ttl_s=ttl_s,
+                expires_at=expires_at,
+                closed=closed,
+                messages=messages,
+            )
+        )
+        self.content_type = content_type_used
+        return made
+
+    def head(self) -> StreamInfo:
+        """What the server says of the stream."""
+        info = self._client._run(flows.head(self._session, self.url))
+        self.content_type = info.content_type
+        return info
+
+    def splits(
+        self,
+        *,
+        offset: str = BEGINNING,
+        until: str | None = None,
+        parts: int | None = None,
+        part_bytes: int | None = None,
+        limit: int | None = None,
+    ) -> Splits:
+        """Where to cut a range for several readers: into `parts` of about equal size, or into parts of at most
+        `part_bytes`. An extension of Headwater's; another server answers with an error."""
+        return self._client._run(
+            flows.splits(
+                self._session,
+                self.url,
+                offset=offset,
+                until=until,
+                parts=parts,
+                part_bytes=part_bytes,
+                limit=limit,
+            )
+        )
+
+    def records(
+        self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_DEFAULT
+    ) -> Iterator[RecordInfo]:
+        """The appends from an offset on, up to `until` or to the end as it is now, each with its time.
+
+        Fetched in pages of so many records as they are iterated over. An extension of Headwater's; with another server
+        it is a ProtocolError.
+        """
+        begin: str | None = offset
+        while begin is not None:
+            found = self._client._run(flows.record_page(self._session, self.url, begin, until, page))
+            yield from found.records
+            begin = found.continues_at(until)
+
+    def offset_at(self, time: datetime) -> str:
+        """The offset from which everything was appended at or after a time, which needs a time zone.
+
+        The end of the stream if nothing was. An extension of Headwater's; with another server it is a ProtocolError.
+        """
+        return self._client._run(flows.offset_at(self._session, self.url, time))
+
+    def append(
+        self,
+        value: Any,
+        *,
+        seq: str | None = None,
+        producer: ProducerTuple | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append one message: an object for a stream of JSON, bytes or text for any other.
+
+        Bytes for a stream of JSON are taken for JSON text. If the answer is lost the append may have happened: use
+        a producer where that matters. `close` closes the stream with this message.
+        """
+        return self.append_many((value,), seq=seq, producer=producer, close=close)
+
+    def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        seq: str | None = None,
+        producer: ProducerTuple | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append messages in one request: all of them or none."""
+        return self._client._run(
+            flows.append(
+                self._session, self.url, self._known_content_type(), values, seq=seq, producer=producer, close=close
+            )
+        )
+
+    def append_body(self, body: bytes, *, producer: ProducerTuple | None = None) -> Appended:
+        """Append a body as it is, all of it or nothing: for a stream of JSON one text, or an array of messages.
+
+        The server alone checks it.
+        """
+        content_type_used = self._known_content_type()
+        return self._client._run(flows.append_body(self._session, self.url, content_type_used, body, producer=producer))
+
+    def close(self) -> Appended:
+        """Close the stream: readers come to an end, appends are refused. Closing it again changes nothing."""
+        return self._client._run(flows.append(self._session, self.url, self._known_content_type(), (), close=True))
+
+    def delete(self) -> None:
+        self._client._run(flows.delete(self._session, self.url))
+
+    def fork(
+        self,
+        path: str,
+        *,
+        offset: str | None = None,
+        sub_offset: int = 0,
+        ttl_s: int | None = None,
+        expires_at: datetime | str | None = None,
+    ) -> Stream:
+        """Make a stream that begins with this one's messages up to an offset, or to its end as it is now."""
+        forked = self._client.stream(path, content_type=self.content_type)
+        self._client._run(
+            flows.fork(
+                self._session,
+                forked.url,
+                self.url,
+                offset=offset,
+                sub_offset=sub_offset,
+                ttl_s=ttl_s,
+                expires_at=expires_at,
+            )
+        )
+        return forked
+
+    @overload
+    def read(
+        self, *, offset: str = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+    ) -> Reader[Any]: ...
+
+    @overload
+    def read(
+        self, *, type: type[T], offset: str = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+    ) -> Reader[T]: ...
+
+    @overload
+    def read(
+        self, *, type: Any, offset: str = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+    ) -> Reader[Any]: ...
+
+    def read(
+        self,
+        *,
+        type: Any = Any,  # noqa: A002
+        offset: str = BEGINNING,
+        skip: int = 0,
+        until: str | None = None,
+        live: LiveMode = False,
+    ) -> Reader[Any]:
+        """Read from an offset ("-1" is the beginning, "now" the end), up to `until` or to what is there now.
+
+        With `live` the read goes on until the stream is closed: True takes the mode that fits, "sse" and "long-poll"
+        are those. `type` is what to decode messages of JSON to, or bytes or str; without it they become plain
+        objects, text streams str and other streams bytes.
+        """
+        return Reader(
+            self._client,
+            lambda offset, skip: Reading(self._session, self.url, type, offset, skip, until, live),
+            offset,
+            skip,
+        )
+
+    def producer(
+        self,
+        id: str | None = None,  # noqa: A002
+        *,
+        epoch: int | None = None,
+        auto_claim: bool = False,
+        batch_bytes: int = limits.PRODUCER_BATCH_BYTES,
+        linger_s: float = limits.PRODUCER_LINGER_S,
+        in_flight_max: int = limits.PRODUCER_IN_FLIGHT_MAX,
+        queue_bytes: int = limits.PRODUCER_QUEUE_BYTES,
+        delivery_timeout_s: float = limits.PRODUCER_DELIVERY_TIMEOUT_S,
+        on_delivery: OnDelivery | None = None,
+    ) -> Producer:
+        """A producer whose every message is stored once and in order, whatever is sent twice or lost."""
+        settings = ProducerSettings(
+            batch_bytes=batch_bytes,
+            linger_s=linger_s,
+            in_flight_max=in_flight_max,
+            queue_bytes=queue_bytes,
+            delivery_timeout_s=delivery_timeout_s,
+        )
+        return Producer(self, identity(id, epoch, auto_claim=auto_claim), settings, on_delivery)
+
+    def __repr__(self) -> str:
+        return f"Stream({self.url!r})"
+
+    def _known_content_type(self) -> str:
+        """The content type; the server is asked once if nobody said."""
+        return self.content_type or self.head().content_type
