@@ -54,7 +54,12 @@ HeadwaterError
 └── ClientError                          no answer to blame: found on the client's side
     ├── NetworkError                     the request or its answer was lost on the way
     ├── ProtocolError                    answered, but not as the protocol says
-    │   └── InvalidRowError              a line of a table's answer is no row
+    │   ├── InvalidRowError              a line of a table's answer is no row
+    │   ├── RowOrderError                rows of a table came out of order
+    │   ├── MissingRowError              a table that promises gapless SeqNos lacks a row
+    │   ├── HistoryChangedError          a table restarted its numbering, or has other rows than before
+    │   ├── SchemaChangedError           a table has another schema or version than before
+    │   └── RedirectError                a SURL was redirected
     ├── MessageError                     a message is not what the reader asked for
     │   └── InvalidEventError            a message is no state event, or its value does not fit the schema
     ├── OptionError                      an option of a Spark source or sink is missing or makes no sense
@@ -405,6 +410,37 @@ class InvalidRowError(ProtocolError):
     def __init__(self, detail: str = "", *, line: int = 0) -> None:
         super().__init__(detail)
         self.line = line
+
+
+class RowOrderError(ProtocolError):
+    """A row came after one with a larger SeqNo, which was delivered already."""
+
+    title = "Rows out of order"
+    advice = "The server of the table has to be corrected: rows come in the order of their SeqNos."
+
+
+class MissingRowError(ProtocolError):
+    """The rows before the missing one were delivered, those after it were not."""
+
+    title = "A row is missing"
+    advice = "Ask whoever serves the table for the row. To do without it, follow from its SeqNo on."
+
+
+class HistoryChangedError(ProtocolError):
+    """Rows that were delivered are no longer those that the table has."""
+
+    title = "The table's history changed"
+    advice = "The table was restored, or deleted and made again: read it from its beginning."
+
+
+class SchemaChangedError(ProtocolError):
+    title = "The table's schema changed"
+    advice = "Check what the new records mean, then follow the table from the last row."
+
+
+class RedirectError(ProtocolError):
+    title = "The address was redirected"
+    advice = "Redirects of tables are not followed. If the new address is right, use it in place of the old one."
 
 
 class MessageError(ClientError):

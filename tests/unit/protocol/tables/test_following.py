@@ -1,0 +1,331 @@
+"""Following a table: every row once and in order, or an error, whatever a server answers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater import errors, limits
+from headwater.protocol.tables.content_type import TableType
+from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.rows import Row, format_row
+
+TYPE = "text/sequence; charset=utf-8; schema=prices; version=1"
+ATTEMPTS = 6
+
+
+def row(seqno: int, record: str = "r") -> Row:
+    return Row(seqno, "2026-01-08T00:00:00Z", "+", f"k{seqno}", record)
+
+
+def body(*rows: Row | int) -> bytes:
+    return b"".join(format_row(row(one) if isinstance(one, int) else one) for one in rows)
+
+
+def headers(*, last: int | None = None, gapless: bool = False, content_type: str = TYPE, **more: str) -> dict[str, str]:
+    given = {"content-type": content_type, **more}
+    if last is not None:
+        given["stp-last-seqno"] = str(last)
+    if gapless:
+        given["stp-gapless"] = "true"
+    return given
+
+
+def answer(following: Following, data: bytes, *, piece: int = 1 << 20, **given: object) -> list[int]:
+    """The SeqNos that an answer brought; raises what is final, and swallows what is asked for again."""
+    rows: list[Row] = []
+    try:
+        following.begin(headers(**given))  # type: ignore[arg-type]
+        for start in range(0, len(data), piece):
+            rows += following.feed(data[start : start + piece])
+            if following.done:
+                break
+        following.finish()
+    except errors.HeadwaterError as error:
+        following.failed(error, ATTEMPTS)
+    return [one.seqno for one in rows]
+
+
+def test_repeats_and_overlaps_are_dropped() -> None:
+    following = Following()
+    assert answer(following, body(1, 2, 2, 1, 3)) == [1, 2, 3]
+    assert following.since_id == 3
+    assert answer(following, body(1, 2, 3, 4)) == [4]
+    assert answer(following, body(4, 9)) == [9]
+
+
+def test_an_unfinished_line_is_asked_for_again() -> None:
+    following = Following()
+    assert answer(following, body(1, 2)[:-5]) == [1]
+    assert following.since_id == 0  # row 1 once more, to see that it is the same
+    assert answer(following, body(1, 2)) == [2]
+    with pytest.raises(errors.InvalidRowError, match="ends within a row"):
+        for _ in range(limits.FOLLOW_TRIES_MAX):
+            assert answer(following, body(3)[:-1]) == []
+    assert following.position == 2
+
+
+def test_a_missing_row_is_asked_for_again_and_never_skipped() -> None:
+    following = Following()
+    assert answer(following, body(1, 2, 4, 5), gapless=True) == [1, 2]
+    assert answer(following, body(2, 4), gapless=True) == []
+    assert answer(following, body(2, 3, 4), gapless=True) == [3, 4]
+    with pytest.raises(errors.MissingRowError, match="row 5 is missing"):
+        for _ in range(limits.FOLLOW_TRIES_MAX):
+            assert answer(following, body(6), gapless=True) == []
+    assert following.position == 4
+
+
+def test_gaps_are_legal_where_nothing_is_promised() -> None:
+    assert answer(Following(), body(3, 7, 70)) == [3, 7, 70]
+    assert answer(Following(gaps=True), body(3, 7), gapless=True) == [3, 7]
+
+
+@pytest.mark.parametrize("gapless", [True, False])
+def test_rows_out_of_order(gapless: bool) -> None:
+    following = Following()
+    taken: list[int] = []
+    with pytest.raises((errors.RowOrderError, errors.MissingRowError)):
+        for _ in range(limits.FOLLOW_TRIES_MAX):
+            taken += answer(following, body(1, 3, 2), gapless=gapless)
+    assert taken == sorted(set(taken))
+
+
+def test_another_row_under_the_same_seqno() -> None:
+    following = Following()
+    assert answer(following, body(1, 2)) == [1, 2]
+    with pytest.raises(errors.HistoryChangedError, match="row 2 is not the row"):
+        answer(following, body(row(2, "other"), 3))
+    assert following.position == 2
+
+
+def test_a_row_that_appears_behind_the_position() -> None:
+    following = Following()
+    assert answer(following, body(1, 5)) == [1, 5]
+    with pytest.raises(errors.HistoryChangedError, match="row 3 was not there"):
+        answer(following, body(3, 6))
+
+
+def test_a_table_that_restarts_its_numbering() -> None:
+    following = Following()
+    assert answer(following, body(1, 2, 3), last=3) == [1, 2, 3]
+    for _ in range(limits.FOLLOW_TRIES_MAX - 1):
+        assert answer(following, b"", last=1) == []
+    with pytest.raises(errors.HistoryChangedError, match="ends with row 1"):
+        answer(following, b"", last=1)
+
+
+def test_a_stale_replica_is_asked_again() -> None:
+    following = Following()
+    answer(following, body(1, 2, 3), last=3)
+    assert answer(following, b"", last=2) == []
+    assert answer(following, body(4), last=4) == [4]
+
+
+def test_a_table_that_was_made_again_and_has_more_rows_by_now_is_noticed() -> None:
+    table = [row(seqno) for seqno in range(1, 4)]
+    following = Following()
+    with pytest.raises(errors.HistoryChangedError):
+        for _ in range(limits.FOLLOW_VERIFY_EVERY + 1):
+            asked = following.since_id
+            answer(following, body(*[one for one in table if one.seqno > asked]), last=len(table))
+            table = [row(seqno, "made again") for seqno in range(1, 4)]
+    assert following.position == 3
+
+
+def test_a_follower_that_knows_its_last_row_checks_it_first() -> None:
+    following = Following(last_row=row(7))
+    assert (following.position, following.since_id) == (7, 6)
+    with pytest.raises(errors.HistoryChangedError):
+        answer(following, body(row(7, "other")))
+
+
+def test_what_was_taken_long_ago_counts_as_a_repeat() -> None:
+    following = Following()
+    many = range(1, limits.FOLLOW_ROWS_REMEMBERED + 10)
+    assert answer(following, body(*many)) == [*many]
+    assert answer(following, body(row(1, "other"), *many[5:], many[-1] + 1)) == [many[-1] + 1]
+
+
+def test_schema_and_content_type() -> None:
+    following = Following()
+    answer(following, body(1))
+    with pytest.raises(errors.SchemaChangedError, match="version=1 and is .*version=2"):
+        answer(following, body(2), content_type=TYPE.replace("version=1", "version=2"))
+    with pytest.raises(errors.SchemaChangedError):
+        answer(Following(table=TableType("other", 1)), body(1))
+    with pytest.raises(errors.ProtocolError, match="Content-Type of a table is"):
+        answer(Following(), body(1), content_type="text/html")
+
+
+def test_an_invalid_row_and_a_line_without_end() -> None:
+    following = Following()
+    following.begin(headers())
+    assert [one.seqno for one in following.feed(body(1) + b"nonsense\n" + body(2))] == [1]
+    with pytest.raises(errors.InvalidRowError, match="line 2"):
+        following.finish()
+    following.begin(headers())
+    fed = 0
+    while not following.done:
+        assert following.feed(b"x" * 65_536) == []
+        fed += 65_536
+    assert fed <= limits.ROW_BYTES_MAX + 65_536
+    with pytest.raises(errors.InvalidRowError, match="longer than"):
+        following.finish()
+
+
+def test_an_endless_body_of_repeats() -> None:
+    following = Following(repeated_bytes_max=10_000)
+    following.begin(headers())
+    assert following.feed(body(1, 2))
+    for _ in range(1_000):
+        if following.done:
+            break
+        assert following.feed(body(1, 2)) == []
+    with pytest.raises(errors.ProtocolError, match="brought no new row"):
+        following.finish()
+
+
+def test_the_last_rows() -> None:
+    following = Following(-2)
+    assert following.since_id == -2
+    assert answer(following, body(8, 9), gapless=True, last=9) == [8, 9]
+    assert following.since_id == 9
+    empty = Following(-2)
+    assert answer(empty, b"", last=0) == []
+    assert empty.since_id == 0
+    unknown = Following(-2)
+    assert answer(unknown, b"") == []
+    assert unknown.since_id == -2
+
+
+def test_a_snapshot_ends_with_the_rows_that_were_there() -> None:
+    following = Following(snapshot=True)
+    assert answer(following, body(1, 2), last=3) == [1, 2]
+    assert not following.ended
+    assert answer(following, body(3, 4), last=4) == [3]
+    assert following.ended
+    bounded = Following(until_id=2, snapshot=True)
+    assert answer(bounded, body(1, 2, 3), last=3) == [1, 2]
+    assert bounded.ended
+    unnamed = Following(snapshot=True)
+    assert answer(unnamed, body(1, 2)) == [1, 2]
+    assert unnamed.ended
+    beyond = Following(100, snapshot=True)
+    assert answer(beyond, b"", last=3) == []
+    assert beyond.ended
+    deleted = Following(snapshot=True)  # the last rows are gone
+    assert answer(deleted, body(1, 2), last=9) == [1, 2]
+    assert answer(deleted, b"", last=9) == []
+    assert deleted.ended
+
+
+def test_a_closed_table_ends() -> None:
+    following = Following()
+    assert answer(following, body(1), last=2, **{"stream-closed": "true"}) == [1]
+    assert not following.ended
+    assert answer(following, body(2), last=2, **{"stream-closed": "true"}) == [2]
+    assert following.ended
+
+
+def test_a_server_that_does_not_hold_answers_is_asked_ever_less_often() -> None:
+    following = Following()
+
+    def wait(data: bytes, elapsed_s: float) -> float:
+        following.begin(headers())
+        following.feed(data)
+        return following.finish(elapsed_s)
+
+    waits = [wait(b"", 0.01) for _ in range(10)]
+    assert waits[0] == limits.FOLLOW_POLL_S
+    assert waits == sorted(waits)
+    assert waits[-1] == limits.FOLLOW_POLL_MAX_S
+    assert wait(b"", 30.0) == 0.0
+    assert wait(body(1), 0.0) == 0.0
+
+
+def test_failures_before_and_after_the_first_answer() -> None:
+    following = Following()
+    with pytest.raises(errors.NetworkError):
+        for _ in range(ATTEMPTS):
+            following.failed(errors.NetworkError("lost"), ATTEMPTS)
+    answer(following, body(1))
+    assert [following.failed(errors.NetworkError("lost"), ATTEMPTS) for _ in range(20)][-1] == 20
+    with pytest.raises(errors.StreamNotFoundError):
+        following.failed(errors.StreamNotFoundError(), ATTEMPTS)
+
+
+# Any sequence of answers, cuts and faults
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[Row], bool]:
+    gapless = draw(st.booleans())
+    steps = draw(st.lists(st.just(1) if gapless else st.integers(1, 5), min_size=1, max_size=20))
+    seqnos = [sum(steps[: end + 1]) for end in range(len(steps))]
+    return [row(seqno, draw(st.text("ab ", max_size=3))) for seqno in seqnos], gapless
+
+
+@settings(max_examples=200, deadline=None)
+@given(tables(), st.data())
+def test_each_row_once_and_in_order_from_an_honest_server_over_a_bad_network(
+    table: tuple[list[Row], bool], data: st.DataObject
+) -> None:
+    """Answers overlap, repeat rows and are cut anywhere, but have no faults: all rows arrive, without an error."""
+    rows, gapless = table
+    following = Following()
+    taken: list[Row] = []
+    for turn in range(200):
+        if following.position == rows[-1].seqno:
+            break
+        lying_behind = data.draw(st.integers(0, 5)) if turn < 20 else 0
+        begin = max(0, following.since_id - lying_behind)
+        served: list[Row] = []
+        for one in rows:
+            if one.seqno > begin:
+                served += [one] * (data.draw(st.integers(1, 2)) if turn < 20 else 1)
+        text = body(*served)
+        whole = turn >= 20 or data.draw(st.booleans())
+        end = len(text) if whole else data.draw(st.integers(0, len(text)))
+        try:
+            following.begin(headers(gapless=gapless, last=rows[-1].seqno))
+            piece = data.draw(st.integers(1, 100))
+            for start in range(0, end, piece):
+                taken += following.feed(text[start : min(end, start + piece)])
+            if whole:
+                following.finish()
+            else:
+                raise errors.NetworkError("lost")
+        except errors.HeadwaterError as error:
+            following.failed(error, ATTEMPTS)
+    assert taken == rows
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables(), st.data())
+def test_each_row_once_and_in_order_or_an_error_from_any_server(
+    table: tuple[list[Row], bool], data: st.DataObject
+) -> None:
+    """Rows are left out, moved, repeated and replaced at will: what is delivered is always in order and never twice,
+    and, where SeqNos are promised to be gapless, without a gap."""
+    rows, gapless = table
+    following = Following()
+    taken: list[Row] = []
+    for _ in range(data.draw(st.integers(1, 8))):
+        served = data.draw(st.lists(st.sampled_from(rows), max_size=30))
+        changed = data.draw(st.integers(0, 9)) == 0
+        text = body(*(row(one.seqno, "changed") if changed else one for one in served))
+        try:
+            following.begin(headers(gapless=gapless))
+            taken += following.feed(text[: data.draw(st.integers(0, len(text)))])
+            following.finish()
+        except errors.HeadwaterError as error:
+            try:
+                following.failed(error, ATTEMPTS)
+            except errors.ProtocolError:
+                break
+    seqnos = [one.seqno for one in taken]
+    assert seqnos == sorted(set(seqnos))
+    if gapless:
+        assert seqnos == [*range(1, len(seqnos) + 1)]
