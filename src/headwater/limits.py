@@ -46,6 +46,7 @@ SEQNO_MAX = 2**63 - 1  # what a 64-bit peer can hold
 SEQNO_DIGITS_MAX = 19
 ROW_BYTES_MAX = 1024 * 1024  # that a client takes for one row, its newline not counted
 CHANGE_BYTES_MAX = ROW_BYTES_MAX - 64  # of a line that is appended: SeqNo and timestamp come before it in the row
+CHANGE_OVERHEAD_BYTES = 4  # of a line: action, tabs and newline
 KEY_BYTES_MAX = 1_024
 SCHEMA_LENGTH_MAX = 128
 SCHEMA_VERSION_DIGITS_MAX = 9

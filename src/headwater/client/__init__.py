@@ -1,33 +1,49 @@
-"""The client: streams by URL, blocking or asynchronous, with one logic under both."""
+"""The client: streams and tables by URL, blocking or asynchronous, with one logic under both."""
 
-from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream
+from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream, AsyncTable, AsyncTableReader
 from headwater.client.effects import Batch, Report
 from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
 from headwater.client.outbox import Delivery, ProducerMetrics
 from headwater.client.reading import LiveMode
 from headwater.client.session import Retry, Timeouts
-from headwater.client.sync import Client, Producer, Reader, Stream
+from headwater.client.sync import Client, Producer, Reader, Stream, Table, TableReader
+from headwater.client.tables import AppendedRows, Change, Put, Remove, TableInfo
 from headwater.log.producers import ProducerTuple
+from headwater.protocol.tables.content_type import TableType
+from headwater.protocol.tables.escaping import Escape
+from headwater.protocol.tables.rows import Row
 
 __all__ = [
     "Appended",
+    "AppendedRows",
     "AsyncClient",
     "AsyncProducer",
     "AsyncReader",
     "AsyncStream",
+    "AsyncTable",
+    "AsyncTableReader",
     "Batch",
+    "Change",
     "Client",
     "Delivery",
+    "Escape",
     "LiveMode",
     "Producer",
     "ProducerMetrics",
     "ProducerTuple",
+    "Put",
     "Reader",
     "RecordInfo",
+    "Remove",
     "Report",
     "Retry",
+    "Row",
     "Splits",
     "Stream",
     "StreamInfo",
+    "Table",
+    "TableInfo",
+    "TableReader",
+    "TableType",
     "Timeouts",
 ]

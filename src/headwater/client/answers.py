@@ -49,6 +49,8 @@ _STATUSES: dict[int, type[HeadwaterError]] = {
 
 def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
     kind, detail, is_ours = _named(reply)
+    if request.guarded and 300 <= reply.status < 400:
+        kind, detail = errors.RedirectError, f"status {reply.status}, to {reply.headers.get('location', '')[:200]!r}"
     error = kind(detail)
     # Our server says 503 and 507 of what it refused; a gateway may say so of what it passed on.
     error.nothing_done = reply.status == 429 or (is_ours and reply.status in (503, 507))

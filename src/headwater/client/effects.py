@@ -18,11 +18,18 @@ T = TypeVar("T")
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
+    """A request. One that is `guarded` goes to an address that others may have named: redirects are not followed, and
+    another server than the client's gets neither its token nor its headers. The answer of a `raw` one is not
+    decompressed.
+    """
+
     method: str
     url: str
     headers: dict[str, str] = {}
     body: bytes = b""
     read_timeout_s: float = limits.ANSWER_TIMEOUT_S
+    guarded: bool = False
+    raw: bool = False
 
 
 class HttpReply(msgspec.Struct, frozen=True):

@@ -99,7 +99,7 @@ def create(
     if ttl_s is not None:
         given[headers.TTL] = str(ttl_s)
     if expires_at is not None:
-        given[headers.EXPIRES_AT] = _instant(expires_at)
+        given[headers.EXPIRES_AT] = instant(expires_at)
     if closed:
         given[headers.CLOSED] = "true"
     encode = encoder_of(content_type or DEFAULT_CONTENT_TYPE)
@@ -204,9 +204,9 @@ def appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | N
     return Appended(reply.headers.get(headers.NEXT_OFFSET, ""), duplicate)
 
 
-def delete(session: Session, url: str) -> Flow[None]:
+def delete(session: Session, url: str, *, guarded: bool = False) -> Flow[None]:
     try:
-        yield from exchange(session, HttpRequest("DELETE", url))
+        yield from exchange(session, HttpRequest("DELETE", url, guarded=guarded))
     except (StreamNotFoundError, StreamGoneError) as error:
         if error.attempts == 1:  # else an earlier attempt did it, and its answer was lost
             raise
@@ -276,7 +276,7 @@ def _not_before(time: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _instant(moment: datetime | str) -> str:
+def instant(moment: datetime | str) -> str:
     if isinstance(moment, str):
         return moment
     if moment.tzinfo is None:

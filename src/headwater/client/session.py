@@ -16,6 +16,8 @@ from headwater.client.effects import Flow, GetToken, HttpReply, HttpRequest, Rep
 from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
+from headwater.protocol.tables.paths import TABLE_ROOT, check_name
+from headwater.protocol.tables.urls import url_fault
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -70,6 +72,8 @@ class Session:
             raise ValueError(f"{error}: {url!r}") from None
         origin = f"{parts.scheme}://{parts.netloc}"
         self.root = f"{url.rstrip('/')}/" if parts.path.strip("/") else f"{origin}{STREAM_ROOT}"
+        before = self.root.removesuffix(STREAM_ROOT) if self.root.endswith(STREAM_ROOT) else origin
+        self.table_root = f"{before}{TABLE_ROOT}"
         self._origin = (parts.scheme, parts.netloc)
         self.headers = {name.lower(): value for name, value in (headers or {}).items()}
         if parts.hostname in LOOPBACK:
@@ -91,10 +95,26 @@ class Session:
             raise ValueError("a stream's path cannot be empty")
         return f"{self.root}{quote_path(path)}"
 
+    def table_url_of(self, name: str) -> str:
+        """The URL of a table, given its name on this server or any SURL."""
+        if name.startswith(("http://", "https://")):
+            if fault := url_fault(name):
+                raise ValueError(f"not a SURL, {fault}: {name!r}")
+            return name
+        name = name.strip("/")
+        if not name:
+            raise ValueError("a table's name cannot be empty")
+        return f"{self.table_root}{quote_path(check_name(name))}"
+
+    def is_own(self, url: str) -> bool:
+        """Whether a URL is on the client's server."""
+        return urlsplit(url)[:2] in (self._origin, ("", ""))
+
     def with_headers(self, request: HttpRequest) -> HttpRequest:
         """The request with the headers that every request carries."""
-        given = {**self.headers, **request.headers}
-        if self.token is not None and urlsplit(request.url)[:2] in (self._origin, ("", "")):
+        own = self.is_own(request.url)
+        given = {**(self.headers if own or not request.guarded else {}), **request.headers}
+        if self.token is not None and own:
             given["authorization"] = f"Bearer {self.token}"  # which is for this server and no other
         for name, value in given.items():
             if not (value.isascii() and value.isprintable()):

@@ -34,7 +34,7 @@ def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: Htt
 
 def may_redirect(request: HttpRequest) -> bool:
     """Only what has no body is safe to send elsewhere: clients turn a redirected POST into a GET."""
-    return request.method in ("GET", "HEAD")
+    return request.method in ("GET", "HEAD") and not request.guarded
 
 
 def network_error(request: HttpRequest, error: httpx.HTTPError) -> NetworkError:

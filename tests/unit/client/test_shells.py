@@ -11,8 +11,9 @@ import pytest
 from headwater.client import aio, sync
 from headwater.state import AsyncStreamDB, StreamDB
 
+NAMES = ("Client", "Stream", "Reader", "Producer", "Table", "TableReader")
 PAIRS = [
-    *((getattr(sync, name), getattr(aio, f"Async{name}")) for name in ("Client", "Stream", "Reader", "Producer")),
+    *((getattr(sync, name), getattr(aio, f"Async{name}")) for name in NAMES),
     (StreamDB, AsyncStreamDB),
 ]
 ONLY_ASYNCHRONOUS = {"changes"}  # a blocking program has callbacks
@@ -33,7 +34,7 @@ def public(kind: type) -> dict[str, Any]:
 
 def plain(annotation: object) -> str:
     text = annotation if isinstance(annotation, str) else str(annotation)
-    text = re.sub(r"\bAsync(Client|StreamDB|Stream|Reader|Producer|Iterator)\b", r"\1", text)
+    text = re.sub(r"\bAsync(Client|StreamDB|Stream|Reader|Producer|TableReader|Table|Iterator)\b", r"\1", text)
     return text.replace("Awaitable[None]", "None")
 
 
@@ -72,6 +73,7 @@ def test_what_waits_is_a_coroutine() -> None:
         "__repr__",
         "__aiter__",
     }
+    at_once |= {"tables", "rows", "follow"}
     at_once |= {"changes", "table", "on_change", "transaction", "action"}
     for _, asynchronous in PAIRS:
         for name, value in public(asynchronous).items():

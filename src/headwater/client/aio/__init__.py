@@ -4,5 +4,7 @@ from headwater.client.aio.client import AsyncClient
 from headwater.client.aio.producer import AsyncProducer
 from headwater.client.aio.reader import AsyncReader
 from headwater.client.aio.stream import AsyncStream
+from headwater.client.aio.table import AsyncTable
+from headwater.client.aio.table_reader import AsyncTableReader
 
-__all__ = ["AsyncClient", "AsyncProducer", "AsyncReader", "AsyncStream"]
+__all__ = ["AsyncClient", "AsyncProducer", "AsyncReader", "AsyncStream", "AsyncTable", "AsyncTableReader"]

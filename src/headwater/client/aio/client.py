@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import httpx
 
 from headwater import limits
-from headwater.client import flows
+from headwater.client import flows, tables
 from headwater.client.aio.stream import AsyncStream
+from headwater.client.aio.table import AsyncTable
 from headwater.client.aio.transport import AsyncTransport
 from headwater.client.effects import (
     Batch,
@@ -23,8 +24,10 @@ from headwater.client.effects import (
 )
 from headwater.client.flows import StreamInfo
 from headwater.client.session import Retry, Session, Timeouts
+from headwater.client.tables import TableInfo
 from headwater.client.transport import POOL, tls_context
 from headwater.errors import HeadwaterError
+from headwater.protocol.tables.content_type import TableType
 
 R = TypeVar("R")
 
@@ -67,6 +70,24 @@ class AsyncClient:
         while True:
             page = await self._run(flows.list_page(self._session, prefix, after, page_size))
             for info in page.streams:
+                yield info
+            after = page.next_after
+            if after is None:
+                return
+
+    def table(self, name: str, *, table_type: TableType | None = None) -> AsyncTable:
+        """A handle on a table, given its name on this server or any SURL. Nothing is sent yet.
+
+        With a `table_type` a read asks for that schema and version, and a table of another is an error.
+        """
+        return AsyncTable(self, self._session.table_url_of(name), table_type)
+
+    async def tables(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> AsyncIterator[TableInfo]:
+        """Every table whose name begins with the prefix, in the order of names."""
+        after: str | None = None
+        while True:
+            page = await self._run(tables.table_page(self._session, prefix, after, page_size))
+            for info in page.tables:
                 yield info
             after = page.next_after
             if after is None:

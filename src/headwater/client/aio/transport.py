@@ -85,7 +85,7 @@ class AsyncTransport:
             )
         except httpx.HTTPError as error:
             raise network_error(request, error) from error
-        self._chunks = self._response.aiter_bytes()
+        self._chunks = self._response.aiter_raw() if request.raw else self._response.aiter_bytes()
         return HttpReply(self._response.status_code, self._response.headers)
 
     async def receive(self) -> bytes:

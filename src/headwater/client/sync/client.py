@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx
 
 from headwater import limits
-from headwater.client import flows
+from headwater.client import flows, tables
 from headwater.client.effects import (
     Batch,
     Emit,
@@ -22,9 +22,12 @@ from headwater.client.effects import (
 from headwater.client.flows import StreamInfo
 from headwater.client.session import Retry, Session, Timeouts
 from headwater.client.sync.stream import Stream
+from headwater.client.sync.table import Table
 from headwater.client.sync.transport import Transport
+from headwater.client.tables import TableInfo
 from headwater.client.transport import POOL, tls_context
 from headwater.errors import HeadwaterError
+from headwater.protocol.tables.content_type import TableType
 
 R = TypeVar("R")
 
@@ -66,6 +69,23 @@ class Client:
         while True:
             page = self._run(flows.list_page(self._session, prefix, after, page_size))
             yield from page.streams
+            after = page.next_after
+            if after is None:
+                return
+
+    def table(self, name: str, *, table_type: TableType | None = None) -> Table:
+        """A handle on a table, given its name on this server or any SURL. Nothing is sent yet.
+
+        With a `table_type` a read asks for that schema and version, and a table of another is an error.
+        """
+        return Table(self, self._session.table_url_of(name), table_type)
+
+    def tables(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> Iterator[TableInfo]:
+        """Every table whose name begins with the prefix, in the order of names."""
+        after: str | None = None
+        while True:
+            page = self._run(tables.table_page(self._session, prefix, after, page_size))
+            yield from page.tables
             after = page.next_after
             if after is None:
                 return

@@ -81,7 +81,7 @@ class Transport:
             )
         except httpx.HTTPError as error:
             raise network_error(request, error) from error
-        self._chunks = self._response.iter_bytes()
+        self._chunks = self._response.iter_raw() if request.raw else self._response.iter_bytes()
         return HttpReply(self._response.status_code, self._response.headers)
 
     def receive(self) -> bytes:

@@ -9,7 +9,7 @@ The caller requests `since_id`, tells of the answer with `begin`, `feed` and `fi
             following.begin(headers)
             for piece in body:
                 deliver(following.feed(piece))
-                if following.done:
+                if following.is_done():
                     break
             wait(following.finish(elapsed_s))
         except HeadwaterError as error:
@@ -31,9 +31,9 @@ dropped; this makes overlapping answers harmless, also those of a server that ig
 
 "Asked again" is a few times in a row; a new row starts the count anew. A stale cache or replica recovers in that time.
 
-The last rows are remembered by their hashes. After a failure, and in every tenth request, the last row is asked for once
-more, so that a table that was deleted and made again is noticed even if it has more rows by then. Not in every request:
-a server that holds a request until there is a row would then answer at once.
+The last rows are remembered by their hashes. After a failure, and in every tenth request, the last row is asked for
+once more, so that a table that was deleted and made again is noticed even if it has more rows by then. It is not asked
+for in every request: a server that holds a request until there is a row would then answer at once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Following:
 
     `since_id` is where it begins, negative for the last rows; `last_row` is the row at that position, if it is known.
     `table` is the type that the table must have; without it the first answer decides. A `snapshot` ends with the rows
-    that the table had at the first answer, and `until_id` with the row of that SeqNo. `gaps` says that gaps are no fault
+    that the table had at the first answer, and `until_id` with the row of that SeqNo. With `gaps`, gaps are no fault
     even if the server promises none, as in a view that leaves rows out.
     """
 
@@ -120,8 +120,7 @@ class Following:
             return self.position - 1
         return self.position
 
-    @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing further of this answer is needed: `finish` comes next."""
         return self.ended or self._fault is not None
 
@@ -161,7 +160,7 @@ class Following:
     def feed(self, piece: bytes) -> list[Row]:
         """The new rows that are complete now. What is wrong after them is raised by `finish`."""
         rows: list[Row] = []
-        if self.done:
+        if self.is_done():
             return rows
         try:
             for row in self._reader.feed(piece):
@@ -195,14 +194,15 @@ class Following:
             self.ended = True
             return False
         self.position = seqno
-        self._remember(row)
+        self.remember(row)
         self._new += 1
         self._taken += 1
         self._doubts = self._failures = 0
         self.ended = seqno == self._target
         return True
 
-    def _remember(self, row: Row) -> None:
+    def remember(self, row: Row) -> None:
+        """Keep what is needed to tell a repeat of the row from another row."""
         self._seen[row.seqno] = hash(row)
         if len(self._seen) > limits.FOLLOW_ROWS_REMEMBERED:
             self._floor = next(iter(self._seen))

@@ -1,0 +1,173 @@
+"""A handle on one table, asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from headwater import limits
+from headwater.client import table_reading, tables
+from headwater.client.aio.table_reader import AsyncTableReader
+from headwater.client.table_reading import AT_ONCE, TableReading
+from headwater.client.tables import AppendedRows, Change, TableInfo
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.tables.content_type import TableType
+from headwater.protocol.tables.escaping import Escape, escape
+from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.rows import Row
+
+if TYPE_CHECKING:
+    from headwater.client.aio.client import AsyncClient
+
+
+class AsyncTable:
+    """A handle on one table: of the client's server, by name, or any SURL.
+
+    It holds the URL and, once it is known, the type: a read of a table that has another schema or version by then is an
+    error. Reading works with every server of the State Transfer Protocol, writing with Headwater's.
+
+        prices = client.table("prices")
+        prices.create(schema="price", version=1)
+        prices.append([Put("tea", "2.40"), Remove("coffee")])
+        for row in prices.rows():
+            print(row.seqno, row.action, row.key, row.record)
+
+    Redirects are not followed, and the client's token and headers go to the client's own server only.
+    """
+
+    def __init__(self, client: AsyncClient, url: str, table_type: TableType | None = None) -> None:
+        self._client = client
+        self._session = client._session
+        self.url = url
+        self.table_type = table_type
+
+    async def create(
+        self,
+        *,
+        schema: str = "text",
+        version: int = 1,
+        escape: Escape = Escape.NONE,
+        ttl_s: int | None = None,
+        expires_at: datetime | str | None = None,
+    ) -> bool:
+        """Make the table. With Escape.BACKSLASH its keys and records may hold tabs and line ends.
+
+        False if it was there already with the same configuration; with another it is a ConfigurationError.
+        """
+        table = TableType(schema, version, escape)
+        made = await self._client._run(
+            tables.create(self._session, self.url, table, ttl_s=ttl_s, expires_at=expires_at)
+        )
+        self.table_type = table
+        return made
+
+    async def info(self) -> TableInfo:
+        """What the server says of the table."""
+        found, self.table_type = await self._client._run(tables.info(self._session, self.url))
+        return found
+
+    async def append(
+        self, changes: Iterable[Change], *, producer: ProducerTuple | None = None, close: bool = False
+    ) -> AppendedRows:
+        """Append changes in one request, all of them or none.
+
+        A change is `Put(key, record)`, `Remove(key)` or a tuple of action, key and record. With a `producer` the
+        request is repeated until it is answered, and its changes are stored once; without one it is repeated only if
+        the server certainly did nothing. With `close` nothing can be appended afterwards.
+        """
+        return await self._client._run(
+            tables.append(self._session, self.url, await self._known_type(), changes, producer=producer, close=close)
+        )
+
+    async def append_all(
+        self,
+        changes: Iterable[Change],
+        *,
+        batch_bytes: int = limits.PRODUCER_BATCH_BYTES,
+        producer_id: str | None = None,
+        epoch: int = 0,
+    ) -> AppendedRows:
+        """Append any number of changes, in as many requests as it takes, each of which is stored once.
+
+        Only the changes of one request are stored together: a reader can see some of them before the others.
+        """
+        return await self._client._run(
+            tables.append_all(
+                self._session,
+                self.url,
+                await self._known_type(),
+                changes,
+                batch_bytes=batch_bytes,
+                producer_id=producer_id,
+                epoch=epoch,
+            )
+        )
+
+    async def close(self) -> AppendedRows:
+        """Close the table: followers come to an end, appends are refused. Closing it again changes nothing."""
+        return await self.append((), close=True)
+
+    async def delete(self) -> None:
+        await self._client._run(tables.delete(self._session, self.url))
+
+    def rows(self, *, since_id: int = 0, until_id: int | None = None) -> AsyncTableReader:
+        """The rows that the table has now, with a SeqNo above `since_id` and up to `until_id`.
+
+        A negative `since_id` asks for that many of the last rows.
+        """
+        following = Following(since_id, until_id=until_id, snapshot=True, table=self.table_type)
+        query = {"until_id": None if until_id is None else str(until_id), "timeout": AT_ONCE}
+        return AsyncTableReader(self._client, TableReading(self._session, self.url, following, query))
+
+    def follow(
+        self,
+        *,
+        since_id: int = 0,
+        last_row: Row | None = None,
+        timeout_s: float | None = None,
+        idle_s: float | None = None,
+    ) -> AsyncTableReader:
+        """The rows above `since_id`, and every later one as it comes, until the table is closed.
+
+        Each row comes once and in order, whatever happens to the connections. If the server breaks its promises it is
+        an error: MissingRowError, RowOrderError, HistoryChangedError, SchemaChangedError. A follower that goes on after
+        a restart gives the last row it took instead of `since_id`; then a table that has become another is noticed.
+
+            for row in client.table("https://partner.example/prices").follow(since_id=43):
+                print(row.key, row.record)
+
+        `timeout_s` and `idle_s` ask Headwater to hold a request open longer or shorter than it does by itself.
+        """
+        following = Following(since_id, table=self.table_type, last_row=last_row)
+        query = {
+            "timeout": None if timeout_s is None else f"{timeout_s:f}",
+            "idle": None if idle_s is None else f"{idle_s:f}",
+        }
+        return AsyncTableReader(
+            self._client, TableReading(self._session, self.url, following, query, last_row=last_row)
+        )
+
+    async def active(self) -> dict[str, Row]:
+        """The last row of every key that is not deleted, by key, as of one moment.
+
+        Headwater answers with these rows alone. From other servers the whole table is read.
+        """
+        return await self._client._run(table_reading.active(self._session, self.url, self.table_type))
+
+    async def get(self, key: str) -> Row | None:
+        """The last row of a key; None if the key is deleted or was never there."""
+        asked = key
+        if any(character in key for character in "\\\t\n\r") and (await self._known_type()).escape is Escape.BACKSLASH:
+            asked = escape(key)
+        live = await self._client._run(table_reading.active(self._session, self.url, self.table_type, asked))
+        return live.get(key)
+
+    def __repr__(self) -> str:
+        return f"AsyncTable({self.url!r})"
+
+    async def _known_type(self) -> TableType:
+        """The type, from the server if it is not known yet."""
+        if self.table_type is None:
+            await self.info()
+        return self.table_type or TableType()

@@ -1,0 +1,86 @@
+"""A read of one table, asyncio."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headwater.client.aio.transport import AsyncTransport
+from headwater.client.effects import Batch, Progress
+from headwater.client.table_reading import TableReading
+from headwater.protocol.tables.content_type import TableType
+from headwater.protocol.tables.rows import Row
+
+if TYPE_CHECKING:
+    from headwater.client.aio.client import AsyncClient
+
+
+class AsyncTableReader:
+    """Rows as they arrive: iterate over it, or over its `batches()`; either goes on where the other stopped.
+
+    `seqno` is the SeqNo of the last row that was handed out, which is the `since_id` of a later read.
+    """
+
+    def __init__(self, client: AsyncClient, reading: TableReading) -> None:
+        self._following = reading.following
+        self._transport = AsyncTransport(client._http, client._session)
+        self._arrived: AsyncGenerator[Batch[Any], None] = client._drive(Progress(reading.flow()), self._transport)
+        self._rest: Iterator[Row] = iter(())
+        self.seqno = reading.following.position
+
+    @property
+    def table_type(self) -> TableType | None:
+        """The table's type, once the server has answered."""
+        return self._following.table
+
+    @property
+    def last_seqno(self) -> int | None:
+        """The SeqNo of the table's last row when the server last answered; None if it did not say."""
+        return self._following.last_seqno
+
+    async def __aiter__(self) -> AsyncIterator[Row]:
+        while True:
+            for row in self._rest:
+                self.seqno = row.seqno
+                yield row
+            batch = await self._next()
+            if batch is None:
+                return
+            self._rest = iter(batch.items)
+
+    async def batches(self) -> AsyncIterator[list[Row]]:
+        """Rows in the lists they arrive in. An empty list says that every row of the table was read."""
+        if rest := list(self._rest):
+            self.seqno = rest[-1].seqno
+            yield rest
+        while (batch := await self._next()) is not None:
+            if batch.items:
+                self.seqno = batch.items[-1].seqno
+            yield batch.items
+
+    async def all(self) -> list[Row]:
+        """Every row that is left, in one list."""
+        return [row async for rows in self.batches() for row in rows]
+
+    async def close(self) -> None:
+        """Stop reading and close the connection, also while another task waits for the next row.
+
+        The iteration then ends. Closing it again changes nothing.
+        """
+        await self._transport.interrupt()
+        with contextlib.suppress(RuntimeError):  # it is running, and finds itself interrupted
+            await self._arrived.aclose()
+        self._rest = iter(())
+
+    async def _next(self) -> Batch[Row] | None:
+        return await anext(self._arrived, None)
+
+    async def __aenter__(self) -> AsyncTableReader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

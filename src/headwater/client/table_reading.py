@@ -1,0 +1,199 @@
+"""Reading and following a table: `protocol.tables.following` over requests that can fail."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from headwater import limits
+from headwater.client.answers import error_of
+from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, HttpRequest, Open, Receive, Sleep
+from headwater.client.session import LOOPBACK, Session, pause, with_query
+from headwater.errors import HeadwaterError, InvalidRowError, NetworkError, ProtocolError
+from headwater.protocol.encodings import GZIP, IDENTITY
+from headwater.protocol.inflating import Inflater
+from headwater.protocol.tables.content_type import MEDIA_TYPE, TableType, format_table_type
+from headwater.protocol.tables.escaping import Escape, escape, unescape
+from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.rows import ADD, Row
+
+AT_ONCE = "0"  # the `timeout` of a read that is not held open
+
+
+class TableReading:
+    """One read of one table: what a Following asks for, and rows as it takes them.
+
+    `query` goes with every request. With `attempts` the read fails after so many, else as the client's retries say.
+    `last_row` is the row at which the Following begins, as it was handed out.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        url: str,
+        following: Following,
+        query: Mapping[str, str | None],
+        *,
+        attempts: int | None = None,
+        last_row: Row | None = None,
+    ) -> None:
+        self._session = session
+        self._url = url
+        self.following = following
+        self._query = query
+        self._last_row = last_row
+        self._attempts = attempts or session.retry.attempts
+        self._accept = MEDIA_TYPE if following.table is None else format_table_type(following.table)
+        self._encoding = IDENTITY if urlsplit(url).hostname in LOOPBACK else GZIP
+        self._told_tail = False
+
+    def flow(self) -> Flow[None]:
+        session, following = self._session, self.following
+        while not following.ended:
+            started = session.clock()
+            try:
+                yield from self._answer()
+                wait_s = following.finish(session.clock() - started)
+            except HeadwaterError as error:
+                yield CloseReply()
+                error.url = error.url or self._url
+                yield from pause(session, error, following.failed(error, self._attempts))
+                continue
+            yield CloseReply()
+            if wait_s and not following.ended:
+                yield Sleep(wait_s)
+
+    def _answer(self) -> Flow[None]:
+        following = self.following
+        reply = yield from self._open(self._request())
+        inflater = Inflater(reply.headers.get("content-encoding"))
+        following.begin(reply.headers)
+        if self._last_row is not None and self._is_escaped():
+            following.remember(_escaped(self._last_row))
+        if following.up_to_date and not self._told_tail:
+            yield from self._emit([])
+        while not following.is_done():
+            try:
+                chunk: bytes = yield Receive()
+            except NetworkError as error:
+                if error.how != "timeout":
+                    raise
+                return  # silence is no failure of a table that nothing is appended to
+            if not chunk:
+                inflater.finish()
+                return
+            for piece in inflater.feed(chunk):
+                if rows := following.feed(piece):
+                    yield from self._emit(rows)
+                if following.is_done():
+                    return
+
+    def _emit(self, rows: list[Row]) -> Flow[None]:
+        following = self.following
+        self._told_tail = following.up_to_date
+        if self._is_escaped():
+            rows = [_unescaped(row) for row in rows]
+        yield Emit(Batch(rows, str(following.position or 0), 0, following.up_to_date, following.closed))
+
+    def _is_escaped(self) -> bool:
+        table = self.following.table
+        return table is not None and table.escape is Escape.BACKSLASH
+
+    def _request(self) -> HttpRequest:
+        return HttpRequest(
+            "GET",
+            with_query(self._url, since_id=str(self.following.since_id), **self._query),
+            {"accept": self._accept, "accept-encoding": self._encoding},
+            read_timeout_s=self._session.timeouts.long_poll_s,
+            guarded=True,
+            raw=True,
+        )
+
+    def _open(self, request: HttpRequest) -> Flow[HttpReply]:
+        """Open a request; what is not a success is read to its end, within reason, and raised."""
+        session = self._session
+        own = session.is_own(request.url)
+        if own:
+            yield from session.ensure_token()
+        token = session.token
+        reply: HttpReply = yield Open(session.with_headers(request))
+        if reply.status == 401 and own and (yield from session.refresh_token(token)):
+            yield CloseReply()
+            reply = yield Open(session.with_headers(request))
+        if reply.status == 200:
+            return reply
+        body = b""
+        while len(body) < limits.ERROR_BODY_BYTES_MAX and (chunk := (yield Receive())):
+            body += chunk
+        raise error_of(request, msgspec.structs.replace(reply, body=_first_piece(reply, body)))
+
+
+def _first_piece(reply: HttpReply, body: bytes) -> bytes:
+    """As much of an error's body as one piece holds; nothing if it cannot be decompressed."""
+    try:
+        return b"".join(itertools.islice(Inflater(reply.headers.get("content-encoding")).feed(body), 1))
+    except ProtocolError:
+        return b""
+
+
+def _escaped(row: Row) -> Row:
+    return msgspec.structs.replace(row, key=escape(row.key), record=escape(row.record))
+
+
+def _unescaped(row: Row) -> Row:
+    try:
+        return msgspec.structs.replace(row, key=unescape(row.key), record=unescape(row.record))
+    except ValueError as error:
+        raise InvalidRowError(f"row {row.seqno}: {error}") from None
+
+
+def active(session: Session, url: str, table: TableType | None, key: str | None = None) -> Flow[dict[str, Row]]:
+    """The live rows of a table by their keys, or the one of a key, as of one moment.
+
+    A server that does not know views answers with every row; what is live follows from these as well. After a failure
+    everything is asked for anew: the rest of a later view would not fit the beginning of an earlier one.
+    """
+    query = {"view": "active", "key": key, "timeout": AT_ONCE}
+    attempts = 0
+    while True:
+        live: dict[str, Row] = {}
+        following = Following(snapshot=True, gaps=True, table=table)
+        try:
+            yield from _fold(TableReading(session, url, following, query, attempts=1).flow(), live)
+        except HeadwaterError as error:
+            attempts += 1
+            error.attempts = attempts
+            if not error.retryable or attempts >= session.retry.attempts:
+                raise
+            yield from pause(session, error, attempts)
+        else:
+            return live
+
+
+def _fold(flow: Flow[None], live: dict[str, Row]) -> Flow[None]:
+    """Run a read and apply its rows instead of handing them out."""
+    try:
+        effect = next(flow)
+        while True:
+            if isinstance(effect, Emit):
+                _apply(effect.batch.items, live)
+                effect = flow.send(None)
+                continue
+            try:
+                outcome = yield effect
+            except HeadwaterError as error:
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(outcome)
+    except StopIteration:
+        return
+
+
+def _apply(rows: list[Row], live: dict[str, Row]) -> None:
+    for row in rows:
+        live.pop(row.key, None)  # so that keys stay in the order of their rows
+        if row.action == ADD:
+            live[row.key] = row

@@ -1,0 +1,207 @@
+"""The requests of tables that are answered at once: create, info, append, delete, list."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from headwater import limits
+from headwater.client import flows
+from headwater.client.answers import required
+from headwater.client.effects import Flow, HttpReply, HttpRequest
+from headwater.client.session import Session, exchange, with_query
+from headwater.errors import ProtocolError
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.encodings import IDENTITY
+from headwater.protocol.streams import headers
+from headwater.protocol.tables.changes import format_changes
+from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type
+from headwater.protocol.tables.headers import LAST_SEQNO, parse_gapless, parse_last_seqno
+from headwater.protocol.tables.paths import RESERVED
+from headwater.protocol.tables.rows import ADD, DELETE, Action
+
+
+class Put(msgspec.Struct, frozen=True):
+    """A change that adds a key, or replaces its record."""
+
+    key: str
+    record: str
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """A change that deletes a key; the record may say why."""
+
+    key: str
+    record: str = ""
+
+
+Change: TypeAlias = Put | Remove | tuple[Action, str, str]
+
+
+class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server says of a table. `last_seqno` is None if it does not say."""
+
+    name: str
+    schema: str
+    version: int
+    last_seqno: int | None = None
+    gapless: bool = False  # from info only
+    closed: bool = False
+    created_at: str | None = None  # from the list only
+    ttl_seconds: int | None = None
+    expires_at: str | None = None
+
+
+class AppendedRows(msgspec.Struct, frozen=True):
+    """The SeqNo of the table's last row after an append; `duplicate` if the server had it already."""
+
+    last_seqno: int
+    duplicate: bool = False
+
+
+class TablePage(msgspec.Struct):
+    tables: list[TableInfo]
+    next_after: str | None = None
+
+
+def _request(method: str, url: str, given: dict[str, str] | None = None, body: bytes = b"") -> HttpRequest:
+    return HttpRequest(method, url, {"accept-encoding": IDENTITY, **(given or {})}, body, guarded=True)
+
+
+def create(
+    session: Session,
+    url: str,
+    table: TableType,
+    *,
+    ttl_s: int | None,
+    expires_at: datetime | str | None,
+) -> Flow[bool]:
+    """Make a table. False if it was there already, made alike."""
+    given = {"content-type": format_table_type(table)}
+    if ttl_s is not None:
+        given[headers.TTL] = str(ttl_s)
+    if expires_at is not None:
+        given[headers.EXPIRES_AT] = flows.instant(expires_at)
+    reply = yield from exchange(session, _request("PUT", url, given))
+    return reply.status == 201
+
+
+def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
+    request = _request("HEAD", url)
+    reply = yield from exchange(session, request)
+    table = parse_answer_type(reply.headers.get("content-type"))
+    ttl = reply.headers.get(headers.TTL)
+    found = TableInfo(
+        name=name_of(session, url),
+        schema=table.schema,
+        version=table.version,
+        last_seqno=parse_last_seqno(reply.headers),
+        gapless=parse_gapless(reply.headers),
+        closed=headers.parse_closed(reply.headers),
+        ttl_seconds=int(ttl) if ttl is not None and ttl.isdigit() else None,
+        expires_at=reply.headers.get(headers.EXPIRES_AT),
+    )
+    return found, table
+
+
+def append(
+    session: Session,
+    url: str,
+    table: TableType,
+    changes: Iterable[Change],
+    *,
+    producer: ProducerTuple | None = None,
+    close: bool = False,
+) -> Flow[AppendedRows]:
+    """Append changes in one request. Without a producer it is not repeated when its fate is unknown."""
+    given = [_as_tuple(change) for change in changes]
+    if not given and not close:
+        raise ValueError("nothing to append")
+    body = format_changes(given, table.escape) if given else b""
+    return (yield from _append_body(session, url, table, body, producer, close=close))
+
+
+def append_all(
+    session: Session,
+    url: str,
+    table: TableType,
+    changes: Iterable[Change],
+    *,
+    batch_bytes: int,
+    producer_id: str | None,
+    epoch: int,
+) -> Flow[AppendedRows]:
+    """Append any number of changes in as many requests as it takes, each numbered, so that it is stored once."""
+    producer_id = producer_id or uuid.uuid4().hex
+    done: AppendedRows | None = None
+    for seq, batch in enumerate(_batches(changes, batch_bytes)):
+        body = format_changes(batch, table.escape)
+        done = yield from _append_body(session, url, table, body, ProducerTuple(producer_id, epoch, seq))
+    if done is not None:
+        return done
+    found, _ = yield from info(session, url)
+    return AppendedRows(found.last_seqno or 0)
+
+
+def _append_body(
+    session: Session, url: str, table: TableType, body: bytes, producer: ProducerTuple | None, *, close: bool = False
+) -> Flow[AppendedRows]:
+    plain = flows.append_request(url, format_table_type(table), body, producer=producer, close=close)
+    request = _request("POST", url, plain.headers, body)
+    reply = yield from exchange(session, request, repeatable=producer is not None or not body)
+    return _appended(request, reply, producer)
+
+
+def _appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | None) -> AppendedRows:
+    required(request, reply, LAST_SEQNO)
+    duplicate = producer is not None and reply.status == 204 and bool(request.body)
+    return AppendedRows(parse_last_seqno(reply.headers) or 0, duplicate)
+
+
+def _as_tuple(change: Change) -> tuple[Action, str, str]:
+    if isinstance(change, Put):
+        return ADD, change.key, change.record
+    if isinstance(change, Remove):
+        return DELETE, change.key, change.record
+    if not isinstance(change, tuple) or len(change) != 3:
+        raise TypeError(f"a change is Put, Remove or a tuple of action, key and record, got {change!r:.80}")
+    return change
+
+
+def _batches(changes: Iterable[Change], batch_bytes: int) -> Iterator[list[tuple[Action, str, str]]]:
+    """Changes in runs of about so many characters, each at least one change."""
+    batch: list[tuple[Action, str, str]] = []
+    size = 0
+    for change in map(_as_tuple, changes):
+        batch.append(change)
+        size += len(change[1]) + len(change[2]) + limits.CHANGE_OVERHEAD_BYTES
+        if size >= batch_bytes:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def delete(session: Session, url: str) -> Flow[None]:
+    return flows.delete(session, url, guarded=True)
+
+
+def table_page(session: Session, prefix: str, after: str | None, limit: int) -> Flow[TablePage]:
+    url = with_query(f"{session.table_root}{RESERVED}/tables", prefix=prefix or None, after=after, limit=str(limit))
+    reply = yield from exchange(session, _request("GET", url))
+    try:
+        return msgspec.json.decode(reply.body, type=TablePage)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"this server has no list of tables: {error}") from None
+
+
+def name_of(session: Session, url: str) -> str:
+    """A table's name on the client's server; for any other the whole SURL."""
+    if not url.startswith(session.table_root):
+        return url
+    return unquote(urlsplit(url).path[len(urlsplit(session.table_root).path) :])
