@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from headwater import errors
 from headwater.cli import app, failing
+from headwater.cli.table import app as tables
 from headwater.limits import Limits
 from headwater.server.routes import ROUTES
 
@@ -41,6 +42,15 @@ def test_every_command_and_option_is_documented() -> None:
         shown = CliRunner().invoke(app, [str(command), "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
         for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
             assert option in text, f"{command} {option}"
+
+
+def test_every_command_and_option_of_tables_is_documented() -> None:
+    for command in tables.registered_commands:
+        assert f"headwater table {command.name}" in CLI
+        arguments = ["table", str(command.name), "--help"]
+        shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"}).output
+        for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
+            assert option in CLI, f"{command.name} {option}"
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -5,7 +5,23 @@ from __future__ import annotations
 import typer
 
 from headwater import __version__
-from headwater.cli import append, backup, bench, check, close, create, delete, demo, fork, head, read, serve, tail
+from headwater.cli import (
+    append,
+    backup,
+    bench,
+    check,
+    close,
+    create,
+    delete,
+    demo,
+    follow,
+    fork,
+    head,
+    read,
+    serve,
+    table,
+    tail,
+)
 from headwater.cli import list as listing
 
 app = typer.Typer(
@@ -14,7 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-_STREAMS, _SERVER = "Streams", "Server"
+_STREAMS, _TABLES, _SERVER = "Streams", "Tables", "Server"
 for name, module, panel in (
     ("create", create, _STREAMS),
     ("append", append, _STREAMS),
@@ -25,6 +41,7 @@ for name, module, panel in (
     ("close", close, _STREAMS),
     ("fork", fork, _STREAMS),
     ("delete", delete, _STREAMS),
+    ("follow", follow, _TABLES),
     ("serve", serve, _SERVER),
     ("demo", demo, _SERVER),
     ("bench", bench, _SERVER),
@@ -32,6 +49,7 @@ for name, module, panel in (
     ("backup", backup, _SERVER),
 ):
     app.command(name, rich_help_panel=panel)(module.command)
+app.add_typer(table.app, name="table", rich_help_panel=_TABLES)
 
 
 def _show_version(asked: bool) -> None:

@@ -24,16 +24,21 @@ DEFAULT_URL = "http://127.0.0.1:4437"
 
 def complete_path(context: typer.Context, incomplete: str) -> list[str]:
     """Paths of streams that begin like that, for the shell; none if the server does not answer at once."""
+    most = limits.CLI_COMPLETE_PATHS_MAX
+    try:
+        with quick_client(context) as client:
+            return [info.path for info in itertools.islice(client.list(incomplete, page_size=most), most)]
+    except (HeadwaterError, ValueError):
+        return []
+
+
+def quick_client(context: typer.Context) -> Client:
+    """A client for completion in the shell, which gives up after a second."""
     from headwater.client import Client, Retry, Timeouts
 
     url, token = context.params.get("url") or DEFAULT_URL, context.params.get("token")
     quick = Timeouts(connect_s=limits.CLI_COMPLETE_CONNECT_S, answer_s=limits.CLI_COMPLETE_ANSWER_S)
-    most = limits.CLI_COMPLETE_PATHS_MAX
-    try:
-        with Client(url, token=token, retry=Retry(attempts=1), timeouts=quick) as client:
-            return [info.path for info in itertools.islice(client.list(incomplete, page_size=most), most)]
-    except (HeadwaterError, ValueError):
-        return []
+    return Client(url, token=token, retry=Retry(attempts=1), timeouts=quick)
 
 
 Url: TypeAlias = Annotated[

@@ -150,8 +150,10 @@ def _unescaped(row: Row) -> Row:
         raise InvalidRowError(f"row {row.seqno}: {error}") from None
 
 
-def active(session: Session, url: str, table: TableType | None, key: str | None = None) -> Flow[dict[str, Row]]:
-    """The live rows of a table by their keys, or the one of a key, as of one moment.
+def active(
+    session: Session, url: str, table: TableType | None, key: str | None = None
+) -> Flow[tuple[dict[str, Row], TableType | None]]:
+    """The live rows of a table by their keys, or the one of a key, as of one moment; and the type of the table.
 
     A server that does not know views answers with every row; what is live follows from these as well. After a failure
     everything is asked for anew: the rest of a later view would not fit the beginning of an earlier one.
@@ -170,7 +172,7 @@ def active(session: Session, url: str, table: TableType | None, key: str | None 
                 raise
             yield from pause(session, error, attempts)
         else:
-            return live
+            return live, following.table
 
 
 def _fold(flow: Flow[None], live: dict[str, Row]) -> Flow[None]:

@@ -123,7 +123,7 @@ def append(
     if not given and not close:
         raise ValueError("nothing to append")
     body = format_changes(given, table.escape) if given else b""
-    return (yield from _append_body(session, url, table, body, producer, close=close))
+    return (yield from append_body(session, url, table, body, producer, close=close))
 
 
 def append_all(
@@ -141,14 +141,14 @@ def append_all(
     done: AppendedRows | None = None
     for seq, batch in enumerate(_batches(changes, batch_bytes)):
         body = format_changes(batch, table.escape)
-        done = yield from _append_body(session, url, table, body, ProducerTuple(producer_id, epoch, seq))
+        done = yield from append_body(session, url, table, body, ProducerTuple(producer_id, epoch, seq))
     if done is not None:
         return done
     found, _ = yield from info(session, url)
     return AppendedRows(found.last_seqno or 0)
 
 
-def _append_body(
+def append_body(
     session: Session, url: str, table: TableType, body: bytes, producer: ProducerTuple | None, *, close: bool = False
 ) -> Flow[AppendedRows]:
     plain = flows.append_request(url, format_table_type(table), body, producer=producer, close=close)

@@ -104,6 +104,14 @@ class AsyncTable:
             )
         )
 
+    async def append_body(self, body: bytes, *, producer: ProducerTuple | None = None) -> AppendedRows:
+        """Append changes that are encoded already: lines of action, key and record, separated by tabs.
+
+        In a table with Escape.BACKSLASH their keys and records are escaped.
+        """
+        table_type = await self._known_type()
+        return await self._client._run(tables.append_body(self._session, self.url, table_type, body, producer))
+
     async def close(self) -> AppendedRows:
         """Close the table: followers come to an end, appends are refused. Closing it again changes nothing."""
         return await self.append((), close=True)
@@ -153,14 +161,17 @@ class AsyncTable:
 
         Headwater answers with these rows alone. From other servers the whole table is read.
         """
-        return await self._client._run(table_reading.active(self._session, self.url, self.table_type))
+        read = table_reading.active(self._session, self.url, self.table_type)
+        live, self.table_type = await self._client._run(read)
+        return live
 
     async def get(self, key: str) -> Row | None:
         """The last row of a key; None if the key is deleted or was never there."""
         asked = key
         if any(character in key for character in "\\\t\n\r") and (await self._known_type()).escape is Escape.BACKSLASH:
             asked = escape(key)
-        live = await self._client._run(table_reading.active(self._session, self.url, self.table_type, asked))
+        read = table_reading.active(self._session, self.url, self.table_type, asked)
+        live, self.table_type = await self._client._run(read)
         return live.get(key)
 
     def __repr__(self) -> str:

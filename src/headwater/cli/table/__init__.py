@@ -1,0 +1,21 @@
+"""`headwater table`: one file for each of its commands."""
+
+from __future__ import annotations
+
+import typer
+
+from headwater.cli.table import append, create, delete, read, tail
+from headwater.cli.table import import_ as importing
+from headwater.cli.table import list as listing
+
+app = typer.Typer(no_args_is_help=True, help="Tables that others follow by URL (State Transfer Protocol).")
+for name, module in (
+    ("create", create),
+    ("append", append),
+    ("import", importing),
+    ("read", read),
+    ("tail", tail),
+    ("list", listing),
+    ("delete", delete),
+):
+    app.command(name)(module.command)

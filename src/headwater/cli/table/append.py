@@ -1,0 +1,83 @@
+"""`headwater table append`: append changes from a file or standard input."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+import typer
+
+from headwater import limits
+from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.failing import WRONG_CALL, fail
+from headwater.cli.output import meter, print_json
+from headwater.cli.table.names import Name
+from headwater.errors import InvalidChangeError
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.tables.changes import parse_changes
+from headwater.protocol.tables.escaping import Escape
+
+
+def command(
+    name: Name,
+    file: Annotated[str, typer.Argument(help="The file, - for standard input.")] = "-",
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Append changes, each once, whatever has to be sent again.
+
+    A change is a line of action, key and record, separated by tabs. The action is + to add a key or replace its record,
+    and - to delete it; a deleted key needs no record. A file of less than 1 MiB is appended as a whole or not at all.
+    """
+    count, producer_id = 0, uuid.uuid4().hex
+    with connected(url, token) as client, _opened(file) as source:
+        table = client.table(name)
+        last_seqno = table.info().last_seqno or 0
+        escaping = table.table_type.escape if table.table_type is not None else Escape.NONE
+        total = os.fstat(source.fileno()).st_size if file != "-" else None
+        sent = 0
+        with meter("appending", total) as update:
+            for seq, body in enumerate(_bodies(source)):
+                try:
+                    changes = len(parse_changes(body, len(body), escaping).lines)
+                except InvalidChangeError as error:
+                    _, _, what = error.detail.partition(": ")
+                    fail(f"{file}, line {count + error.line}: {what}\n{_appended(count)}", WRONG_CALL)
+                last_seqno = table.append_body(body, producer=ProducerTuple(producer_id, 0, seq)).last_seqno
+                count, sent = count + changes, sent + len(body)
+                update(sent, None)
+    if as_json:
+        print_json({"changes": count, "last_seqno": last_seqno})
+    else:
+        typer.echo(f"appended {count:,} {'change' if count == 1 else 'changes'}, now at row {last_seqno}")
+
+
+def _appended(count: int) -> str:
+    return f"The {count:,} changes in batches before it were appended." if count else "Nothing was appended."
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    with open(file, "rb") as source:
+        yield source
+
+
+def _bodies(source: BinaryIO) -> Iterator[bytes]:
+    """Whole lines, as many as have arrived, up to about the size of one request."""
+    read = getattr(source, "read1", source.read)
+    held = b""
+    while chunk := read(limits.PRODUCER_BATCH_BYTES):
+        whole, newline, rest = (held + chunk).rpartition(b"\n")
+        held = rest
+        if newline:
+            yield whole + newline
+    if held:
+        yield held

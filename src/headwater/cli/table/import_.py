@@ -1,0 +1,90 @@
+"""`headwater table import`: make a table equal to a file, by appending only what differs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.failing import WRONG_CALL, fail
+from headwater.cli.output import print_json
+from headwater.cli.table.importing import EXTENSIONS, Difference, Format, difference, read_rows
+from headwater.cli.table.names import Name
+from headwater.protocol.tables.changes import format_changes
+from headwater.protocol.tables.escaping import Escape
+
+
+def command(
+    name: Name,
+    file: Annotated[str, typer.Argument(help="A CSV, TSV or JSON Lines file, - for standard input.")],
+    key: str = typer.Option(..., "--key", "-k", help="The column that has the keys."),
+    form: Format | None = typer.Option(None, "--format", help="The format, if the file's extension does not say."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print the changes, as append takes them, and send nothing."),
+    allow_empty: bool = typer.Option(False, "--allow-empty", help="Take a file without rows: every key is deleted."),
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table equal to a file: append what is new or changed, and delete the keys that the file does not have.
+
+    CSV and TSV begin with a line of column names, and their fields are texts. JSON Lines have an object a line. The
+    record of a row is the compact JSON object of all columns but the key, in the order of the file. The whole file is
+    read and checked before anything is sent. If the command is interrupted, run it again: it appends what is left.
+    """
+    chosen = form or EXTENSIONS.get(Path(file).suffix.lower())
+    if chosen is None:
+        fail(f"the extension of {file} names no format: add --format csv, tsv or jsonl", WRONG_CALL)
+    with connected(url, token) as client:
+        table = client.table(name)
+        table.info()
+        escaping = table.table_type.escape if table.table_type is not None else Escape.NONE
+        wanted = _read(file, chosen, key, escaping)
+        found = difference(wanted, table.active())
+        if not wanted and found.deleted and not allow_empty:
+            fail(f"{file} has no rows, which would delete every key ({found.deleted:,}); to do that, add --allow-empty")
+        if found.changes and not dry_run:
+            table.append_all(found.changes)
+    if dry_run and not as_json:
+        sys.stdout.buffer.write(format_changes(found.changes, escaping) if found.changes else b"")
+        sys.stdout.buffer.flush()
+    _report(found, dry_run=dry_run, as_json=as_json)
+
+
+def _read(file: str, form: Format, key: str, escaping: Escape) -> dict[str, str]:
+    with _opened(file) as lines:
+        try:
+            return read_rows(lines, form, key, escaping)
+        except UnicodeDecodeError as error:
+            fail(f"{file}: not UTF-8: {error.reason} at byte {error.start}", WRONG_CALL)
+        except ValueError as error:
+            fail(f"{file}, {error}\nNothing was changed.", WRONG_CALL)
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[TextIO]:
+    """UTF-8, with the byte order mark that spreadsheets write or without."""
+    if file == "-":
+        yield io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
+        return
+    with open(file, encoding="utf-8-sig", newline="") as lines:
+        yield lines
+
+
+def _report(found: Difference, *, dry_run: bool, as_json: bool) -> None:
+    counts = {
+        "added": found.added,
+        "changed": found.changed,
+        "deleted": found.deleted,
+        "unchanged": found.unchanged,
+    }
+    if as_json:
+        print_json({**counts, "dry_run": dry_run})
+        return
+    shown = ", ".join(f"{number:,} {what}" for what, number in counts.items())
+    typer.echo(f"{shown}; nothing was sent" if dry_run else shown, err=dry_run)

@@ -1,0 +1,128 @@
+"""What an import has to change: the rows of a file beside the live rows of a table, without input and output."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from headwater import limits
+from headwater.errors import InvalidChangeError
+from headwater.protocol.tables.changes import format_changes
+from headwater.protocol.tables.escaping import Escape
+from headwater.protocol.tables.rows import ADD, DELETE, Action, Row
+
+
+class Format(StrEnum):
+    CSV = "csv"
+    TSV = "tsv"
+    JSONL = "jsonl"
+
+
+EXTENSIONS = {
+    ".csv": Format.CSV,
+    ".tsv": Format.TSV,
+    ".tab": Format.TSV,
+    ".jsonl": Format.JSONL,
+    ".ndjson": Format.JSONL,
+}
+
+
+class Difference(msgspec.Struct):
+    """The changes that make a table equal to a file, and how many there are of each kind."""
+
+    changes: list[tuple[Action, str, str]]
+    added: int = 0
+    changed: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+
+
+def read_rows(lines: Iterable[str], form: Format, key_column: str, escaping: Escape) -> dict[str, str]:
+    """The records of a file by key. A ValueError names the first line that is invalid."""
+    found: dict[str, str] = {}
+    lines_of: dict[str, int] = {}
+    rows = _json_rows(lines) if form is Format.JSONL else _separated_rows(lines, form, key_column)
+    for number, row in rows:
+        key = _key(row, key_column, number)
+        if key in found:
+            raise ValueError(f"line {number}: the key {key[:80]!r} is in line {lines_of[key]} as well")
+        record = msgspec.json.encode({name: value for name, value in row.items() if name != key_column}).decode()
+        try:
+            format_changes([(ADD, key, record)], escaping)
+        except InvalidChangeError as error:
+            raise ValueError(f"line {number}: {error.detail.removeprefix('line 1: ')}") from None
+        found[key], lines_of[key] = record, number
+    return found
+
+
+def _separated_rows(lines: Iterable[str], form: Format, key_column: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of text with the column names of the first line; a field in quotes may hold line ends."""
+    csv.field_size_limit(limits.CHANGE_BYTES_MAX)
+    reader = csv.reader(lines, "excel-tab" if form is Format.TSV else "excel", strict=True)
+    try:
+        columns = next(reader, [])
+        if len(set(columns)) < len(columns):
+            raise ValueError(f"line 1: a column is named twice: {', '.join(columns)}")
+        if key_column not in columns:
+            raise ValueError(f"line 1: no column is named {key_column!r}; there are {', '.join(columns) or 'none'}")
+        begin = reader.line_num + 1
+        for fields in reader:
+            if fields:
+                if len(fields) != len(columns):
+                    raise ValueError(f"line {begin}: {len(fields)} fields, and the first line has {len(columns)}")
+                yield begin, dict(zip(columns, fields, strict=True))
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from None
+
+
+def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield number, decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"line {number}: not a JSON object: {error}") from None
+
+
+def _key(row: Mapping[str, Any], column: str, number: int) -> str:
+    key = row.get(column)
+    if isinstance(key, int) and not isinstance(key, bool):
+        key = str(key)
+    if not isinstance(key, str) or not key:
+        raise ValueError(f"line {number}: {column!r} must be a text or an integer that is not empty, got {key!r:.80}")
+    return key
+
+
+def difference(wanted: Mapping[str, str], live: Mapping[str, Row]) -> Difference:
+    """Records that are the same JSON count as equal, however they are written."""
+    found = Difference(changes=[])
+    for key, record in wanted.items():
+        row = live.get(key)
+        if row is not None and _same(row.record, record):
+            found.unchanged += 1
+            continue
+        found.changes.append((ADD, key, record))
+        if row is None:
+            found.added += 1
+        else:
+            found.changed += 1
+    gone = [key for key in live if key not in wanted]
+    found.changes += [(DELETE, key, "") for key in gone]
+    found.deleted = len(gone)
+    return found
+
+
+def _same(stored: str, wanted: str) -> bool:
+    if stored == wanted:
+        return True
+    try:
+        return bool(msgspec.json.decode(stored) == msgspec.json.decode(wanted))
+    except msgspec.MsgspecError:
+        return False

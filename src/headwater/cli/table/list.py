@@ -1,0 +1,33 @@
+"""`headwater table list`: the tables of a server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.output import print_json, print_table
+from headwater.cli.table.names import complete_name
+
+COLUMNS = ["name", "schema", "version", "last_seqno", "closed", "created_at", "expires_at"]
+
+
+def command(
+    prefix: Annotated[str, typer.Argument(help="Only names that begin so.", autocompletion=complete_name)] = "",
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tables in the order of their names; with --json one object a line."""
+    with connected(url, token) as client:
+        found = [
+            {name: value for name, value in msgspec.structs.asdict(info).items() if name in COLUMNS}
+            for info in client.tables(prefix)
+        ]
+    if as_json:
+        for info in found:
+            print_json(info)
+    else:
+        print_table(found, COLUMNS)

@@ -1,0 +1,25 @@
+"""The argument that names a table, completed by the shell."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, TypeAlias
+
+import typer
+
+from headwater import limits
+from headwater.cli.connecting import quick_client
+from headwater.errors import HeadwaterError
+
+
+def complete_name(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of tables that begin like that, for the shell; none if the server does not answer at once."""
+    most = limits.CLI_COMPLETE_PATHS_MAX
+    try:
+        with quick_client(context) as client:
+            return [info.name for info in itertools.islice(client.tables(incomplete, page_size=most), most)]
+    except (HeadwaterError, ValueError):
+        return []
+
+
+Name: TypeAlias = Annotated[str, typer.Argument(help="The table's name, or its SURL.", autocompletion=complete_name)]

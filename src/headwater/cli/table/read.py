@@ -1,0 +1,53 @@
+"""`headwater table read`: print a table, a part of it, or its live rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.failing import NOT_FOUND, WRONG_CALL, fail
+from headwater.cli.table.names import Name
+from headwater.cli.table.printing import print_rows
+
+if TYPE_CHECKING:
+    from headwater.client import Table
+
+
+def command(
+    name: Name,
+    since_id: int | None = typer.Option(
+        None, help="Only rows with a larger SeqNo; if it is negative, that many of the last rows.", show_default="0"
+    ),
+    until_id: int | None = typer.Option(None, min=0, help="Only rows up to this SeqNo."),
+    active: bool = typer.Option(False, "--active", help="Only the last row of each key that is not deleted."),
+    key: str | None = typer.Option(None, help="Only the last row of a key, if it is not deleted."),
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the rows of a table: SeqNo, timestamp, action, key and record, separated by tabs.
+
+    With --json each line is a row as an object.
+    """
+    if (active or key is not None) and (since_id is not None or until_id is not None):
+        fail("--active and --key are for the table as it is now: leave --since-id and --until-id out", WRONG_CALL)
+    with connected(url, token) as client:
+        table = client.table(name)
+        if key is not None:
+            _print_key(table, key, as_json=as_json)
+        elif active:
+            live = table.active()
+            print_rows(live.values(), table.table_type, as_json=as_json)
+        else:
+            reader = table.rows(since_id=since_id or 0, until_id=until_id)
+            for rows in reader.batches():
+                print_rows(rows, reader.table_type, as_json=as_json)
+
+
+def _print_key(table: Table, key: str, *, as_json: bool) -> None:
+    row = table.get(key)
+    if row is None:
+        fail(f"{key!r} is not a key of {table.url}, or it is deleted", NOT_FOUND)
+    print_rows([row], table.table_type, as_json=as_json)

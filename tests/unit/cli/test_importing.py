@@ -1,0 +1,72 @@
+"""What an import reads and changes, without files and servers."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.cli.table.importing import Format, difference, read_rows
+from headwater.protocol.tables.escaping import Escape
+from headwater.protocol.tables.rows import Action, Row
+
+
+def read(text: str, form: Format = Format.CSV, escaping: Escape = Escape.NONE) -> dict[str, str]:
+    return read_rows(io.StringIO(text, newline=""), form, "sku", escaping)
+
+
+def row(key: str, record: str, action: Action = "+") -> Row:
+    return Row(1, "2026-01-08T00:00:00Z", action, key, record)
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "said"),
+    [
+        (Format.CSV, "sku,name\n1,a\n1,b\n", "line 3: the key '1' is in line 2 as well"),
+        (Format.CSV, "sku,name\n1,a,b\n", "line 2: 3 fields, and the first line has 2"),
+        (Format.CSV, 'sku,name\n1,"two\nlines"\n2\n', "line 4: 1 fields"),
+        (Format.CSV, "id,name\n1,a\n", "no column is named 'sku'; there are id, name"),
+        (Format.CSV, "", "no column is named 'sku'; there are none"),
+        (Format.CSV, "sku,sku\n1,a\n", "a column is named twice"),
+        (Format.CSV, "sku,name\n,a\n", "line 2: 'sku' must be a text or an integer that is not empty"),
+        (Format.CSV, 'sku,name\n1,"a\n', "unexpected end of data"),
+        (Format.CSV, 'sku,name\n"a\tb",1\n', "line 2: there is a tab"),
+        (Format.CSV, f"sku,name\n{'k' * 2000},1\n", "line 2: the key is longer than"),
+        (Format.JSONL, '{"sku":1}\n[1]\n', "line 2: not a JSON object"),
+        (Format.JSONL, '{"sku":true}\n', "line 1: 'sku' must be"),
+        (Format.JSONL, '{"name":"a"}\n', "line 1: 'sku' must be"),
+    ],
+)
+def test_an_invalid_line_is_named(form: Format, text: str, said: str) -> None:
+    with pytest.raises(ValueError, match="line ") as caught:
+        read(text, form)
+    assert said in str(caught.value)
+
+
+def test_a_key_may_have_a_tab_where_the_table_escapes() -> None:
+    assert read('sku,name\n"a\tb",1\n', escaping=Escape.BACKSLASH) == {"a\tb": '{"name":"1"}'}
+
+
+def test_the_order_of_columns_and_white_space_are_no_change() -> None:
+    found = difference(read("sku,a,b\n1,x,y\n"), {"1": row("1", '{ "b": "y", "a": "x" }')})
+    assert (found.changes, found.unchanged) == ([], 1)
+    found = difference({"1": "{}"}, {"1": row("1", "not JSON")})
+    assert (found.changes, found.changed) == ([("+", "1", "{}")], 1)
+
+
+RECORDS = st.dictionaries(st.text("abc", min_size=1, max_size=2), st.sampled_from(["1", "2", '{"a":1}']))
+
+
+@given(RECORDS, RECORDS)
+def test_the_changes_make_the_table_equal_to_the_file(wanted: dict[str, str], stored: dict[str, str]) -> None:
+    found = difference(wanted, {key: row(key, record) for key, record in stored.items()})
+    for action, key, record in found.changes:
+        if action == "+":
+            stored[key] = record
+        else:
+            del stored[key]
+    assert stored == wanted
+    assert found.added + found.changed + found.unchanged == len(wanted)
+    assert len(found.changes) == found.added + found.changed + found.deleted
