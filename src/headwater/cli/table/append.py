@@ -79,5 +79,7 @@ def _bodies(source: BinaryIO) -> Iterator[bytes]:
         held = rest
         if newline:
             yield whole + newline
+        if len(held) > limits.CHANGE_BYTES_MAX:
+            break  # it is refused before it fills the memory
     if held:
         yield held

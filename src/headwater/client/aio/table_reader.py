@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.client.aio.transport import AsyncTransport
 from headwater.client.effects import Batch, Progress
 from headwater.client.table_reading import TableReading
+from headwater.errors import HeadwaterError
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.rows import Row
 
@@ -21,6 +22,7 @@ class AsyncTableReader:
     """Rows as they arrive: iterate over it, or over its `batches()`; either goes on where the other stopped.
 
     `seqno` is the SeqNo of the last row that was handed out, which is the `since_id` of a later read.
+    An error is final: the rows before it were handed out, and whoever iterates again gets it again.
     """
 
     def __init__(self, client: AsyncClient, reading: TableReading) -> None:
@@ -28,6 +30,7 @@ class AsyncTableReader:
         self._transport = AsyncTransport(client._http, client._session)
         self._arrived: AsyncGenerator[Batch[Any], None] = client._drive(Progress(reading.flow()), self._transport)
         self._rest: Iterator[Row] = iter(())
+        self._failure: HeadwaterError | None = None
         self.seqno = reading.following.position
 
     @property
@@ -75,7 +78,13 @@ class AsyncTableReader:
         self._rest = iter(())
 
     async def _next(self) -> Batch[Row] | None:
-        return await anext(self._arrived, None)
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return await anext(self._arrived, None)
+        except HeadwaterError as error:
+            self._failure = error
+            raise
 
     async def __aenter__(self) -> AsyncTableReader:
         return self

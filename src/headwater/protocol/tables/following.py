@@ -15,6 +15,8 @@ The caller requests `since_id`, tells of the answer with `begin`, `feed` and `fi
         except HeadwaterError as error:
             back_off(following.failed(error, attempts_max))
 
+The caller may drop an answer at any point: the next `begin` starts anew after the last row that was taken.
+
 Rows that `feed` returns are new and in the order of their SeqNos. Rows at or below the position are repeats and are
 dropped; this makes overlapping answers harmless, also those of a server that ignores `since_id`.
 

@@ -71,6 +71,14 @@ def test_an_unfinished_line_is_asked_for_again() -> None:
     assert following.position == 2
 
 
+def test_an_answer_may_be_dropped_at_any_point() -> None:
+    following = Following()
+    following.begin(headers())
+    assert [one.seqno for one in following.feed(body(1, 2)[:-5])] == [1]
+    assert following.since_id == 1
+    assert answer(following, body(2, 3)) == [2, 3]
+
+
 def test_a_missing_row_is_asked_for_again_and_never_skipped() -> None:
     following = Following()
     assert answer(following, body(1, 2, 4, 5), gapless=True) == [1, 2]
