@@ -31,7 +31,8 @@ dropped; this makes overlapping answers harmless, also those of a server that ig
 | another content type, schema or version                  | ProtocolError or SchemaChangedError               |
 | more bytes than a table has, and no new row              | ProtocolError                                     |
 
-"Asked again" is a few times in a row; a new row starts the count anew. A stale cache or replica recovers in that time.
+"Asked again" is a few times in a row, with growing waits, because a replica may lag behind; a new row starts the count
+anew.
 
 The last rows are remembered by their hashes. After a failure, and in every tenth request, the last row is asked for
 once more, so that a table that was deleted and made again is noticed even if it has more rows by then. It is not asked
