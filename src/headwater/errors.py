@@ -34,6 +34,7 @@ HeadwaterError
 │   │   ├── StreamClosedError      409
 │   │   ├── DocumentConflictError  409
 │   │   ├── SequenceRegressionError 409
+│   │   ├── RowOrderError          409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
 │   ├── OffsetGoneError            410
@@ -273,6 +274,11 @@ class DocumentConflictError(ConflictError):
 class SequenceRegressionError(ConflictError):
     title = "Stream-Seq does not advance"
     advice = "Another writer is ahead. Read what it wrote before you go on."
+
+
+class RowOrderError(ConflictError):
+    title = "Rows are out of order"
+    advice = "Append rows with SeqNos that increase, from after the last row of the table on."
 
 
 class SequenceGapError(ConflictError):
