@@ -92,6 +92,7 @@ JSON_STEP_BYTES = 64 * 1024
 LARGE_READS_AT_ONCE = 2  # from the store, of records that may be as large as a body
 LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while appends come in
 UPDATE_BYTES_MAX = 256 * 1024  # of appends that live readers are told of together
+ROW_PROBE_BYTES = 16 * 1024  # of a table, read to see which rows are there
 WRITING_MS = 50  # appends count as coming in for this long after the last one
 TTL_RENEWAL_PARTS = 20  # a renewal is recorded when this part of the time-to-live has passed
 EXPIRE_STREAMS_MAX = 1_000  # in one sweep
