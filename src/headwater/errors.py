@@ -35,6 +35,7 @@ HeadwaterError
 │   │   ├── DocumentConflictError  409
 │   │   ├── SequenceRegressionError 409
 │   │   ├── RowOrderError          409
+│   │   ├── ViewTooLargeError      409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
 │   ├── OffsetGoneError            410
@@ -279,6 +280,11 @@ class SequenceRegressionError(ConflictError):
 class RowOrderError(ConflictError):
     title = "Rows are out of order"
     advice = "Append rows with SeqNos that increase, from after the last row of the table on."
+
+
+class ViewTooLargeError(ConflictError):
+    title = "Too many live keys"
+    advice = "Read all rows instead of the active view, or have the operator raise the limit."
 
 
 class SequenceGapError(ConflictError):

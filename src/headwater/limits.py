@@ -100,6 +100,10 @@ TTL_RENEWAL_PARTS = 20  # a renewal is recorded when this part of the time-to-li
 EXPIRE_STREAMS_MAX = 1_000  # in one sweep
 STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
 
+ACTIVE_IDLE_S = 300.0  # after which an active view that nobody asked for is dropped
+ACTIVE_KEY_BYTES = 192  # of memory for a live key, beside its row
+ACTIVE_STEP_BYTES = 64 * 1024  # of rows applied to an active view in one step
+
 # The edges' own numbers.
 CLOCK_STEP_BACK_S = 60.0  # a wall clock that is further behind is followed at once
 RETRY_AFTER_S = 1.0  # what clients are told to wait when a request is refused for now
@@ -227,6 +231,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_bytes: int = 64 * 1024 * 1024  # kept free for deletions and the fold when the disk is full
     streams_loaded_max: int = 100_000  # in memory; the longest unused make room
     documents_loaded_max: int = 10_000  # in memory; the longest unused make room
+    active_keys_max: int = 1_000_000  # live keys of a table that is asked for its active view
+    active_bytes_max: int = 256 * 1024 * 1024  # of active views in memory; the least recently used make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
 
 

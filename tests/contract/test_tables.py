@@ -306,6 +306,46 @@ def test_rows_as_server_sent_events_resume(client: httpx.Client, table: str) -> 
     assert client.get(table, params={"live": "sse", "since_id": "3"}).text.startswith("id: 4\n")
 
 
+# The active view
+
+
+def test_the_active_view_has_the_rows_of_live_keys(client: httpx.Client, table: str) -> None:
+    """+ add/replace, - delete; a view for requesting compaction is our addition."""
+    active = {"view": "active"}
+    assert client.get(table, params=active).content == b""
+    client.post(table, content=b"+\ta\t1\n+\tb\t1\n+\tc\t1\n+\ta\t2\n-\tb\n+\td\t1\n-\td\n+\tb\t2\n-\tc\n")
+    read = client.get(table, params=active)
+    lines = client.get(table, params=NOW).content.splitlines(keepends=True)
+    assert read.content == lines[3] + lines[7]
+    assert (read.headers["content-type"], read.headers["stp-last-seqno"]) == (WHOLE_TYPE, "9")
+    tag = read.headers["etag"]
+    assert client.get(table, params=active, headers={"if-none-match": tag}).status_code == 304
+    assert client.get(table, params={**active, "since_id": "4"}).content == lines[7]
+    assert client.get(table, params={**active, "since_id": "-1"}).content == lines[7]
+    assert client.get(table, params={"key": "a"}).content == lines[3]
+    for absent in ("c", "d", "z"):
+        assert client.get(table, params={"key": absent}).content == b""
+    client.post(table, content=b"-\ta\n+\tcaf\xc3\xa9\t3\n")
+    changed = client.get(table, params=active, headers={"if-none-match": tag})
+    assert (changed.status_code, seqnos(changed.content)) == (200, [8, 11])
+    assert seqnos(client.get(table, params={"key": "café"}).content) == [11]
+    assert problem(client.get(table, params={**active, "live": "sse"})) == "invalid-query"
+    assert client.get(table, params=active, headers={"accept": "text/sequence; schema=x"}).status_code == 406
+    client.delete(table)
+    assert client.get(table, params=active).status_code == 404
+
+
+def test_a_large_active_view(client: httpx.Client, table: str) -> None:
+    body = b"".join(b"+\tkey%d\t%b\n" % (n % 20_000, b"x" * 50) for n in range(30_000))
+    client.post(table, content=body)
+    client.post(table, content=b"-\tkey10000\n")
+    expected = [*range(10_002, 30_001)]
+    for encoding in ("identity", "gzip", "zstd", "br"):
+        read = client.get(table, params={"view": "active"}, headers={"accept-encoding": encoding})
+        assert read.headers.get("content-encoding", "identity") == encoding
+        assert seqnos(read.content) == [n for n in expected if n != 10_001]
+
+
 # Accept and HEAD
 
 

@@ -12,6 +12,7 @@ import msgspec
 from headwater.engine import Engine
 from headwater.limits import Limits
 from headwater.server.streams.frames import LargeEvents
+from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
 
 
@@ -22,6 +23,7 @@ class Service(msgspec.Struct, frozen=True):
     turns: Turns = msgspec.field(default_factory=Turns)
     events: LargeEvents = msgspec.field(default_factory=LargeEvents)
 
+    active: ActiveViews = msgspec.field(default_factory=ActiveViews)
     tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes that cannot be decided as they come
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:

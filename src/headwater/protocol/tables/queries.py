@@ -48,6 +48,8 @@ def parse_table_query(query: str, last_event_id: str | None = None) -> TableQuer
     if live not in ("false", "sse"):
         raise InvalidQueryError(f"live must be sse or false, got {live[:80]!r}")
     view, key = _view(found)
+    if view is View.ACTIVE and live == "sse":
+        raise InvalidQueryError("view=active is answered at once; read it first, then follow with since_id")
     since_id = parse_since_id(found.get("since_id", "0"))
     if last_event_id and live == "sse":
         since_id = parse_since_id(last_event_id, "Last-Event-ID")

@@ -10,11 +10,12 @@ from headwater.errors import StreamNotFoundError
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.etags import encoded, etag, matched
 from headwater.protocol.tables.accept import EVENTS_TYPE, check_accept, check_accept_events
-from headwater.protocol.tables.queries import TableQuery, parse_table_query
+from headwater.protocol.tables.queries import TableQuery, View, parse_table_query
 from headwater.server import compression
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
 from headwater.server.streams.replies import CLOSED, NO_STORE, SANDBOX
+from headwater.server.tables.active_reads import read_active
 from headwater.server.tables.feeds import RowFeed
 from headwater.server.tables.replies import described, speaking_of, table_type
 
@@ -46,6 +47,8 @@ async def head(service: Service, request: Request, path: str) -> Response:
 async def read(service: Service, request: Request, path: str) -> Response:
     query = parse_table_query(request.query, request.headers.get("last-event-id"))
     with speaking_of(path):
+        if query.view is View.ACTIVE:
+            return await read_active(service, request, path, query)
         reply = await service.engine.find_row(FindRow(path, query.since_id))
         if query.events:
             check_accept_events(request.headers.get("accept"))
