@@ -103,6 +103,9 @@ STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
 ACTIVE_IDLE_S = 300.0  # after which an active view that nobody asked for is dropped
 ACTIVE_KEY_BYTES = 192  # of memory for a live key, beside its row
 ACTIVE_STEP_BYTES = 64 * 1024  # of rows applied to an active view in one step
+ACTIVE_SNAPSHOT_BYTES_MIN = 4 * 1024 * 1024  # of rows applied since the last snapshot, before another is written
+ACTIVE_SNAPSHOT_RECORD_BYTES = 256 * 1024
+ACTIVE_SNAPSHOT_TTL_S = 30 * 86_400
 
 # The edges' own numbers.
 CLOCK_STEP_BACK_S = 60.0  # a wall clock that is further behind is followed at once

@@ -560,3 +560,24 @@ def test_seqnos_go_on_after_a_restart(tmp_path: object) -> None:
         assert httpx.head(url).headers["stp-last-seqno"] == "5"
         assert httpx.post(url, content=rows(1)).headers["stp-last-seqno"] == "6"
         assert seqnos(httpx.get(url, params={"since_id": "-2", **NOW}).content) == [5, 6]
+
+
+def test_the_active_view_survives_a_restart(tmp_path: object) -> None:
+    """The second server reads the snapshot that the first wrote, and the rows after it."""
+    with headwater("--data-dir", f"{tmp_path}/data") as server:
+        root = f"http://{server.host}:{server.port}/v1"
+        httpx.put(f"{root}/table/kept", headers=SCHEMA)
+        for number in range(5):
+            body = b"".join(b"+\tkey%d\t%d %b\n" % (n % 100, number, b"x" * 100) for n in range(9_000))
+            httpx.post(f"{root}/table/kept", content=body)
+            httpx.get(f"{root}/table/kept", params={"view": "active"})
+        httpx.post(f"{root}/table/kept", content=b"-\tkey7\n")
+        before = httpx.get(f"{root}/table/kept", params={"view": "active"})
+        assert httpx.get(f"{root}/stream/__ds/streams").json()["streams"] == []
+    with headwater("--data-dir", f"{tmp_path}/data") as server:
+        root = f"http://{server.host}:{server.port}/v1"
+        after = httpx.get(f"{root}/table/kept", params={"view": "active"})
+        assert after.content == before.content
+        assert after.headers["stp-last-seqno"] == before.headers["stp-last-seqno"] == "45001"
+        assert len(seqnos(after.content)) == 99
+        assert len(httpx.get(f"{root}/table/__stp/tables").json()["tables"]) == 1

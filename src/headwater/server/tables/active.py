@@ -4,12 +4,16 @@ A view is built by reading its table once, when it is first asked for. It then f
 rows that arrive and not the history. Views that were not used for a while are dropped, and so are the least recently
 used ones when all together take too much memory.
 
+When many more rows were applied than are live, a snapshot of the live ones is written (`snapshots.py`). A view that is
+built again begins with the newest one.
+
 A view keeps its rows in the order of their SeqNos: a change takes the row of its key out and puts the new one last.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
@@ -17,8 +21,15 @@ from collections.abc import Callable
 from headwater.engine import Engine
 from headwater.engine.messages import Ended, ReadMore, StreamInfo, Update
 from headwater.errors import HeadwaterError, InternalError, OverloadedError, StreamNotFoundError, ViewTooLargeError
-from headwater.limits import ACTIVE_IDLE_S, ACTIVE_KEY_BYTES, ACTIVE_STEP_BYTES, Limits
+from headwater.limits import (
+    ACTIVE_IDLE_S,
+    ACTIVE_KEY_BYTES,
+    ACTIVE_SNAPSHOT_BYTES_MIN,
+    ACTIVE_STEP_BYTES,
+    Limits,
+)
 from headwater.log.row_framing import last_seqno_of, seqno_of
+from headwater.server.tables import snapshots
 
 log = logging.getLogger("headwater.server")
 
@@ -52,6 +63,10 @@ class LiveRows:
         self.last_seqno = last_seqno_of(rows)
         self._listed = None
 
+    @property
+    def row_bytes(self) -> int:
+        return self.size_bytes - len(self._rows) * ACTIVE_KEY_BYTES
+
     def get(self, key: bytes) -> bytes | None:
         return self._rows.get(key)
 
@@ -69,12 +84,16 @@ class ActiveView:
 
     def __init__(self, engine: Engine, table: StreamInfo, applied: Callable[[ActiveView], None]) -> None:
         self._engine = engine
+        self._table = table
         self._id = table.id
         self._applied = applied  # called after rows were applied; raises an error if the view has become too large
         self.rows = LiveRows()
         self.position = 0  # up to which rows are applied
         self._tail = table.tail
         self._reading: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None  # a snapshot
+        self._restored = False  # from a snapshot, if there is one
+        self._snapshot_position = 0  # of the last snapshot
         self._failure: HeadwaterError | None = None
         self.used_s = 0.0
 
@@ -89,6 +108,7 @@ class ActiveView:
 
     def open(self) -> None:
         self._tail = self._engine.follow(self._id, self).tail
+        self._restored = not self._tail
         self._read_on()
 
     def close(self, error: HeadwaterError | None = None) -> None:
@@ -98,6 +118,8 @@ class ActiveView:
         self.rows = LiveRows()
         if self._reading is not None and self._reading is not asyncio.current_task():
             self._reading.cancel()
+        if self._writing is not None:
+            self._writing.cancel()
 
     async def current(self, tail: int) -> LiveRows:
         """The live rows, once all rows before a position are applied."""
@@ -122,9 +144,13 @@ class ActiveView:
             self._apply(update.data, update.end)
         except HeadwaterError as error:
             self.close(error)
+        else:
+            self._write_snapshot()
 
     def ended(self, reason: Ended) -> None:
         self.close()
+        if reason is Ended.DELETED:
+            self._writing = asyncio.create_task(self._delete_snapshots())
 
     # Reading
 
@@ -134,16 +160,13 @@ class ActiveView:
 
     async def _read(self) -> None:
         try:
+            if not self._restored:
+                await self._restore()
             while self.position < self._tail and self._failure is None:
                 reply = await self._engine.read_more(
                     ReadMore(self._id, self.position, self._tail, bytes_max=ACTIVE_STEP_BYTES)
                 )
-                start = 0
-                while start < len(reply.data):
-                    end = reply.data.find(b"\n", min(start + ACTIVE_STEP_BYTES, len(reply.data) - 1)) + 1
-                    self._apply(reply.data[start:end], self.position + end - start)
-                    start = end
-                    await asyncio.sleep(0)
+                await self._apply_in_steps(reply.data, self.position)
         except HeadwaterError as error:
             self.close(error)
         except Exception:
@@ -151,6 +174,57 @@ class ActiveView:
             self.close(InternalError("the server log has the cause"))
         finally:
             self._reading = None
+        if self._failure is None:
+            self._write_snapshot()
+
+    async def _apply_in_steps(self, rows: bytes, position: int | None) -> None:
+        start = 0
+        while start < len(rows):
+            end = rows.find(b"\n", min(start + ACTIVE_STEP_BYTES, len(rows) - 1)) + 1
+            self._apply(rows[start:end], 0 if position is None else position + end)
+            start = end
+            await asyncio.sleep(0)
+
+    async def _restore(self) -> None:
+        """Begin with the newest snapshot, if there is one. What goes wrong with it costs no more than the history."""
+        try:
+            found = await snapshots.find(self._engine, self._table)
+            if found is not None:
+                reader = snapshots.SnapshotReader(self._engine, found)
+                while rows := await reader.read(ACTIVE_STEP_BYTES):
+                    await self._apply_in_steps(rows, None)
+                self.rows.last_seqno = found.last_seqno
+                self.position = self._snapshot_position = found.position
+        except ViewTooLargeError:
+            raise
+        except HeadwaterError as error:
+            log.warning("a snapshot could not be read: %s", error)
+            self.rows, self.position = LiveRows(), 0
+        self._restored = True
+
+    def _write_snapshot(self) -> None:
+        """Write a snapshot, if enough was applied since the last one that reading it again would cost more."""
+        since_bytes = self.position - self._snapshot_position
+        if since_bytes < ACTIVE_SNAPSHOT_BYTES_MIN or since_bytes < 2 * self.rows.row_bytes:
+            return
+        if self._writing is None and self._reading is None:
+            self._snapshot_position = self.position
+            self._writing = asyncio.create_task(self._snapshot())
+
+    async def _snapshot(self) -> None:
+        rows = self.rows
+        try:
+            await snapshots.write(self._engine, self._id, self.position, rows.last_seqno, rows.after(0))
+        except HeadwaterError as error:
+            log.warning("a snapshot of an active view could not be written: %s", error)
+        except Exception:
+            log.exception("a snapshot of an active view failed")
+        finally:
+            self._writing = None
+
+    async def _delete_snapshots(self) -> None:
+        with contextlib.suppress(HeadwaterError):  # they expire all the same
+            await snapshots.delete_all(self._engine, self._id)
 
     def _apply(self, rows: bytes, end: int) -> None:
         self.rows.apply(rows)

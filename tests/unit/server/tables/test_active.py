@@ -16,8 +16,10 @@ from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
 from headwater.log.row_framing import seqno_of
+from headwater.server.tables import active
 from headwater.server.tables.active import ActiveViews, LiveRows
 from tests.unit.engine.test_engine import with_engine
+from tests.unit.engine.test_rows import CountingStore
 
 TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
 CHANGES = st.lists(st.tuples(st.sampled_from("+-"), st.sampled_from("abcdefg"), st.integers(0, 9)), min_size=1)
@@ -117,5 +119,62 @@ def test_too_many_live_keys_are_refused() -> None:
                 await live_rows(engine, views, limits)
         with pytest.raises(ViewTooLargeError, match="bytes of memory"):
             await live_rows(engine, ActiveViews(), Limits(active_bytes_max=100))
+
+    with_table(body)
+
+
+async def snapshot_paths(engine: Engine) -> list[str]:
+    return [stream.path for stream in (await engine.page("\x02", "", 100)).streams]
+
+
+async def settled(engine: Engine, count: int) -> list[str]:
+    """The snapshots, once there are so many and all are closed."""
+    for _ in range(2_000):
+        found = (await engine.page("\x02", "", 100)).streams
+        if len(found) == count and all(stream.closed for stream in found):
+            break
+        await asyncio.sleep(0)
+    return [stream.path for stream in found]
+
+
+def test_a_view_that_is_built_again_costs_the_live_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active, "ACTIVE_SNAPSHOT_BYTES_MIN", 10_000)
+    store = CountingStore()
+
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        await live_rows(engine, views)
+        assert await snapshot_paths(engine) == []
+        for number in range(50):
+            await append(engine, b"".join(b"+\tk%d\t%d\n" % (n % 40, n) for n in range(500)))
+            await append(engine, b"-\tk%d\t\n" % (number % 40))
+            await live_rows(engine, views)
+        assert len(await settled(engine, 1)) == 1
+        expected = naive(await all_rows(engine))
+        before = store.read_bytes
+        again = ActiveViews()
+        assert await live_rows(engine, again) == expected
+        tail = (await engine.info("t")).tail
+        assert store.read_bytes - before < tail / 20
+        table = (await engine.find_row(FindRow("t"))).table
+        assert (await again.rows_of(engine, Limits(), table)).last_seqno == table.last_seqno
+        await append(engine, b"+\tnew\t1\n")
+        assert await live_rows(engine, again) == await live_rows(engine, views) == naive(await all_rows(engine))
+        await engine.execute(Delete("t", engine.now_ms()))
+        assert await settled(engine, 0) == []
+
+    with_table(body, store=store)
+
+
+def test_a_snapshot_that_is_not_complete_is_not_used() -> None:
+    async def body(engine: Engine) -> None:
+        await append(engine, b"+\ta\t1\n+\tb\t1\n")
+        table = (await engine.find_row(FindRow("t"))).table
+        path = f"\x02active/{table.id}/{table.tail}-2"
+        await engine.execute(
+            Create(path=path, now_ms=engine.now_ms(), content_type="text/sequence", kind=ContentKind.MIRROR)
+        )
+        assert await live_rows(engine, ActiveViews()) == naive(await all_rows(engine))
+        assert await snapshot_paths(engine) == []
 
     with_table(body)
