@@ -241,7 +241,7 @@ def _fresh(command: Create, messages_max: int) -> Created:
         expires_ms=command.expires_ms,
         closed=command.closed,
         data=(
-            row_framing.stored(kind, command.body, 0, command.now_ms)
+            row_framing.stored(kind, command.body, 0, command.now_ms)[0]
             if kind >= ROWS and command.body
             else _kept(kind, command, messages_max)
         ),
@@ -359,8 +359,7 @@ def _append_rows(state: StreamState, command: Append, at_ms: int) -> Decision:
     """The same for a table. Its rows are numbered here, where their order is decided."""
     data, last_seqno = b"", state.last_seqno
     if command.body:
-        data = row_framing.stored(state.kind, command.body, last_seqno, at_ms)
-        last_seqno = row_framing.last_seqno_of(data)
+        data, last_seqno = row_framing.stored(state.kind, command.body, last_seqno, at_ms)
     tail = state.offset(state.tail + len(data))
     return Decision(
         (Appended(state.id, state.tail, at_ms, data, command.producer, command.seq, command.close),),

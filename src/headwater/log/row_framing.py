@@ -14,17 +14,16 @@ from headwater.errors import RowOrderError
 from headwater.log.content import ContentKind
 
 
-def stored(kind: ContentKind, body: bytes, last_seqno: int, at_ms: int) -> bytes:
-    """The bytes to keep for the body of an append to a table whose last row is `last_seqno`.
+def stored(kind: ContentKind, body: bytes, last_seqno: int, at_ms: int) -> tuple[bytes, int]:
+    """The bytes to keep for the body of an append to a table whose last row is `last_seqno`, and the last one of them.
 
     The body of an append to a mirror is rows that were numbered elsewhere, that to any other table is changes, one in a
     line. The requester has checked their syntax.
     """
     if kind is ContentKind.MIRROR:
-        check_order(body, last_seqno)
-        return body
+        return body, check_order(body, last_seqno)
     changes = body.removesuffix(b"\n").split(b"\n")
-    return format_rows(changes, last_seqno + 1, format_timestamp(at_ms))
+    return format_rows(changes, last_seqno + 1, format_timestamp(at_ms)), last_seqno + len(changes)
 
 
 def format_rows(changes: Sequence[bytes], first_seqno: int, timestamp: str) -> bytes:
@@ -52,13 +51,14 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
 
 
-def check_order(rows: bytes, last_seqno: int) -> None:
-    """Refuse rows unless their SeqNos increase, from more than `last_seqno` on."""
+def check_order(rows: bytes, last_seqno: int) -> int:
+    """Refuse rows unless their SeqNos increase, from more than `last_seqno` on; the last one otherwise."""
     before = last_seqno
     for seqno in [int(line.partition(b"\t")[0]) for line in rows[:-1].split(b"\n")]:
         if seqno <= before:
             raise RowOrderError(f"row {seqno} does not come after row {before}")
         before = seqno
+    return before
 
 
 def seqno_of(row: bytes) -> int:

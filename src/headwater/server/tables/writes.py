@@ -35,43 +35,53 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     close = False
     if not headers.OF_APPENDS.isdisjoint(given):
         producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
-    asked = Append(path, service.now_ms, request.body, given.get("content-type"), producer, seq, close)
     table = service.engine.loaded(path)
-    if table is None or len(request.body) > CHANGES_INLINE_BYTES:
-        service.in_background(_append_later(service, asked, respond))
-    else:
-        _submit(service, asked, table, _checked(service.limits, asked, table), respond)
+    body = request.body
+    if table is None or len(body) > CHANGES_INLINE_BYTES:
+        service.in_background(_append_later(service, request, path, producer, seq, close, respond))
+        return
+    if body or not close:
+        body = _checked(service.limits, request, table)
+    _submit(service, Append(path, service.now_ms, body, table.content_type, producer, seq, close), respond)
 
 
-async def _append_later(service: Service, asked: Append, respond: Respond) -> None:
+async def _append_later(
+    service: Service,
+    request: Request,
+    path: str,
+    producer: ProducerTuple | None,
+    seq: str | None,
+    close: bool,
+    respond: Respond,
+) -> None:
     """The same for a table that is to be loaded, and for a body that takes long to check."""
     try:
-        table = await service.engine.info(asked.path)
-        if len(asked.body) > CHANGES_INLINE_BYTES:
-            body = await asyncio.to_thread(_checked, service.limits, asked, table)
-        else:
-            body = _checked(service.limits, asked, table)
-        _submit(service, asked, table, body, respond)
+        table = await service.engine.info(path)
+        body = request.body
+        if len(body) > CHANGES_INLINE_BYTES:
+            body = await asyncio.to_thread(_checked, service.limits, request, table)
+        elif body or not close:
+            body = _checked(service.limits, request, table)
+        _submit(service, Append(path, service.now_ms, body, table.content_type, producer, seq, close), respond)
     except HeadwaterError as error:
-        respond(table_problem(asked.path, error))
+        respond(table_problem(path, error))
     except Exception:
         log.exception("an append to a table failed")
         respond(problem(InternalError("the server log has the cause")))
 
 
-def _checked(limits: Limits, asked: Append, table: StreamInfo) -> bytes:
+def _checked(limits: Limits, request: Request, table: StreamInfo) -> bytes:
     """The changes of a body as they are kept, one in a line."""
-    if not asked.body and asked.close:
-        return b""
     if table.kind is ContentKind.MIRROR:
         raise ConflictError("the table mirrors another one, which gives its rows their SeqNos; append there")
     kind = table_type(table)
-    if asked.content_type is not None and asked.content_type != table.content_type:
-        if len(asked.content_type) > CACHED_TEXT_LENGTH_MAX:
-            check_changes_type(asked.content_type, kind)
+    content_type = request.headers.get("content-type")
+    if content_type is not None and content_type != table.content_type:
+        if len(content_type) > CACHED_TEXT_LENGTH_MAX:
+            check_changes_type(content_type, kind)
         else:
-            _check_known_type(asked.content_type, kind)
-    return _changes(limits, asked.body, kind.escape)
+            _check_known_type(content_type, kind)
+    return _changes(limits, request.body, kind.escape)
 
 
 _check_known_type = lru_cache(maxsize=1024)(check_changes_type)
@@ -81,14 +91,12 @@ def _changes(limits: Limits, body: bytes, escape: Escape) -> bytes:
     return b"\n".join(parse_changes(body, min(CHANGES_MAX, limits.messages_per_append_max), escape).lines)
 
 
-def _submit(service: Service, asked: Append, table: StreamInfo, body: bytes, respond: Respond) -> None:
-    path, producer = asked.path, asked.producer
-    command = Append(path, service.now_ms, body, table.content_type, producer, asked.seq, asked.close)
-    accepted = 200 if producer is not None and body else 204
+def _submit(service: Service, command: Append, respond: Respond) -> None:
+    accepted = 200 if command.producer is not None and command.body else 204
 
     def answered(answer: Answer) -> None:
         if isinstance(answer, HeadwaterError):
-            respond(table_problem(path, answer))
+            respond(table_problem(command.path, answer))
         else:
             respond(_appended(answer, accepted))
 
