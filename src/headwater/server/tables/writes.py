@@ -22,7 +22,7 @@ from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.paths import name_of, surl_path
 from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
-from headwater.server.service import Service
+from headwater.server.service import ProducerKey, Service
 from headwater.server.streams.replies import CLOSED, NO_STORE
 from headwater.server.tables.replies import last_seqno, table_problem, table_type
 
@@ -37,34 +37,47 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
         producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
     table = service.engine.loaded(path)
     body = request.body
-    if table is None or len(body) > CHANGES_INLINE_BYTES:
-        service.in_background(_append_later(service, request, path, producer, seq, close, respond))
+    key = None if producer is None else (path, producer.id)
+    if table is None or len(body) > CHANGES_INLINE_BYTES or (service.appending and key in service.appending):
+        asked = Append(path, service.now_ms, body, None, producer, seq, close)
+        before = None if key is None else service.appending.get(key)
+        task = service.in_background(_append_later(service, request, asked, before, respond))
+        if key is not None:
+            _keep_order(service, key, task)
         return
     if body or not close:
         body = _checked(service.limits, request, table)
     _submit(service, Append(path, service.now_ms, body, table.content_type, producer, seq, close), respond)
 
 
+def _keep_order(service: Service, key: ProducerKey, task: asyncio.Task[None]) -> None:
+    """A producer's appends are decided in the order in which they came: a gap in their sequence would be refused."""
+    service.appending[key] = task
+
+    def ended(_: asyncio.Task[None]) -> None:
+        if service.appending.get(key) is task:
+            del service.appending[key]
+
+    task.add_done_callback(ended)
+
+
 async def _append_later(
-    service: Service,
-    request: Request,
-    path: str,
-    producer: ProducerTuple | None,
-    seq: str | None,
-    close: bool,
-    respond: Respond,
+    service: Service, request: Request, asked: Append, before: asyncio.Task[None] | None, respond: Respond
 ) -> None:
-    """The same for a table that is to be loaded, and for a body that takes long to check."""
+    """The same for a table that is to be loaded, for a body that takes long to check, and for what comes after it."""
     try:
-        table = await service.engine.info(path)
-        body = request.body
+        if before is not None:
+            await asyncio.wait((before,))
+        table = await service.engine.info(asked.path)
+        body = asked.body
         if len(body) > CHANGES_INLINE_BYTES:
             body = await asyncio.to_thread(_checked, service.limits, request, table)
-        elif body or not close:
+        elif body or not asked.close:
             body = _checked(service.limits, request, table)
-        _submit(service, Append(path, service.now_ms, body, table.content_type, producer, seq, close), respond)
+        command = msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, content_type=table.content_type)
+        _submit(service, command, respond)
     except HeadwaterError as error:
-        respond(table_problem(path, error))
+        respond(table_problem(asked.path, error))
     except Exception:
         log.exception("an append to a table failed")
         respond(problem(InternalError("the server log has the cause")))
