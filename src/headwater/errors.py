@@ -34,6 +34,8 @@ HeadwaterError
 │   │   ├── StreamClosedError      409
 │   │   ├── DocumentConflictError  409
 │   │   ├── SequenceRegressionError 409
+│   │   ├── SeqNoRegressionError   409
+│   │   ├── ViewTooLargeError      409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
 │   ├── OffsetGoneError            410
@@ -278,6 +280,16 @@ class DocumentConflictError(ConflictError):
 class SequenceRegressionError(ConflictError):
     title = "Stream-Seq does not advance"
     advice = "Another writer is ahead. Read what it wrote before you go on."
+
+
+class SeqNoRegressionError(ConflictError):
+    title = "Rows are out of order"
+    advice = "Append rows with SeqNos that increase, from after the last row of the table on."
+
+
+class ViewTooLargeError(ConflictError):
+    title = "Too many live keys"
+    advice = "Read all rows instead of the active view, or have the operator raise the limit."
 
 
 class SequenceGapError(ConflictError):

@@ -54,6 +54,8 @@ TABLE_TIMEOUT_S = 30.0  # that a read is held open, if the query names no other 
 TABLE_TIMEOUT_MAX_S = 300.0
 TABLE_IDLE_S = 10.0  # without a new row, after which a read ends
 TABLE_IDLE_MAX_S = 300.0
+CHANGES_INLINE_BYTES = 1024 * 1024  # of a body that is checked at once; a larger one is checked in a thread
+CHANGES_MAX = 100_000  # in one append: numbering them must not hold the loop
 NOTIFY_BODY_BYTES_MAX = 64 * 1024
 NOTIFY_NURLS_MAX = 64  # in one form
 EVENT_TYPE_LENGTH_MAX = 64
@@ -106,10 +108,18 @@ LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while ap
 TOLD_PER_TURN = 500  # subscribers of a stream that are told of a change in one turn of the loop
 WOKEN_PER_TURN = 50  # reads that wait for a change, and are woken by it in one turn: each then prepares an answer
 UPDATE_BYTES_MAX = 256 * 1024  # of appends that live readers are told of together
+ROW_PROBE_BYTES = 16 * 1024  # of a table, read to see which rows are there
 WRITING_MS = 50  # appends count as coming in for this long after the last one
 TTL_RENEWAL_PARTS = 20  # a renewal is recorded when this part of the time-to-live has passed
 EXPIRE_STREAMS_MAX = 1_000  # in one sweep
 STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
+
+ACTIVE_IDLE_S = 300.0  # after which an active view that nobody asked for is dropped
+ACTIVE_KEY_BYTES = 192  # of memory for a live key, beside its row
+ACTIVE_STEP_BYTES = 64 * 1024  # of rows applied to an active view in one step
+ACTIVE_SNAPSHOT_BYTES_MIN = 4 * 1024 * 1024  # of rows applied since the last snapshot, before another is written
+ACTIVE_SNAPSHOT_RECORD_BYTES = 256 * 1024
+ACTIVE_SNAPSHOT_TTL_S = 30 * 86_400
 
 # The edges' own numbers.
 CLOCK_STEP_BACK_S = 60.0  # a wall clock that is further behind is followed at once
@@ -239,6 +249,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_bytes: int = 64 * 1024 * 1024  # kept free for deletions and the fold when the disk is full
     streams_loaded_max: int = 100_000  # in memory; the longest unused make room
     documents_loaded_max: int = 10_000  # in memory; the longest unused make room
+    active_keys_max: int = 1_000_000  # live keys of a table that is asked for its active view
+    active_bytes_max: int = 256 * 1024 * 1024  # of active views in memory; the least recently used make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
 
 

@@ -14,8 +14,11 @@ from headwater import limits as bounds
 from headwater.engine.messages import StreamInfo
 from headwater.engine.tails import Tail
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
+from headwater.log.content import ROWS
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Event, StreamEvent
 from headwater.log.state import Document, StreamState, evolve, evolve_document
+
+_NO_TABLE = -1
 
 
 class LoadedStream:
@@ -28,6 +31,7 @@ class LoadedStream:
         "closed",
         "deleted",
         "id",
+        "last_seqno",
         "live",
         "path",
         "pending",
@@ -43,6 +47,9 @@ class LoadedStream:
         self.state = state  # includes what was accepted and is not yet durable
         self.tail = state.tail if durable else state.start  # readers see this much
         self.closed = state.closed and durable
+        self.last_seqno = _NO_TABLE  # as readers see it
+        if state.kind >= ROWS:
+            self.last_seqno = state.last_seqno if durable else 0
         self.deleted: type[HeadwaterError] | None = None  # what readers find once the stream is deleted
         self.pending = 0  # accepted events that are not yet durable
         self.live: Tail | None = None
@@ -76,6 +83,7 @@ class LoadedStream:
             state.lineage,
             self.tail,
             self.closed,
+            max(0, self.last_seqno),
         )
 
     def check_not_deleted(self) -> None:

@@ -20,11 +20,13 @@ from headwater.engine.live import LiveReaders
 from headwater.engine.loading import Loader
 from headwater.engine.messages import (
     FindRecords,
+    FindRow,
     FindSplits,
     Read,
     ReadMore,
     ReadReply,
     RecordsReply,
+    RowReply,
     SplitsReply,
     StreamInfo,
     StreamPage,
@@ -32,6 +34,7 @@ from headwater.engine.messages import (
 )
 from headwater.engine.ranges import Ranges
 from headwater.engine.reader import Reader
+from headwater.engine.rows import Rows
 from headwater.engine.tails import Subscriber
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError
@@ -68,6 +71,7 @@ class Engine:
         self._large = LargeReads(limits.large_read_bytes_max)
         self._reader = Reader(store, catalogue, loader, self._writer, self._live, self._large, limits, self.now_ms)
         self._ranges = Ranges(store, self._reader)
+        self._rows = Rows(self._reader)
         self._housekeeping = Housekeeping(store, catalogue, self._live, limits, self.now_ms, self.execute)
 
     async def _fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
@@ -114,6 +118,11 @@ class Engine:
     async def info(self, path: str) -> StreamInfo:
         return await self._reader.info(path)
 
+    def loaded(self, path: str) -> StreamInfo | None:
+        """A stream that is in memory, as readers see it; nothing is renewed."""
+        stream = self._catalogue.visible(path)
+        return None if stream is None else stream.info()
+
     def read(self, asked: Read) -> Awaitable[ReadReply]:
         return self._reader.read(asked)
 
@@ -129,6 +138,9 @@ class Engine:
 
     async def records(self, asked: FindRecords) -> RecordsReply:
         return await self._ranges.records(asked)
+
+    async def find_row(self, asked: FindRow) -> RowReply:
+        return await self._rows.find(asked)
 
     async def document(self, key: str) -> Document | None:
         return await self._reader.document(key)

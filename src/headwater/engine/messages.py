@@ -28,6 +28,7 @@ class StreamInfo(msgspec.Struct, frozen=True, gc=False):
     lineage: tuple[Span, ...]
     tail: int
     closed: bool
+    last_seqno: int = 0  # of a table
 
     def offset(self, position: int) -> Offset:
         return offset_at(self.id, self.lineage, position)
@@ -102,6 +103,30 @@ class SplitsReply(msgspec.Struct, frozen=True):
     start: int
     end: int
     splits: tuple[int, ...]
+
+
+class FindRow(msgspec.Struct, frozen=True):
+    """Where the rows of a table begin that have a SeqNo larger than `since_id`, or the last rows if it is negative."""
+
+    path: str
+    since_id: int = 0
+
+
+class RowPosition(msgspec.Struct, frozen=True, gc=False):
+    """Where a row begins. A read begins where a record does: `skip` bytes of it come before the row."""
+
+    record: int
+    skip: int = 0
+
+    @property
+    def position(self) -> int:
+        return self.record + self.skip
+
+
+class RowReply(msgspec.Struct, frozen=True):
+    table: StreamInfo
+    start: RowPosition
+    since_id: int  # that names the same rows, not negative
 
 
 class StreamPage(msgspec.Struct, frozen=True):

@@ -40,6 +40,7 @@ from headwater.log.events import (
     SoftDeleted,
     Touched,
 )
+from headwater.log.row_framing import last_seqno_of
 from headwater.log.state import Document, evolve, evolve_document
 from headwater.store.contract import RefusedError, Store
 
@@ -243,6 +244,8 @@ class Writer:
                 if type(changed) is LoadedStream:
                     if type(event) is Appended:
                         changed.tail += len(event.data)
+                        if changed.last_seqno >= 0 and event.data:
+                            changed.last_seqno = last_seqno_of(event.data)
                         if event.close:
                             changed.closed = True
                         if changed.live is not None:
@@ -259,6 +262,8 @@ class Writer:
     def _publish_life(self, event: Event, stream: LoadedStream) -> None:
         if isinstance(event, Created):
             stream.tail += len(event.data)
+            if stream.last_seqno >= 0 and event.data:
+                stream.last_seqno = last_seqno_of(event.data)
             stream.closed = event.closed
             self._catalogue.show(stream)
         elif isinstance(event, SoftDeleted):

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from headwater.errors import HeadwaterError
+from headwater.log.content import ContentKind
 from headwater.log.offsets import Offset
 from headwater.log.producers import ProducerTuple
 
@@ -42,6 +43,7 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     stream_id: int = 0  # the engine assigns it
     content_type: str | None = None
+    kind: ContentKind | None = None  # None: as the content type says
     ttl_s: int | None = None
     expires_ms: int | None = None
     closed: bool = False
@@ -93,3 +95,4 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     existed: bool = False  # of a create: the stream was there already, as asked for
     duplicate: bool = False  # of an append: a retry of one that was accepted before
     producer: ProducerTuple | None = None  # the highest accepted tuple of the requester
+    last_seqno: int = 0  # of a table

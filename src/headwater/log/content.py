@@ -11,11 +11,20 @@ DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
 
 class ContentKind(enum.IntEnum):
-    """How a stream's bytes are framed. The content type decides it once, when the stream is created."""
+    """How a stream's bytes are framed. The content type decides it once, when the stream is created.
+
+    A table is a stream of rows. It is created as one: no content type makes a stream a table.
+    """
 
     BINARY = 0
     TEXT = 1
     JSON = 2
+    ROWS = 3  # of a table, numbered here
+    MIRROR = 4  # of a table, with the SeqNos that another server gave them
+
+
+# Names of their own: in Python 3.11 `ContentKind.ROWS` takes ten times as long as `ROWS`.
+ROWS = ContentKind.ROWS  # tables are of this kind or a larger one
 
 
 def kind_of(content_type: str) -> ContentKind:

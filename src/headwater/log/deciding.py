@@ -32,7 +32,7 @@ from headwater.errors import (
     StreamGoneError,
     StreamNotFoundError,
 )
-from headwater.log import json_framing, producers
+from headwater.log import json_framing, producers, row_framing
 from headwater.log.commands import (
     Append,
     Command,
@@ -43,7 +43,7 @@ from headwater.log.commands import (
     Reply,
     WriteDocument,
 )
-from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of, same_type
+from headwater.log.content import DEFAULT_CONTENT_TYPE, ROWS, ContentKind, kind_of, same_type
 from headwater.log.events import (
     Appended,
     Created,
@@ -187,6 +187,7 @@ def _create_reply(state: StreamState, *, existed: bool) -> Reply:
         content_type=state.content_type,
         closed=state.closed,
         existed=existed,
+        last_seqno=state.last_seqno,
     )
 
 
@@ -204,6 +205,8 @@ def _matching(existing: StreamState, command: Create) -> Reply:
 
 
 def _content_type_matches(existing: StreamState, command: Create) -> bool:
+    if command.kind is not None:  # of tables the parameters count as well: the schema and its version
+        return command.kind is existing.kind and command.content_type == existing.content_type
     if command.content_type is None and existing.fork is not None and command.fork is not None:
         return True
     return same_type(command.content_type or DEFAULT_CONTENT_TYPE, existing.content_type)
@@ -227,7 +230,7 @@ def _fork_matches(existing: Fork | None, asked: ForkRequest | None) -> bool:
 
 def _fresh(command: Create, messages_max: int) -> Created:
     content_type = command.content_type or DEFAULT_CONTENT_TYPE
-    kind = kind_of(content_type)
+    kind = kind_of(content_type) if command.kind is None else command.kind
     return Created(
         id=command.stream_id,
         path=command.path,
@@ -237,7 +240,11 @@ def _fresh(command: Create, messages_max: int) -> Created:
         ttl_s=command.ttl_s,
         expires_ms=command.expires_ms,
         closed=command.closed,
-        data=_kept(kind, command, messages_max),
+        data=(
+            row_framing.stored(kind, command.body, 0, command.now_ms)[0]
+            if kind >= ROWS and command.body
+            else _kept(kind, command, messages_max)
+        ),
     )
 
 
@@ -256,6 +263,8 @@ def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) 
     source = fork_source(view, request, command.now_ms)
     if command.content_type is not None and not same_type(command.content_type, source.content_type):
         raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
+    if source.kind >= ROWS:
+        raise InvalidForkError("a table cannot be forked; create another and append its rows")
     anchor = fork_anchor(source, request)
     lineage = inherited(source.id, source.lineage, anchor + _sub_offset_bytes(request))
     if source.depth >= limits.FORK_DEPTH_MAX:
@@ -332,14 +341,29 @@ def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
             producers.check_not_expired(state.expired_producers, producer)
         if producers.is_duplicate(known, producer) and known is not None:
             highest = ProducerTuple(producer.id, known.epoch, known.seq)
-            return Decision(_NOTHING, Reply(state.offset(state.tail), duplicate=True, producer=highest))
+            reply = Reply(state.offset(state.tail), duplicate=True, producer=highest, last_seqno=state.last_seqno)
+            return Decision(_NOTHING, reply)
     if command.seq is not None and state.seq is not None and command.seq <= state.seq:
         raise SequenceRegressionError(f"sequence {command.seq!r} does not come after {state.seq!r}")
-    data = _kept(state.kind, command, messages_max)
     at_ms = max(state.appended_ms, command.now_ms)
+    if state.kind >= ROWS:
+        return _append_rows(state, command, at_ms)
+    data = _kept(state.kind, command, messages_max)
     return Decision(
         (Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close),),
         Reply(state.offset(state.tail + len(data)), closed=command.close, producer=producer),
+    )
+
+
+def _append_rows(state: StreamState, command: Append, at_ms: int) -> Decision:
+    """The same for a table. Its rows are numbered here, where their order is decided."""
+    data, last_seqno = b"", state.last_seqno
+    if command.body:
+        data, last_seqno = row_framing.stored(state.kind, command.body, last_seqno, at_ms)
+    tail = state.offset(state.tail + len(data))
+    return Decision(
+        (Appended(state.id, state.tail, at_ms, data, command.producer, command.seq, command.close),),
+        Reply(tail, closed=command.close, producer=command.producer, last_seqno=last_seqno),
     )
 
 
@@ -355,7 +379,7 @@ def _after_close(state: StreamState, command: Append) -> Reply:
     tail = state.offset(state.tail)
     producer = command.producer
     if producer is not None and producer == state.closed_by:
-        return Reply(tail, closed=True, duplicate=True, producer=producer)
+        return Reply(tail, closed=True, duplicate=True, producer=producer, last_seqno=state.last_seqno)
     if producer is None and not command.body:
-        return Reply(tail, closed=True, duplicate=True)
+        return Reply(tail, closed=True, duplicate=True, last_seqno=state.last_seqno)
     raise StreamClosedError("no append is possible after the close", tail=(tail.id, tail.position))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from headwater import limits
-from headwater.log.content import ContentKind
+from headwater.log.content import ROWS, ContentKind
 from headwater.log.events import (
     Appended,
     Created,
@@ -24,6 +24,7 @@ from headwater.log.events import (
 )
 from headwater.log.offsets import Offset, Span, offset_at
 from headwater.log.producers import ProducerState, ProducerTuple, expire
+from headwater.log.row_framing import last_seqno_of
 
 
 class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -37,6 +38,7 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
     accessed_ms: int
     tail: int
     appended_ms: int = 0  # when the last record was appended
+    last_seqno: int = 0  # of a table: that of its last row
     ttl_s: int | None = None
     expires_ms: int | None = None
     closed: bool = False
@@ -117,6 +119,8 @@ def _append(state: StreamState, event: Appended) -> None:
     if event.position != state.tail:
         raise ValueError(f"an append at {event.position} to a stream that ends at {state.tail}")
     state.tail += len(event.data)
+    if state.kind >= ROWS and event.data:
+        state.last_seqno = last_seqno_of(event.data)
     at_ms = event.at_ms
     if at_ms > state.accessed_ms:
         state.accessed_ms = at_ms
@@ -157,6 +161,8 @@ def _created(event: Created) -> StreamState:
         lineage=event.lineage,
     )
     state.tail = state.start + len(event.data)
+    if state.kind >= ROWS and event.data:
+        state.last_seqno = last_seqno_of(event.data)
     return state
 
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from headwater.errors import HostNotAllowedError, OriginNotAllowedError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, HOSTS_KNOWN_MAX
 from headwater.protocol.streams import headers
+from headwater.protocol.tables import headers as table_headers
 from headwater.server.forwarding import TrustedProxies
 from headwater.server.http import Headers, Request
 
@@ -29,7 +30,7 @@ ANY = "*"
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::([0-9]{1,5}))?")
 _READS = ("GET", "HEAD")
 _VARY: Headers = (("vary", "origin"),)
-_EXPOSED = ", ".join((*headers.RESPONSE_HEADERS, "etag", "location", "retry-after"))
+_EXPOSED = ", ".join((*headers.RESPONSE_HEADERS, *table_headers.RESPONSE_HEADERS, "etag", "location", "retry-after"))
 _ALLOWED_HEADERS = ", ".join(
     (*headers.REQUEST_HEADERS, "authorization", "cache-control", "content-type", "if-none-match", "last-event-id")
 )

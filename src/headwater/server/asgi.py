@@ -197,6 +197,8 @@ class App:
                 elif sink.ended:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return
+                elif sink.aborted:
+                    raise ConnectionAbortedError("the answer cannot be completed")
                 else:
                     await sink.wait(leaving, _TICK_S)
                     feed.tick(loop.time())
@@ -209,6 +211,7 @@ class _Sink:
 
     def __init__(self, bytes_max: int) -> None:
         self.ended = False
+        self.aborted = False
         self._bytes_max = bytes_max
         self._frames: list[bytes] = []
         self._size = 0
@@ -225,6 +228,10 @@ class _Sink:
 
     def end(self) -> None:
         self.ended = True
+        self._news.set()
+
+    def abort(self) -> None:
+        self.aborted = True
         self._news.set()
 
     def take(self) -> tuple[bytes, bool]:

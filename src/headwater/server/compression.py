@@ -6,6 +6,7 @@ import gzip
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Protocol
 
 import brotli
 import zstandard
@@ -64,6 +65,53 @@ def check_request_encoding(content_encoding: str) -> None:
         raise UnsupportedEncodingError(
             f"a body must not be encoded, this one is {content_encoding[:80]!r}; send it without Content-Encoding"
         )
+
+
+class Encoder(Protocol):
+    """Encodes a body that comes in pieces."""
+
+    def encode(self, piece: bytes) -> bytes: ...
+
+    def finish(self) -> bytes: ...
+
+
+class _Zlib:
+    """gzip and deflate, which differ in what surrounds the data."""
+
+    def __init__(self, wbits: int) -> None:
+        self._encoder = zlib.compressobj(5, zlib.DEFLATED, wbits)
+        self.encode = self._encoder.compress
+        self.finish = self._encoder.flush
+
+
+class _Brotli:
+    def __init__(self) -> None:
+        self._encoder = brotli.Compressor(quality=4)
+
+    def encode(self, piece: bytes) -> bytes:
+        return bytes(self._encoder.process(piece))
+
+    def finish(self) -> bytes:
+        return bytes(self._encoder.finish())
+
+
+class _Zstd:
+    def __init__(self) -> None:
+        self._encoder = zstandard.ZstdCompressor(level=3).compressobj()
+
+    def encode(self, piece: bytes) -> bytes:
+        return self._encoder.compress(piece)
+
+    def finish(self) -> bytes:
+        return self._encoder.flush()
+
+
+def encoder(encoding: str) -> Encoder:
+    if encoding == encodings.ZSTD:
+        return _Zstd()
+    if encoding == encodings.BROTLI:
+        return _Brotli()
+    return _Zlib(zlib.MAX_WBITS + 16 if encoding == encodings.GZIP else zlib.MAX_WBITS)
 
 
 def encode(body: tuple[Buffer, ...], encoding: str) -> bytes:

@@ -49,6 +49,9 @@ class Sink(Protocol):
 
     def end(self) -> None: ...
 
+    def abort(self) -> None:
+        """End the response in such a way that the client can tell that it is not complete."""
+
 
 class Feed(Protocol):
     """A response that stays open, as an edge sees it."""

@@ -1,8 +1,8 @@
 """The route table: which handler answers which method at which path.
 
-A template is a path, or a prefix and `{path}`: the rest of the path, which names a stream. The first template that
-fits decides. `OPTIONS` is answered for every route alike. What does not concern streams, as `/` or a health check, is a
-path of its own outside the stream root.
+A template is a path, or a prefix and `{path}`: the rest of the path, which names a stream or a table. The first
+template that fits decides. `OPTIONS` is answered for every route alike. What concerns neither, as `/` or a health
+check, is a path of its own outside both roots.
 """
 
 from __future__ import annotations
@@ -14,15 +14,21 @@ from headwater import __version__
 from headwater.errors import InvalidPathError, UnknownRouteError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATHS_CACHED_MAX
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT, parse_path
+from headwater.protocol.tables import paths as tables
 from headwater.server.http import Request, Respond, Response
 from headwater.server.service import Service
 from headwater.server.streams import control, reads, writes
 from headwater.server.streams.replies import json_response
+from headwater.server.tables import control as table_control
+from headwater.server.tables import reads as table_reads
+from headwater.server.tables import writes as table_writes
 
 Write: TypeAlias = Callable[[Service, Request, str, Respond], None]
 Read: TypeAlias = Callable[[Service, Request, str], Awaitable[Response]]
 
 CONTROL_ROOT = f"{STREAM_ROOT}{RESERVED}/"
+TABLE_ROOT = tables.TABLE_ROOT
+TABLE_CONTROL_ROOT = f"{TABLE_ROOT}{tables.RESERVED}/"
 
 
 class Route(NamedTuple):
@@ -41,7 +47,7 @@ async def index(service: Service, request: Request, _: str) -> Response:
         {
             "name": "headwater",
             "version": __version__,
-            "description": "Durable Streams over HTTP",
+            "description": "Durable Streams and STP tables over HTTP",
             "routes": [f"{route.method} {request.mount}{route.template}" for route in ROUTES],
         }
     )
@@ -57,13 +63,22 @@ ROUTES = (
     Route("GET", f"{STREAM_ROOT}{{path}}", read=reads.read),
     Route("HEAD", f"{STREAM_ROOT}{{path}}", read=reads.head),
     Route("DELETE", f"{STREAM_ROOT}{{path}}", write=writes.delete),
+    Route("GET", f"{TABLE_CONTROL_ROOT}tables", read=table_control.list_tables),
+    Route("PUT", f"{TABLE_ROOT}{{path}}", write=table_writes.create),
+    Route("POST", f"{TABLE_ROOT}{{path}}", write=table_writes.append),
+    Route("GET", f"{TABLE_ROOT}{{path}}", read=table_reads.read),
+    Route("HEAD", f"{TABLE_ROOT}{{path}}", read=table_reads.head),
+    Route("DELETE", f"{TABLE_ROOT}{{path}}", write=table_writes.delete),
 )
 
 _FIXED: dict[str, dict[str, Route]] = {}
 _STREAM: dict[str, Route] = {}
+_TABLE: dict[str, Route] = {}
 for _route in ROUTES:
-    if _route.template.endswith("{path}"):
+    if _route.template == f"{STREAM_ROOT}{{path}}":
         _STREAM[_route.method] = _route
+    elif _route.template == f"{TABLE_ROOT}{{path}}":
+        _TABLE[_route.method] = _route
     else:
         _FIXED.setdefault(_route.template, {})[_route.method] = _route
 
@@ -72,12 +87,14 @@ Resolved: TypeAlias = tuple[dict[str, Route], str]
 
 
 def _resolve(path: str) -> Resolved:
-    """The routes of a path by method, and the stream path that it names."""
+    """The routes of a path by method, and the path in the log that it names."""
     fixed = _FIXED.get(path)
     if fixed is not None:
         return fixed, ""
+    if path.startswith(TABLE_ROOT):
+        return _TABLE, _resolve_table(path[len(TABLE_ROOT) :])
     if not path.startswith(STREAM_ROOT):
-        raise UnknownRouteError(f"streams are below {STREAM_ROOT}; GET / lists the routes")
+        raise UnknownRouteError(f"streams are below {STREAM_ROOT}, tables below {TABLE_ROOT}; GET / lists the routes")
     name = path[len(STREAM_ROOT) :]
     if name == RESERVED or name.startswith(f"{RESERVED}/"):
         known = [template for template in _FIXED if template.startswith(CONTROL_ROOT)]
@@ -86,6 +103,16 @@ def _resolve(path: str) -> Resolved:
     if parsed == RESERVED or parsed.startswith(f"{RESERVED}/"):
         raise InvalidPathError(f"paths below {RESERVED} are reserved")
     return _STREAM, parsed
+
+
+def _resolve_table(name: str) -> str:
+    if name == tables.RESERVED or name.startswith(f"{tables.RESERVED}/"):
+        known = [template for template in _FIXED if template.startswith(TABLE_CONTROL_ROOT)]
+        raise UnknownRouteError(f"no such control API; there is {', '.join(known)}")
+    address = tables.parse_address(name)
+    if address.notify:
+        raise UnknownRouteError("this server takes no Notify requests")
+    return tables.log_path(address.name)
 
 
 class _Known(dict[str, Resolved]):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
 import msgspec
 
 from headwater.engine import Engine
 from headwater.limits import Limits
 from headwater.server.streams.frames import LargeEvents
+from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
+
+ProducerKey: TypeAlias = tuple[str, str]  # a path and the id of a producer
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -19,6 +24,16 @@ class Service(msgspec.Struct, frozen=True):
     entropy: Callable[[], float] = random.random
     turns: Turns = msgspec.field(default_factory=Turns)
     events: LargeEvents = msgspec.field(default_factory=LargeEvents)
+
+    active: ActiveViews = msgspec.field(default_factory=ActiveViews)
+    appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last append of a producer that is in the background
+    tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes that cannot be decided as they come
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
 
     @property
     def now_ms(self) -> int:

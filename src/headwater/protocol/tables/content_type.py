@@ -10,11 +10,18 @@ import re
 import msgspec
 
 from headwater import limits
-from headwater.errors import HeadwaterError, InvalidHeaderError, ProtocolError
+from headwater.errors import (
+    ContentTypeError,
+    HeadwaterError,
+    InvalidHeaderError,
+    ProtocolError,
+    UnsupportedMediaTypeError,
+)
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.media import Media, parse_media, quoted
 
 MEDIA_TYPE = "text/sequence"
+CHANGES_TYPE = "text/tab-separated-values"  # what the body of an append is to programs that do not know STP
 
 _SCHEMA = re.compile(rf"[ -~]{{1,{limits.SCHEMA_LENGTH_MAX}}}")
 _VERSION = re.compile(rf"0|[1-9][0-9]{{0,{limits.SCHEMA_VERSION_DIGITS_MAX - 1}}}")
@@ -77,3 +84,20 @@ def _table_type(media: Media, error: type[HeadwaterError]) -> TableType:
     if escape is None:
         raise error(f"escape must be none or backslash, got {media.parameters['escape'][:80]!r}")
     return TableType(schema, int(version), escape)
+
+
+def check_changes_type(value: str | None, table: TableType) -> None:
+    """Refuse a body that is not changes for this table. One without a type is taken for changes."""
+    if value is None:
+        return
+    media = parse_media(value)
+    if media is None or media.type not in (MEDIA_TYPE, CHANGES_TYPE):
+        raise UnsupportedMediaTypeError(f"changes are sent as {MEDIA_TYPE} or {CHANGES_TYPE}, got {value[:80]!r}")
+    if media.type == CHANGES_TYPE:
+        return
+    named = _table_type(media, InvalidHeaderError)
+    own = {"schema": (named.schema, table.schema), "version": (named.version, table.version)}
+    own["escape"] = (named.escape.value, table.escape.value)
+    for name, (asked, has) in own.items():
+        if name in media.parameters and asked != has:
+            raise ContentTypeError(f"the table has {name}={has}, the body has {name}={asked}")

@@ -15,6 +15,11 @@ TABLE_ROOT = "/v1/table/"  # what precedes the name of a table in its URL
 RESERVED = "__stp"  # the first segment of the server's own routes below the root
 NOTIFY = "notify"  # the last segment of a NURL
 
+# What precedes the name of a table in the log. No path of a stream holds a control character, so tables and streams
+# never meet, and all that is the server's own sorts before the first stream.
+LOG_PREFIX = "\x01"
+LOG_OWN_LAST = "\x1f"
+
 
 class TableAddress(msgspec.Struct, frozen=True):
     """What a URL below the root names: a table, or the NURL of one."""
@@ -44,6 +49,16 @@ def check_name(name: str) -> str:
             f"the name of a table cannot end with {NOTIFY!r}; that is the NURL of the table before it"
         )
     return name
+
+
+def log_path(name: str) -> str:
+    """The path of a table in the log."""
+    return LOG_PREFIX + name
+
+
+def name_of(path: str) -> str:
+    """The name of the table at a path in the log."""
+    return path[len(LOG_PREFIX) :]
 
 
 def surl_path(name: str) -> str:

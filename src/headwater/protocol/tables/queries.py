@@ -31,9 +31,10 @@ class TableQuery(msgspec.Struct, frozen=True):
     view: View = View.ALL
     key: str | None = None
     events: bool = False  # rows as server-sent events
+    until_id: int | None = None  # no rows with a larger SeqNo
 
 
-_KNOWN = frozenset({"since_id", "timeout", "idle", "view", "key", "live"})
+_KNOWN = frozenset({"since_id", "until_id", "timeout", "idle", "view", "key", "live"})
 _SINCE_ID = re.compile(rf"-?[0-9]{{1,{limits.SEQNO_DIGITS_MAX}}}")
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
 
@@ -47,16 +48,20 @@ def parse_table_query(query: str, last_event_id: str | None = None) -> TableQuer
     if live not in ("false", "sse"):
         raise InvalidQueryError(f"live must be sse or false, got {live[:80]!r}")
     view, key = _view(found)
+    if view is View.ACTIVE and live == "sse":
+        raise InvalidQueryError("view=active is answered at once; read it first, then follow with since_id")
     since_id = parse_since_id(found.get("since_id", "0"))
     if last_event_id and live == "sse":
         since_id = parse_since_id(last_event_id, "Last-Event-ID")
+    events = live == "sse"
     return TableQuery(
         since_id,
-        _seconds("timeout", found, limits.TABLE_TIMEOUT_S, limits.TABLE_TIMEOUT_MAX_S),
-        _seconds("idle", found, limits.TABLE_IDLE_S, limits.TABLE_IDLE_MAX_S),
+        _seconds("timeout", found, limits.TABLE_TIMEOUT_S, limits.TABLE_TIMEOUT_MAX_S, events=events),
+        _seconds("idle", found, limits.TABLE_IDLE_S, limits.TABLE_IDLE_MAX_S, events=events),
         view,
         key,
-        live == "sse",
+        events,
+        _until_id(found, view),
     )
 
 
@@ -83,10 +88,23 @@ def parse_since_id(value: str, name: str = "since_id") -> int:
     return int(value)
 
 
-def _seconds(name: str, found: dict[str, str], default_s: float, most_s: float) -> float:
+def _until_id(found: dict[str, str], view: View) -> int | None:
+    value = found.get("until_id")
+    if value is None:
+        return None
+    until_id = parse_since_id(value, "until_id")
+    if until_id < 0:
+        raise InvalidQueryError(f"until_id must not be negative, got {value[:80]!r}")
+    if view is View.ACTIVE:
+        raise InvalidQueryError("until_id does not work with view=active, which shows the table as it is now")
+    return until_id
+
+
+def _seconds(name: str, found: dict[str, str], default_s: float, most_s: float, *, events: bool) -> float:
+    """An EventSource waits for seconds before it connects again, so its answers last as long as they may."""
     value = found.get(name)
     if value is None:
-        return default_s
+        return most_s if events else default_s
     if not _SECONDS.fullmatch(value):
         raise InvalidQueryError(f"{name} must be seconds in plain decimal, as 30 or 0.5, got {value[:80]!r}")
     return min(float(value), most_s)

@@ -6,13 +6,27 @@ leading zeros is refused, and the record is everything after the fourth tab, fur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from headwater import limits
 from headwater.errors import InvalidRowError
+from headwater.log.row_framing import format_rows, last_seqno_of, seqno_of
+
+__all__ = [
+    "ADD",
+    "DELETE",
+    "Action",
+    "Row",
+    "format_row",
+    "format_rows",
+    "is_seqno",
+    "last_seqno_of",
+    "parse_row",
+    "seqno_of",
+    "split_rows",
+]
 
 Action = Literal["+", "-"]
 
@@ -35,20 +49,6 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 def format_row(row: Row) -> bytes:
     """The bytes of a row, with its newline. The fields must be those of a valid row: they are not checked here."""
     return f"{row.seqno}\t{row.timestamp}\t{row.action}\t{row.key}\t{row.record}\n".encode()
-
-
-def format_rows(changes: Sequence[bytes], first_seqno: int, timestamp: str) -> bytes:
-    """The bytes of the rows that changes become, their SeqNos counted from `first_seqno`.
-
-    A change is `action TAB key TAB record` as `changes.parse_changes` gives it. All are joined in one step, without an
-    object for each row.
-    """
-    count = len(changes)
-    before = b"%d\t" + timestamp.encode() + b"\t"
-    parts = [b"\n"] * (3 * count)
-    parts[0::3] = [before % seqno for seqno in range(first_seqno, first_seqno + count)]
-    parts[1::3] = changes
-    return b"".join(parts)
 
 
 def parse_row(line: str) -> Row:
@@ -84,17 +84,6 @@ def _fault(fields: list[str]) -> str:
     if fields[2] not in _ACTIONS:
         return f"the action of row {fields[0]} must be + or -, got {fields[2][:80]!r}"
     return f"the primary key of row {fields[0]} is empty"
-
-
-def seqno_of(row: bytes) -> int:
-    """The SeqNo of the first row in stored bytes, which are known to be rows."""
-    return int(row[: row.index(b"\t")])
-
-
-def last_seqno_of(rows: bytes) -> int:
-    """The SeqNo of the last row in stored bytes."""
-    start = rows.rfind(b"\n", 0, len(rows) - 1) + 1
-    return int(rows[start : rows.index(b"\t", start)])
 
 
 def split_rows(rows: bytes) -> list[bytes]:

@@ -9,23 +9,15 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from functools import lru_cache
 
 from headwater.errors import InvalidRowError
+from headwater.log.row_framing import format_timestamp
+
+__all__ = ["format_timestamp", "parse_timestamp"]
 
 _SYNTAX = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(?:[Zz]|[+-]00:00)"
 )
-
-
-def format_timestamp(ms: int) -> str:
-    """Milliseconds since 1970 as `2026-01-08T00:00:00.123Z`."""
-    return f"{_second(ms // 1000)}{ms % 1000:03d}Z"
-
-
-@lru_cache(maxsize=16)  # rows that are appended one after the other share their second
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
 
 
 def parse_timestamp(text: str) -> int:

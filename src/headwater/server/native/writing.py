@@ -115,6 +115,9 @@ class ResponseWriter:
             self._write(_LAST_CHUNK)
         self._on_end()
 
+    def abort(self) -> None:
+        self._transport.abort()
+
     def write_eof(self) -> None:
         """Nothing more will be written; the client still may send."""
         if self._transport.can_write_eof():

@@ -10,15 +10,18 @@ from headwater.protocol.streams.headers import format_instant, parse_instant
 from headwater.protocol.streams.offsets import BEGINNING, NOW, parse_offset
 from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import parse_query
+from headwater.protocol.tables.paths import LOG_OWN_LAST
 from headwater.server.http import Request, Response
+from headwater.server.queries import parse_integer
 from headwater.server.service import Service
 from headwater.server.streams.replies import json_response, offset_text
 
 
 async def list_streams(service: Service, request: Request, _: str) -> Response:
     query = parse_query(request.query)
-    limit = _integer(query, "limit", limits.LIST_PAGE_DEFAULT, limits.LIST_PAGE_MAX)
-    page = await service.engine.page(query.get("prefix", ""), query.get("after", ""), limit)
+    limit = parse_integer(query, "limit", limits.LIST_PAGE_DEFAULT, limits.LIST_PAGE_MAX)
+    after = max(query.get("after", ""), LOG_OWN_LAST)  # tables are in a list of their own
+    page = await service.engine.page(query.get("prefix", ""), after, limit)
     return json_response({"streams": [_listed(stream) for stream in page.streams], "next_after": page.next_after})
 
 
@@ -32,9 +35,9 @@ async def splits(service: Service, request: Request, _: str) -> Response:
             _stream(query),
             offset,
             until,
-            parts=_integer(query, "parts", 1, limits.SPLITS_MAX),
-            step_bytes=_integer(query, "bytes", 0, limits.PRODUCER_INTEGER_MAX),
-            limit=_integer(query, "limit", limits.SPLITS_MAX, limits.SPLITS_MAX),
+            parts=parse_integer(query, "parts", 1, limits.SPLITS_MAX),
+            step_bytes=parse_integer(query, "bytes", 0, limits.PRODUCER_INTEGER_MAX),
+            limit=parse_integer(query, "limit", limits.SPLITS_MAX, limits.SPLITS_MAX),
         )
     )
     return json_response(
@@ -59,7 +62,7 @@ async def records(service: Service, request: Request, _: str) -> Response:
             offset,
             until,
             at_ms=None if at is None else parse_instant("at", at, InvalidQueryError),
-            limit=_integer(query, "limit", limits.RECORDS_PAGE_DEFAULT, limits.RECORDS_PAGE_MAX),
+            limit=parse_integer(query, "limit", limits.RECORDS_PAGE_DEFAULT, limits.RECORDS_PAGE_MAX),
         )
     )
     found, begin = [], offset_text(reply.stream, reply.start)
@@ -84,15 +87,6 @@ def _stream(query: dict[str, str]) -> str:
 
 def _range(query: dict[str, str]) -> tuple[Offset | None, Offset | None]:
     return parse_offset(query.get("offset", BEGINNING)), parse_offset(query.get("until", NOW))
-
-
-def _integer(query: dict[str, str], name: str, default: int, most: int) -> int:
-    given = query.get(name)
-    if given is None:
-        return default
-    if not given.isascii() or not given.isdigit() or len(given) > len(str(most)) or not 1 <= int(given) <= most:
-        raise InvalidQueryError(f"{name} must be from 1 to {most}, got {given[:80]!r}")
-    return int(given)
 
 
 def _listed(stream: StreamInfo) -> dict[str, object]:

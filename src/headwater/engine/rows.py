@@ -1,0 +1,96 @@
+"""Rows of tables: where the row with a SeqNo is, found in a few reads however long the table is.
+
+Rows are self-describing. So a position is guessed from the SeqNos at both ends of a range, the rows at the record
+boundary before it are read, and their SeqNos narrow the range. A guess that narrows it by less than half is followed by
+one in its middle: gaps in the SeqNos of a mirror and rows of very different sizes cost a few reads more.
+"""
+
+from __future__ import annotations
+
+from headwater.engine.catalogue import LoadedStream
+from headwater.engine.messages import FindRow, RowPosition, RowReply
+from headwater.engine.reader import Reader
+from headwater.limits import ROW_PROBE_BYTES
+from headwater.log.content import ContentKind
+from headwater.log.row_framing import last_seqno_of, position_after, seqno_of
+from headwater.store.pieces import Piece
+
+
+class Rows:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def find(self, asked: FindRow) -> RowReply:
+        stream = await self._reader.find(asked.path, renew=True)
+        table, since_id = stream.info(), asked.since_id
+        if since_id < 0:
+            if table.kind is ContentKind.MIRROR:
+                return await self._last_rows(stream, -since_id)
+            since_id = max(0, table.last_seqno + since_id)
+        if since_id >= table.last_seqno:
+            start = RowPosition(table.tail)
+        elif since_id == 0:
+            start = RowPosition(0)
+        else:
+            start = await self._search(stream, since_id, table.tail, table.last_seqno)
+        return RowReply(table, start, since_id)
+
+    async def _search(self, stream: LoadedStream, since_id: int, end: int, end_seqno: int) -> RowPosition:
+        """The first row after `since_id`, which is before `end`. All SeqNos before `end` are at most `end_seqno`."""
+        start, start_seqno = 0, 0  # a record begins there, and all SeqNos before it are at most that one
+        halve = False
+        while True:
+            size = end - start
+            if not size:
+                return RowPosition(start)
+            probe = start
+            if size > ROW_PROBE_BYTES:
+                share = 0.5 if halve else (since_id - start_seqno) / max(1, end_seqno - start_seqno)
+                # A little before the guess: the rows that follow it are read with it.
+                guess = start + int(size * share) - ROW_PROBE_BYTES // 2
+                probe = max(start, await self._reader.boundary(stream, start, min(max(guess, start), end - 1)))
+            piece = await self._reader.piece(stream, probe, end, ROW_PROBE_BYTES)
+            if seqno_of(piece.data) > since_id:
+                if probe == start:
+                    return RowPosition(start)
+                end, end_seqno = probe, seqno_of(piece.data) - 1
+            elif (last := last_seqno_of(piece.data)) > since_id:
+                return _position_in(piece, since_id)
+            else:
+                start, start_seqno = piece.next, last
+            halve = not halve and end - start > size // 2
+
+    async def _last_rows(self, stream: LoadedStream, count: int) -> RowReply:
+        """The last rows of a table whose SeqNos do not count them: they are counted from its end on."""
+        table = stream.info()
+        end, step_bytes = table.tail, ROW_PROBE_BYTES
+        while end > 0:
+            start = await self._reader.boundary(stream, 0, max(0, end - step_bytes))
+            pieces = await self._pieces(stream, start, end)
+            for piece in reversed(pieces):
+                found = piece.data.count(b"\n")
+                if found >= count:
+                    rows = piece.data.split(b"\n")
+                    first = seqno_of(rows[found - count])
+                    return RowReply(table, _position_in(piece, first - 1), first - 1)
+                count -= found
+            end, step_bytes = start, min(2 * step_bytes, 64 * ROW_PROBE_BYTES)
+        return RowReply(table, RowPosition(0), 0)
+
+    async def _pieces(self, stream: LoadedStream, start: int, end: int) -> list[Piece]:
+        pieces = []
+        while start < end:
+            pieces.append(await self._reader.piece(stream, start, end, end - start))
+            start = pieces[-1].next
+        return pieces
+
+
+def _position_in(piece: Piece, since_id: int) -> RowPosition:
+    """Where the first row after `since_id` begins, which is in the piece."""
+    at = piece.start + position_after(piece.data, since_id)
+    record = piece.start
+    for found in piece.records():
+        if found.position > at:
+            break
+        record = found.position
+    return RowPosition(record, at - record)

@@ -1,0 +1,85 @@
+"""Rows: how the changes of a table are kept, as the bytes that are served.
+
+A row is `SeqNo TAB Timestamp TAB change LF`, where a change is `action TAB key TAB record`. So a read is a slice of the
+stream, and every row says which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from headwater.errors import SeqNoRegressionError
+from headwater.log.content import ContentKind
+
+
+def stored(kind: ContentKind, body: bytes, last_seqno: int, at_ms: int) -> tuple[bytes, int]:
+    """The bytes to keep for the body of an append to a table whose last row is `last_seqno`, and the last one of them.
+
+    The body of an append to a mirror is rows that were numbered elsewhere, that to any other table is changes, one in a
+    line. The requester has checked their syntax.
+    """
+    if kind is ContentKind.MIRROR:
+        return body, check_order(body, last_seqno)
+    changes = body.removesuffix(b"\n").split(b"\n")
+    return format_rows(changes, last_seqno + 1, format_timestamp(at_ms)), last_seqno + len(changes)
+
+
+def format_rows(changes: Sequence[bytes], first_seqno: int, timestamp: str) -> bytes:
+    """The bytes of the rows that changes become, their SeqNos counted from `first_seqno`.
+
+    All are joined in one step, without an object for each row.
+    """
+    if len(changes) == 1:
+        return b"%d\t%b\t%b\n" % (first_seqno, timestamp.encode(), changes[0])
+    count = len(changes)
+    before = b"%d\t" + timestamp.encode() + b"\t"
+    parts = [b"\n"] * (3 * count)
+    parts[0::3] = [before % seqno for seqno in range(first_seqno, first_seqno + count)]
+    parts[1::3] = changes
+    return b"".join(parts)
+
+
+def format_timestamp(ms: int) -> str:
+    """Milliseconds since 1970 as `2026-01-08T00:00:00.123Z`."""
+    return f"{_second(ms // 1000)}{ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=16)  # rows that are appended one after the other share their second
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+
+
+def check_order(rows: bytes, last_seqno: int) -> int:
+    """Refuse rows unless their SeqNos increase, from more than `last_seqno` on; the last one otherwise."""
+    before = last_seqno
+    for seqno in [int(line.partition(b"\t")[0]) for line in rows[:-1].split(b"\n")]:
+        if seqno <= before:
+            raise SeqNoRegressionError(f"row {seqno} does not come after row {before}")
+        before = seqno
+    return before
+
+
+def seqno_of(row: bytes) -> int:
+    """The SeqNo of the first row in stored bytes."""
+    return int(row[: row.index(b"\t")])
+
+
+def last_seqno_of(rows: bytes) -> int:
+    """The SeqNo of the last row in stored bytes."""
+    start = rows.rfind(b"\n", 0, len(rows) - 1) + 1
+    return int(rows[start : rows.index(b"\t", start)])
+
+
+def position_after(rows: bytes, seqno: int) -> int:
+    """Where the first row with a larger SeqNo begins in stored bytes; their end if there is none."""
+    first, end = 0, len(rows)  # the row begins between these two, which are where rows begin or end
+    while first < end:
+        middle = (first + end) // 2
+        start = rows.rfind(b"\n", first, middle) + 1 or first
+        if int(rows[start : rows.index(b"\t", start)]) > seqno:
+            end = start
+        else:
+            first = rows.index(b"\n", start) + 1
+    return first

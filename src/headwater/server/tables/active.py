@@ -1,0 +1,293 @@
+"""Active views: the last row of each key that is not deleted, in memory, for the tables that are asked for it.
+
+A view is built by reading its table once, when it is first asked for. It then follows the table, so that it costs the
+rows that arrive and not the history. Views that were not used for a while are dropped, and so are the least recently
+used ones when all together take too much memory.
+
+When many more rows were applied than are live, a snapshot of the live ones is written (`snapshots.py`). A view that is
+built again begins with the newest one.
+
+A view keeps its rows in the order of their SeqNos: a change takes the row of its key out and puts the new one last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+
+from headwater.engine import Engine
+from headwater.engine.messages import Ended, ReadMore, StreamInfo, Update
+from headwater.errors import HeadwaterError, InternalError, OverloadedError, StreamNotFoundError, ViewTooLargeError
+from headwater.limits import (
+    ACTIVE_IDLE_S,
+    ACTIVE_KEY_BYTES,
+    ACTIVE_SNAPSHOT_BYTES_MIN,
+    ACTIVE_STEP_BYTES,
+    Limits,
+)
+from headwater.log.row_framing import last_seqno_of, seqno_of
+from headwater.server.tables import snapshots
+
+log = logging.getLogger("headwater.server")
+
+
+class LiveRows:
+    """The rows of live keys, in the order of their SeqNos."""
+
+    __slots__ = ("_listed", "_rows", "last_seqno", "size_bytes")
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes] = {}  # by key; each with its newline
+        self._listed: list[bytes] | None = None
+        self.last_seqno = 0  # of the last row that was applied, a delete or not
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def apply(self, rows: bytes) -> None:
+        """Apply stored rows, which come after all that were applied before."""
+        live, size_bytes = self._rows, self.size_bytes
+        for line in rows[:-1].split(b"\n"):
+            _, _, action, key, _ = line.split(b"\t", 4)
+            before = live.pop(key, None)
+            if before is not None:
+                size_bytes -= len(before) + ACTIVE_KEY_BYTES
+            if action == b"+":
+                live[key] = row = line + b"\n"
+                size_bytes += len(row) + ACTIVE_KEY_BYTES
+        self.size_bytes = size_bytes
+        self.last_seqno = last_seqno_of(rows)
+        self._listed = None
+
+    @property
+    def row_bytes(self) -> int:
+        return self.size_bytes - len(self._rows) * ACTIVE_KEY_BYTES
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._rows.get(key)
+
+    def after(self, since_id: int) -> list[bytes]:
+        """The rows with a larger SeqNo, or the last ones if it is negative. The list must not be changed."""
+        if self._listed is None:
+            self._listed = list(self._rows.values())
+        if since_id < 0:
+            return self._listed[since_id:]
+        return self._listed[bisect_right(self._listed, since_id, key=seqno_of) :] if since_id else self._listed
+
+
+class ActiveView:
+    """The live rows of one table, kept current."""
+
+    def __init__(self, engine: Engine, table: StreamInfo, applied: Callable[[ActiveView], None]) -> None:
+        self._engine = engine
+        self._table = table
+        self._id = table.id
+        self._applied = applied  # called after rows were applied; raises an error if the view has become too large
+        self.rows = LiveRows()
+        self.position = 0  # up to which rows are applied
+        self._tail = table.tail
+        self._reading: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None  # a snapshot
+        self._restored = False  # from a snapshot, if there is one
+        self._snapshot_position = 0  # of the last snapshot
+        self._failure: HeadwaterError | None = None
+        self.used_s = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        return self._reading is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its table was deleted or the server stops."""
+        return isinstance(self._failure, StreamNotFoundError)
+
+    def open(self) -> None:
+        self._tail = self._engine.follow(self._id, self).tail
+        self._restored = not self._tail
+        self._read_on()
+
+    def close(self, error: HeadwaterError | None = None) -> None:
+        """Drop the rows. Whoever asks from now on gets the error."""
+        self._failure = error or StreamNotFoundError("the table was deleted")
+        self._engine.unfollow(self._id, self)
+        self.rows = LiveRows()
+        if self._reading is not None and self._reading is not asyncio.current_task():
+            self._reading.cancel()
+        if self._writing is not None:
+            self._writing.cancel()
+
+    async def current(self, tail: int) -> LiveRows:
+        """The live rows, once all rows before a position are applied."""
+        while self.position < tail and self._failure is None:
+            self._read_on()
+            if self._reading is not None:
+                await asyncio.wait((self._reading,))
+        if self._failure is not None:
+            raise self._failure
+        return self.rows
+
+    # From the engine
+
+    def deliver(self, update: Update) -> None:
+        self._tail = update.end
+        if not update.data or self._reading is not None or self._failure is not None:
+            return
+        if update.start != self.position or len(update.data) > ACTIVE_STEP_BYTES:
+            self._read_on()
+            return
+        try:
+            self._apply(update.data, update.end)
+        except HeadwaterError as error:
+            self.close(error)
+        else:
+            self._write_snapshot()
+
+    def ended(self, reason: Ended) -> None:
+        self.close()
+        if reason is Ended.DELETED:
+            self._writing = asyncio.create_task(self._delete_snapshots())
+
+    # Reading
+
+    def _read_on(self) -> None:
+        if self._reading is None and self.position < self._tail:
+            self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            if not self._restored:
+                await self._restore()
+            while self.position < self._tail and self._failure is None:
+                reply = await self._engine.read_more(
+                    ReadMore(self._id, self.position, self._tail, bytes_max=ACTIVE_STEP_BYTES)
+                )
+                await self._apply_in_steps(reply.data, self.position)
+        except HeadwaterError as error:
+            self.close(error)
+        except Exception:
+            log.exception("an active view failed")
+            self.close(InternalError("the server log has the cause"))
+        finally:
+            self._reading = None
+        if self._failure is None:
+            self._write_snapshot()
+
+    async def _apply_in_steps(self, rows: bytes, position: int | None) -> None:
+        start = 0
+        while start < len(rows):
+            end = rows.find(b"\n", min(start + ACTIVE_STEP_BYTES, len(rows) - 1)) + 1
+            self._apply(rows[start:end], 0 if position is None else position + end)
+            start = end
+            await asyncio.sleep(0)
+
+    async def _restore(self) -> None:
+        """Begin with the newest snapshot, if there is one. What goes wrong with it costs no more than the history."""
+        try:
+            found = await snapshots.find(self._engine, self._table)
+            if found is not None:
+                reader = snapshots.SnapshotReader(self._engine, found)
+                while rows := await reader.read(ACTIVE_STEP_BYTES):
+                    await self._apply_in_steps(rows, None)
+                self.rows.last_seqno = found.last_seqno
+                self.position = self._snapshot_position = found.position
+        except ViewTooLargeError:
+            raise
+        except HeadwaterError as error:
+            log.warning("a snapshot could not be read: %s", error)
+            self.rows, self.position = LiveRows(), 0
+        self._restored = True
+
+    def _write_snapshot(self) -> None:
+        """Write a snapshot, if enough was applied since the last one that reading it again would cost more."""
+        since_bytes = self.position - self._snapshot_position
+        if since_bytes < ACTIVE_SNAPSHOT_BYTES_MIN or since_bytes < 2 * self.rows.row_bytes:
+            return
+        if self._writing is None and self._reading is None:
+            self._snapshot_position = self.position
+            self._writing = asyncio.create_task(self._snapshot())
+
+    async def _snapshot(self) -> None:
+        rows = self.rows
+        try:
+            await snapshots.write(self._engine, self._id, self.position, rows.last_seqno, rows.after(0))
+        except HeadwaterError as error:
+            log.warning("a snapshot of an active view could not be written: %s", error)
+        except Exception:
+            log.exception("a snapshot of an active view failed")
+        finally:
+            self._writing = None
+
+    async def _delete_snapshots(self) -> None:
+        with contextlib.suppress(HeadwaterError):  # they expire all the same
+            await snapshots.delete_all(self._engine, self._id)
+
+    def _apply(self, rows: bytes, end: int) -> None:
+        self.rows.apply(rows)
+        self.position = end
+        self._applied(self)
+
+
+class ActiveViews:
+    """The views of all tables."""
+
+    def __init__(self) -> None:
+        self._views: dict[int, ActiveView] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    async def rows_of(self, engine: Engine, limits: Limits, table: StreamInfo) -> LiveRows:
+        """The live rows of a table that was read just before. They must be used before anything else is awaited."""
+        view = self._views.get(table.id)
+        if view is None or view.is_over:
+            view = ActiveView(engine, table, lambda applied: self._check(applied, limits))
+            view.open()
+            self._views[table.id] = view
+            self._look_later()
+        view.used_s = asyncio.get_running_loop().time()
+        return await view.current(table.tail)
+
+    def _check(self, view: ActiveView, limits: Limits) -> None:
+        if len(view.rows) > limits.active_keys_max:
+            raise ViewTooLargeError(
+                f"the table has more than {limits.active_keys_max} live keys; read all its rows and fold them, "
+                "or raise the limit active_keys_max"
+            )
+        size_bytes = sum([other.rows.size_bytes for other in self._views.values()])
+        if size_bytes <= limits.active_bytes_max:
+            return
+        for other in sorted(self._views.values(), key=lambda other: other.used_s):
+            if other is not view and not other.is_busy and size_bytes > limits.active_bytes_max:
+                size_bytes -= other.rows.size_bytes
+                self._drop(other)
+        if view.rows.size_bytes > limits.active_bytes_max:
+            raise ViewTooLargeError(
+                f"the live rows take more than {limits.active_bytes_max} bytes of memory; read all rows and fold them, "
+                "or raise the limit active_bytes_max"
+            )
+
+    def _drop(self, view: ActiveView) -> None:
+        for table_id, known in list(self._views.items()):
+            if known is view:
+                del self._views[table_id]
+        view.close(OverloadedError("the active view made room for others; try again"))
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ACTIVE_IDLE_S / 4, self._look)
+
+    def _look(self) -> None:
+        """Drop the views that were not used for a while."""
+        self._timer = None
+        before_s = asyncio.get_running_loop().time() - ACTIVE_IDLE_S
+        for view in list(self._views.values()):
+            if view.is_over or (view.used_s < before_s and not view.is_busy):
+                self._drop(view)
+        if self._views:
+            self._look_later()

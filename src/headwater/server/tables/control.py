@@ -1,0 +1,37 @@
+"""The list of tables."""
+
+from __future__ import annotations
+
+from headwater import limits
+from headwater.engine.messages import StreamInfo
+from headwater.protocol.streams.headers import format_instant
+from headwater.protocol.streams.reads import parse_query
+from headwater.protocol.tables.paths import log_path, name_of
+from headwater.server.http import Request, Response
+from headwater.server.queries import parse_integer
+from headwater.server.service import Service
+from headwater.server.streams.replies import json_response
+from headwater.server.tables.replies import table_type
+
+
+async def list_tables(service: Service, request: Request, _: str) -> Response:
+    query = parse_query(request.query)
+    limit = parse_integer(query, "limit", limits.LIST_PAGE_DEFAULT, limits.LIST_PAGE_MAX)
+    page = await service.engine.page(log_path(query.get("prefix", "")), log_path(query.get("after", "")), limit)
+    next_after = None if page.next_after is None else name_of(page.next_after)
+    return json_response({"tables": [_listed(table) for table in page.streams], "next_after": next_after})
+
+
+def _listed(table: StreamInfo) -> dict[str, object]:
+    kind = table_type(table)
+    return {
+        "name": name_of(table.path),
+        "content_type": table.content_type,
+        "schema": kind.schema,
+        "version": kind.version,
+        "last_seqno": table.last_seqno,
+        "closed": table.closed,
+        "created_at": format_instant(table.created_ms),
+        "ttl_seconds": table.ttl_s,
+        "expires_at": None if table.deadline_ms is None else format_instant(table.deadline_ms),
+    }

@@ -1,0 +1,281 @@
+"""A row feed: the rows of one read as a response that stays open, from catching up to live.
+
+A finite answer ends at a position: what was there when it was asked for, or a range. A live answer goes on with rows as
+they arrive, until none came for `idle_s`, or for `timeout_s` in all. Then it ends behind the rows that are there.
+
+A live reader gets frames that were encoded once for everyone. Nothing is buffered for one whose connection does not
+drain: when it has drained, it reads from the store until it has caught up again. A finite answer that cannot be
+completed is aborted, so that nobody takes a part of it for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from headwater.engine.messages import Ended, ReadMore, ReadReply, RowPosition, StreamInfo, Update
+from headwater.errors import HeadwaterError
+from headwater.limits import BODY_PIECE_BYTES
+from headwater.protocol.streams.sse import KEEP_ALIVE
+from headwater.protocol.tables.sse import event_frames
+from headwater.server.compression import Encoder
+from headwater.server.http import Frame, Sink
+from headwater.server.service import Service
+
+log = logging.getLogger("headwater.server")
+
+_KEEP_ALIVE = Frame(KEEP_ALIVE)
+
+
+class _UpdateFrames:
+    """The frames of an update. The engine gives the same one to one reader after the other: the last is kept."""
+
+    __slots__ = ("_events", "_rows", "_update")
+
+    def __init__(self) -> None:
+        self._update: Update | None = None
+        self._rows: Frame | None = None
+        self._events: Frame | None = None
+
+    def of(self, update: Update, *, events: bool) -> Frame:
+        if update is not self._update:
+            self._update, self._rows, self._events = update, None, None
+        if events:
+            if self._events is None:
+                self._events = Frame(event_frames(update.data))
+            return self._events
+        if self._rows is None:
+            self._rows = Frame(update.data)
+        return self._rows
+
+
+_frames = _UpdateFrames()
+
+
+class RowFeed:
+    __slots__ = (
+        "_catching_up",
+        "_closed",
+        "_drained",
+        "_encoder",
+        "_end",
+        "_ended",
+        "_events",
+        "_finite",
+        "_first",
+        "_idle_s",
+        "_record",
+        "_sent_s",
+        "_service",
+        "_sink",
+        "_skip",
+        "_spoke_s",
+        "_table",
+        "_tail",
+        "_timer",
+        "_until_s",
+    )
+
+    def __init__(
+        self,
+        service: Service,
+        table: StreamInfo,
+        start: RowPosition,
+        *,
+        end: int | None = None,
+        first: ReadReply | None = None,
+        encoder: Encoder | None = None,
+        timeout_s: float = 0.0,
+        idle_s: float = 0.0,
+        events: bool = False,
+    ) -> None:
+        self._service = service
+        self._table = table
+        self._record, self._skip = start.record, start.skip
+        self._end = end  # where the answer ends, once that is known
+        self._finite = end is not None
+        self._first = first
+        self._encoder = encoder
+        self._until_s = timeout_s  # from the opening on; then the moment
+        self._idle_s = idle_s
+        self._events = events
+        self._tail, self._closed = table.tail, table.closed
+        self._spoke_s = self._sent_s = 0.0  # when the last row, and the last byte, was written
+        self._sink: Sink | None = None
+        self._catching_up: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None  # what catching up waits for
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    def open(self, sink: Sink, now_s: float) -> None:
+        self._sink = sink
+        now_s = asyncio.get_running_loop().time()
+        self._spoke_s = self._sent_s = now_s
+        self._until_s += now_s
+        try:
+            info = self._service.engine.follow(self._table.id, self)
+        except HeadwaterError as error:
+            if not self._finite:  # a finite answer follows the table only so that it is not evicted
+                self._fail(error)
+                return
+        else:
+            self._tail, self._closed = info.tail, info.closed
+        if not self._finite:
+            self._watch()
+        self._go_on()
+
+    @property
+    def _target(self) -> int:
+        return self._tail if self._end is None else self._end
+
+    def _go_on(self) -> None:
+        """Read what is there, or end, if nobody is about it."""
+        if self._ended or self._catching_up is not None or self._sink is None:
+            return
+        if self._record + self._skip < self._target:
+            self._catching_up = asyncio.create_task(self._catch_up(self._sink))
+        elif self._end is not None or self._closed:
+            self._over()
+
+    # From the engine
+
+    def deliver(self, update: Update) -> None:
+        self._tail, self._closed = update.end, update.closed
+        sink = self._sink
+        if self._ended or self._end is not None or self._catching_up is not None or sink is None:
+            return
+        if self._skip or update.start != self._record or len(update.data) > BODY_PIECE_BYTES:
+            self._go_on()
+        elif not sink.blocked:
+            if update.data:
+                sink.write(_frames.of(update, events=self._events))
+                self._record = update.end
+                self._spoke_s = self._sent_s = asyncio.get_running_loop().time()
+            if update.closed:
+                self._over()
+
+    def ended(self, reason: Ended) -> None:
+        if not self._finite:
+            self._over()
+
+    # From the connection
+
+    def drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        else:
+            self._go_on()
+
+    def tick(self, now_s: float) -> None:
+        sink = self._sink
+        if not self._events or self._ended or self._catching_up is not None or sink is None or sink.blocked:
+            return
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._sent_s >= self._service.limits.sse_keep_alive_s:
+            self._sent_s = now_s
+            sink.write(_KEEP_ALIVE)
+
+    def finish(self) -> None:
+        """A finite answer has one end. A client that reads gets all of it."""
+        if not self._finite:
+            self._over()
+
+    def cancel(self) -> None:
+        self._ended = True
+        self._first = None
+        self._service.engine.unfollow(self._table.id, self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._catching_up is not None and self._catching_up is not asyncio.current_task():
+            self._catching_up.cancel()
+
+    def _over(self) -> None:
+        if self._ended:
+            return
+        self.cancel()
+        if self._sink is not None:
+            if self._encoder is not None:
+                self._sink.write(Frame(self._encoder.finish()))
+            self._sink.end()
+
+    def _fail(self, error: HeadwaterError) -> None:
+        log.info("a row feed ended: %s", error)
+        if not self._finite:
+            self._over()
+        elif not self._ended:
+            self.cancel()
+            if self._sink is not None:
+                self._sink.abort()
+
+    # Time
+
+    def _watch(self) -> None:
+        """End the answer if its time is up, else look again when it may be."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if self._catching_up is not None:
+            self._spoke_s = now_s  # the client is not idle
+        left_s = min(self._until_s, self._spoke_s + self._idle_s) - now_s
+        if left_s > 0:
+            self._timer = loop.call_later(left_s, self._watch)
+        else:
+            self._end = self._tail
+            self._go_on()
+
+    # Catching up
+
+    async def _catch_up(self, sink: Sink) -> None:
+        engine, limits = self._service.engine, self._service.limits
+        bytes_max = limits.read_chunk_bytes if self._finite else limits.sse_chunk_bytes
+        try:
+            while not self._ended and self._record + self._skip < self._target:
+                reply, self._first = self._first, None
+                if reply is None:
+                    reply = await engine.read_more(ReadMore(self._table.id, self._record, self._target, bytes_max))
+                await self._write(sink, reply)
+        except HeadwaterError as error:
+            self._fail(error)
+        except Exception:
+            log.exception("a row feed failed")
+            self._fail(HeadwaterError("a defect of the server"))
+        finally:
+            self._catching_up = None
+        self._go_on()
+
+    async def _write(self, sink: Sink, reply: ReadReply) -> None:
+        """Write what was read, as the client takes it. `reply` keeps large data counted meanwhile."""
+        data = reply.data[self._skip :] if self._skip else reply.data
+        for rows in _pieces(data):
+            while sink.blocked and not self._ended:
+                self._drained = asyncio.get_running_loop().create_future()
+                await self._drained
+            if self._ended:
+                return
+            if encoded := await self._encoded(rows):  # an encoder keeps a little back, and an empty chunk ends a body
+                sink.write(Frame(encoded))
+            await asyncio.sleep(0)
+        self._record, self._skip = reply.next, 0
+        self._spoke_s = self._sent_s = asyncio.get_running_loop().time()
+
+    async def _encoded(self, rows: bytes) -> bytes:
+        if self._events:
+            return event_frames(rows)
+        if self._encoder is None:
+            return rows
+        if len(rows) <= self._service.limits.compress_inline_bytes:
+            return self._encoder.encode(rows)
+        return await asyncio.get_running_loop().run_in_executor(None, self._encoder.encode, rows)
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    """Rows in pieces of about the size that is written in one step."""
+    start = 0
+    while len(data) - start > BODY_PIECE_BYTES:
+        end = data.rfind(b"\n", start, start + BODY_PIECE_BYTES) + 1
+        if end <= start:  # one row is larger
+            end = data.index(b"\n", start) + 1
+        yield data[start:end]
+        start = end
+    if start < len(data):
+        yield data[start:] if start else data

@@ -1,0 +1,138 @@
+"""Read a table: all rows or those after a SeqNo, at once or as they arrive, as lines or as server-sent events; HEAD."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headwater import limits as bounds
+from headwater.engine.messages import FindRow, ReadMore, RowReply, StreamInfo
+from headwater.errors import StreamNotFoundError
+from headwater.protocol.streams import headers
+from headwater.protocol.streams.etags import encoded, etag, matched
+from headwater.protocol.tables.accept import EVENTS_TYPE, check_accept, check_accept_events
+from headwater.protocol.tables.queries import TableQuery, View, parse_table_query
+from headwater.server import compression
+from headwater.server.http import Headers, Request, Response
+from headwater.server.service import Service
+from headwater.server.streams.replies import CLOSED, NO_STORE, SANDBOX
+from headwater.server.tables.active_reads import read_active
+from headwater.server.tables.feeds import RowFeed
+from headwater.server.tables.replies import described, speaking_of, table_type
+
+NO_CACHE = ("cache-control", "no-cache")
+
+_VARY = ("vary", "accept-encoding")
+_UNBUFFERED = ("x-accel-buffering", "no")  # nginx and others would keep rows back until a buffer is full
+
+
+async def head(service: Service, request: Request, path: str) -> Response:
+    with speaking_of(path):
+        table = await service.engine.info(path)
+    check_accept(request.headers.get("accept"), table_type(table))
+    found = [
+        ("content-type", table.content_type),
+        *described(table),
+        ("etag", etag(table.id, 0, table.last_seqno, closed=table.closed)),
+        NO_STORE,
+    ]
+    if table.ttl_s is not None:
+        found.append((headers.TTL, str(table.ttl_s)))
+    if table.expires_ms is not None:
+        found.append((headers.EXPIRES_AT, headers.format_instant(table.expires_ms)))
+    if table.closed:
+        found.append(CLOSED)
+    return Response(200, tuple(found))
+
+
+async def read(service: Service, request: Request, path: str) -> Response:
+    query = parse_table_query(request.query, request.headers.get("last-event-id"))
+    with speaking_of(path):
+        if query.view is View.ACTIVE:
+            return await read_active(service, request, path, query)
+        reply = await service.engine.find_row(FindRow(path, query.since_id))
+        if query.events:
+            check_accept_events(request.headers.get("accept"))
+            return _events(service, request, query, reply)
+        check_accept(request.headers.get("accept"), table_type(reply.table))
+        if query.until_id is not None or query.timeout_s == 0 or reply.table.closed:
+            return await _finite(service, request, query, reply)
+    found = (("content-type", reply.table.content_type), *described(reply.table), NO_CACHE, _UNBUFFERED, SANDBOX)
+    feed = RowFeed(service, reply.table, reply.start, timeout_s=query.timeout_s, idle_s=query.idle_s)
+    return Response(200, found, feed=feed)
+
+
+def _events(service: Service, request: Request, query: TableQuery, reply: RowReply) -> Response:
+    table = reply.table
+    if request.headers.get("last-event-id") and table.closed and reply.start.position == table.tail:
+        return Response(204, (*described(table), CLOSED, NO_STORE))  # else an EventSource connects again and again
+    feed = RowFeed(
+        service,
+        table,
+        reply.start,
+        timeout_s=query.timeout_s,
+        idle_s=query.idle_s,
+        events=True,
+    )
+    return Response(200, (("content-type", EVENTS_TYPE), *described(table), NO_CACHE, _UNBUFFERED, SANDBOX), feed=feed)
+
+
+async def _finite(service: Service, request: Request, query: TableQuery, reply: RowReply) -> Response:
+    """An answer that ends with a row that is there: that of `until_id`, or the last one."""
+    table, start = reply.table, reply.start
+    ended = query.until_id is not None and query.until_id <= table.last_seqno
+    until_id = table.last_seqno
+    end = table.tail
+    if query.until_id is not None and ended:
+        until_id = query.until_id
+        end = max(start.position, await _end(service, table, until_id))
+    closed = table.closed and end == table.tail
+    tag = etag(table.id, reply.since_id, until_id, closed=closed and not ended)
+    caching = lasting(table, service.now_ms) if ended else NO_CACHE
+    found: Headers = (*described(table), caching, _VARY, SANDBOX)
+    if closed:
+        found += (CLOSED,)
+    if_none_match = request.headers.get("if-none-match")
+    known = None if if_none_match is None else matched(if_none_match, tag)
+    if known is not None:
+        return Response(304, (*found, ("etag", known)))
+    found += (("content-type", table.content_type),)
+    if start.position == end:
+        return Response(200, (*found, ("etag", tag)))
+    first = await service.engine.read_more(ReadMore(table.id, start.record, end, service.limits.read_chunk_bytes))
+    size = end - start.position
+    encoding = None
+    if size >= bounds.COMPRESS_BYTES_MIN:
+        encoding = compression.choose_encoding(request.headers.get("accept-encoding", "identity"))
+    if encoding is not None:
+        found += (("etag", encoded(tag, encoding)), ("content-encoding", encoding))
+    else:
+        found += (("etag", tag),)
+    if first.next < end or first.held is not None:
+        encoder = None if encoding is None else compression.encoder(encoding)
+        return Response(200, found, feed=RowFeed(service, table, start, end=end, first=first, encoder=encoder))
+    body = (memoryview(first.data)[start.skip :],)
+    if encoding is None:
+        return Response(200, found, body)
+    return Response(200, found, (await compress(service, body, encoding),))
+
+
+async def compress(service: Service, body: tuple[memoryview | bytes, ...], encoding: str) -> bytes:
+    if sum(map(len, body)) <= service.limits.compress_inline_bytes:
+        return compression.encode(body, encoding)
+    return await asyncio.get_running_loop().run_in_executor(None, compression.encode, body, encoding)
+
+
+async def _end(service: Service, table: StreamInfo, until_id: int) -> int:
+    """Where the rows up to `until_id` end."""
+    found = await service.engine.find_row(FindRow(table.path, until_id))
+    if found.table.id != table.id:
+        raise StreamNotFoundError("the table was deleted meanwhile")
+    return found.start.position
+
+
+def lasting(table: StreamInfo, now_ms: int) -> tuple[str, str]:
+    """Rows never change, so a range of them can be kept until the table expires."""
+    if table.deadline_ms is None:
+        return "cache-control", f"public, max-age={bounds.CACHE_LASTING_S}, immutable"
+    left_s = max(0, (table.deadline_ms - now_ms) // 1000)
+    return "cache-control", f"public, max-age={min(bounds.CACHE_LASTING_S, left_s)}"

@@ -1,0 +1,56 @@
+"""What several handlers of this wire send: header fields, the type of a table, and errors that speak of tables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import lru_cache
+
+from headwater.engine.messages import StreamInfo
+from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
+from headwater.log.content import ContentKind
+from headwater.protocol.tables import headers
+from headwater.protocol.tables.content_type import TableType, parse_table_type
+from headwater.protocol.tables.paths import name_of
+from headwater.server.http import Response
+from headwater.server.problems import problem
+
+# Content types that are stored were formatted by us, so there are not many and none is long.
+type_of = lru_cache(maxsize=1024)(parse_table_type)
+
+
+def table_type(table: StreamInfo) -> TableType:
+    return type_of(table.content_type)
+
+
+def last_seqno(seqno: int) -> tuple[str, str]:
+    return headers.LAST_SEQNO, str(seqno)
+
+
+def described(table: StreamInfo) -> list[tuple[str, str]]:
+    """What every answer says of its table. A mirror has the gaps of the table that it follows."""
+    found = [last_seqno(table.last_seqno)]
+    if table.kind is ContentKind.ROWS:
+        found.append((headers.GAPLESS, "true"))
+    return found
+
+
+def table_error(path: str, error: HeadwaterError) -> HeadwaterError:
+    """The same error in words of this wire."""
+    if isinstance(error, StreamNotFoundError):
+        return StreamNotFoundError(f"table {name_of(path)!r} does not exist; create it with PUT")
+    if isinstance(error, StreamGoneError):
+        return StreamGoneError(f"table {name_of(path)!r} was deleted")
+    return error
+
+
+def table_problem(path: str, error: HeadwaterError) -> Response:
+    return problem(table_error(path, error))
+
+
+@contextlib.contextmanager
+def speaking_of(path: str) -> Iterator[None]:
+    try:
+        yield
+    except HeadwaterError as error:
+        raise table_error(path, error) from error

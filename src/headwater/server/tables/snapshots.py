@@ -1,0 +1,109 @@
+"""Snapshots of active views: streams that hold the live rows of a table as they were at a position.
+
+So a view can be built again, after a restart for example, without reading the history. A snapshot is the server's own:
+its path begins with a control character, so it is in no list. It is complete once it is closed. Its path names the
+table, the position and the SeqNo up to which rows are applied. It expires when nobody read it for a while, so that
+those of deleted tables go away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headwater.engine import Engine
+from headwater.engine.messages import Read, StreamInfo
+from headwater.errors import StreamNotFoundError
+from headwater.limits import ACTIVE_SNAPSHOT_RECORD_BYTES, ACTIVE_SNAPSHOT_TTL_S, LIST_PAGE_MAX
+from headwater.log.commands import Append, Create, Delete
+from headwater.log.content import ContentKind
+from headwater.log.offsets import BEGINNING, Offset
+
+_PREFIX = "\x02active/"
+_TYPE = "text/sequence"
+
+
+class Snapshot(NamedTuple):
+    path: str
+    position: int  # up to which the rows of the table are applied
+    last_seqno: int
+
+
+def _directory(table_id: int) -> str:
+    return f"{_PREFIX}{table_id}/"
+
+
+async def find(engine: Engine, table: StreamInfo) -> Snapshot | None:
+    """The newest complete snapshot of a table. The others are deleted."""
+    page = await engine.page(_directory(table.id), "", LIST_PAGE_MAX)
+    complete = [_parsed(stream.path) for stream in page.streams if stream.closed]
+    newest = max([found for found in complete if found.position <= table.tail], key=_position, default=None)
+    await delete_all(engine, table.id, but="" if newest is None else newest.path)
+    return newest
+
+
+def _position(snapshot: Snapshot) -> int:
+    return snapshot.position
+
+
+def _parsed(path: str) -> Snapshot:
+    position, last_seqno = path.rpartition("/")[2].split("-")
+    return Snapshot(path, int(position), int(last_seqno))
+
+
+class SnapshotReader:
+    """The rows of a snapshot, a piece at a time."""
+
+    def __init__(self, engine: Engine, snapshot: Snapshot) -> None:
+        self._engine = engine
+        self._path = snapshot.path
+        self._offset: Offset = BEGINNING
+
+    async def read(self, bytes_max: int) -> bytes:
+        """The next rows; none at the end."""
+        reply = await self._engine.read(Read(self._path, self._offset, bytes_max=bytes_max))
+        self._offset = reply.stream.offset(reply.next)
+        return reply.data
+
+
+async def write(engine: Engine, table_id: int, position: int, last_seqno: int, rows: list[bytes]) -> Snapshot:
+    """Write a snapshot and delete the older ones."""
+    path = f"{_directory(table_id)}{position}-{last_seqno}"
+    await engine.execute(
+        Create(
+            path=path,
+            now_ms=engine.now_ms(),
+            content_type=_TYPE,
+            kind=ContentKind.MIRROR,
+            ttl_s=ACTIVE_SNAPSHOT_TTL_S,
+        )
+    )
+    for record in _records(rows):
+        await engine.execute(Append(path, engine.now_ms(), record, _TYPE))
+    await engine.execute(Append(path, engine.now_ms(), b"", close=True))
+    await delete_all(engine, table_id, but=path)
+    return Snapshot(path, position, last_seqno)
+
+
+def _records(rows: list[bytes]) -> Iterator[bytes]:
+    first, size_bytes = 0, 0
+    for number, row in enumerate(rows):
+        size_bytes += len(row)
+        if size_bytes >= ACTIVE_SNAPSHOT_RECORD_BYTES:
+            yield b"".join(rows[first : number + 1])
+            first, size_bytes = number + 1, 0
+    if first < len(rows):
+        yield b"".join(rows[first:])
+
+
+async def delete_all(engine: Engine, table_id: int, *, but: str = "") -> None:
+    page = await engine.page(_directory(table_id), "", LIST_PAGE_MAX)
+    await _delete(engine, [stream.path for stream in page.streams if stream.path != but])
+
+
+async def _delete(engine: Engine, paths: list[str]) -> None:
+    for path in paths:
+        try:
+            await engine.execute(Delete(path, engine.now_ms()))
+        except StreamNotFoundError:
+            continue  # it expired

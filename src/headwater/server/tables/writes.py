@@ -1,0 +1,181 @@
+"""Create, append and delete."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import lru_cache
+
+import msgspec
+
+from headwater.engine.committer import Answer
+from headwater.engine.messages import StreamInfo
+from headwater.errors import ConflictError, HeadwaterError, InternalError, InvalidForkError
+from headwater.limits import CACHED_TEXT_LENGTH_MAX, CHANGES_INLINE_BYTES, CHANGES_MAX, Limits
+from headwater.log.commands import Append, Create, Delete, Reply
+from headwater.log.content import ContentKind
+from headwater.log.producers import ProducerTuple
+from headwater.protocol.streams import headers
+from headwater.protocol.tables.changes import parse_changes
+from headwater.protocol.tables.content_type import TableType, check_changes_type, format_table_type, parse_table_type
+from headwater.protocol.tables.escaping import Escape
+from headwater.protocol.tables.paths import name_of, surl_path
+from headwater.server.http import Request, Respond, Response
+from headwater.server.problems import problem
+from headwater.server.service import ProducerKey, Service
+from headwater.server.streams.replies import CLOSED, NO_STORE
+from headwater.server.tables.replies import last_seqno, table_problem, table_type
+
+log = logging.getLogger("headwater.server")
+
+
+def append(service: Service, request: Request, path: str, respond: Respond) -> None:
+    given = request.headers
+    producer = seq = None
+    close = False
+    if not headers.OF_APPENDS.isdisjoint(given):
+        producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
+    table = service.engine.loaded(path)
+    body = request.body
+    key = None if producer is None else (path, producer.id)
+    if table is None or len(body) > CHANGES_INLINE_BYTES or (service.appending and key in service.appending):
+        asked = Append(path, service.now_ms, body, None, producer, seq, close)
+        before = None if key is None else service.appending.get(key)
+        task = service.in_background(_append_later(service, request, asked, before, respond))
+        if key is not None:
+            _keep_order(service, key, task)
+        return
+    if body or not close:
+        body = _checked(service.limits, request, table)
+    _submit(service, Append(path, service.now_ms, body, table.content_type, producer, seq, close), respond)
+
+
+def _keep_order(service: Service, key: ProducerKey, task: asyncio.Task[None]) -> None:
+    """A producer's appends are decided in the order in which they came: a gap in their sequence would be refused."""
+    service.appending[key] = task
+
+    def ended(_: asyncio.Task[None]) -> None:
+        if service.appending.get(key) is task:
+            del service.appending[key]
+
+    task.add_done_callback(ended)
+
+
+async def _append_later(
+    service: Service, request: Request, asked: Append, before: asyncio.Task[None] | None, respond: Respond
+) -> None:
+    """The same for a table that is to be loaded, for a body that takes long to check, and for what comes after it."""
+    try:
+        if before is not None:
+            await asyncio.wait((before,))
+        table = await service.engine.info(asked.path)
+        body = asked.body
+        if len(body) > CHANGES_INLINE_BYTES:
+            body = await asyncio.to_thread(_checked, service.limits, request, table)
+        elif body or not asked.close:
+            body = _checked(service.limits, request, table)
+        command = msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, content_type=table.content_type)
+        _submit(service, command, respond)
+    except HeadwaterError as error:
+        respond(table_problem(asked.path, error))
+    except Exception:
+        log.exception("an append to a table failed")
+        respond(problem(InternalError("the server log has the cause")))
+
+
+def _checked(limits: Limits, request: Request, table: StreamInfo) -> bytes:
+    """The changes of a body as they are kept, one in a line."""
+    if table.kind is ContentKind.MIRROR:
+        raise ConflictError("the table mirrors another one, which gives its rows their SeqNos; append there")
+    kind = table_type(table)
+    content_type = request.headers.get("content-type")
+    if content_type is not None and content_type != table.content_type:
+        if len(content_type) > CACHED_TEXT_LENGTH_MAX:
+            check_changes_type(content_type, kind)
+        else:
+            _check_known_type(content_type, kind)
+    return _changes(limits, request.body, kind.escape)
+
+
+_check_known_type = lru_cache(maxsize=1024)(check_changes_type)
+
+
+def _changes(limits: Limits, body: bytes, escape: Escape) -> bytes:
+    return b"\n".join(parse_changes(body, min(CHANGES_MAX, limits.messages_per_append_max), escape).lines)
+
+
+def _submit(service: Service, command: Append, respond: Respond) -> None:
+    accepted = 200 if command.producer is not None and command.body else 204
+
+    def answered(answer: Answer) -> None:
+        if isinstance(answer, HeadwaterError):
+            respond(table_problem(command.path, answer))
+        else:
+            respond(_appended(answer, accepted))
+
+    service.engine.submit(command, answered)
+
+
+def _appended(reply: Reply, accepted: int) -> Response:
+    found = [last_seqno(reply.last_seqno)]
+    if reply.closed:
+        found.append(CLOSED)
+    if reply.producer is not None:
+        found += _producer_headers(reply.producer)
+    return Response(204 if reply.duplicate else accepted, tuple(found))
+
+
+def _producer_headers(producer: ProducerTuple) -> list[tuple[str, str]]:
+    return [(headers.PRODUCER_EPOCH, str(producer.epoch)), (headers.PRODUCER_SEQ, str(producer.seq))]
+
+
+def create(service: Service, request: Request, path: str, respond: Respond) -> None:
+    given = request.headers
+    kind = parse_table_type(given.get("content-type"))
+    ttl_s, expires_ms = headers.parse_expiry(given)
+    if headers.FORKED_FROM in given:
+        raise InvalidForkError("a table cannot be forked; create another and append its rows")
+    command = Create(
+        path=path,
+        now_ms=service.now_ms,
+        content_type=format_table_type(kind),
+        kind=ContentKind.ROWS,
+        ttl_s=ttl_s,
+        expires_ms=expires_ms,
+        closed=headers.parse_closed(given),
+        body=request.body,
+    )
+    service.in_background(_create(service, request, command, kind, respond))
+
+
+async def _create(service: Service, request: Request, command: Create, kind: TableType, respond: Respond) -> None:
+    try:
+        if command.body:
+            body = await asyncio.to_thread(_changes, service.limits, command.body, kind.escape)
+            command = msgspec.structs.replace(command, body=body)
+        reply = await service.engine.execute(command)
+    except HeadwaterError as error:
+        respond(table_problem(command.path, error))
+    except Exception:
+        log.exception("the creation of a table failed")
+        respond(problem(InternalError("the server log has the cause")))
+    else:
+        respond(_created(reply, request, command.path))
+
+
+def _created(reply: Reply, request: Request, path: str) -> Response:
+    found = [("content-type", reply.content_type), last_seqno(reply.last_seqno)]
+    if reply.closed:
+        found.append(CLOSED)
+    if reply.existed:
+        return Response(200, tuple(found))
+    authority = request.authority or request.headers.get("host", "localhost")
+    location = f"{request.scheme}://{authority}{request.mount}{surl_path(name_of(path))}"
+    return Response(201, (*found, ("location", location)))
+
+
+def delete(service: Service, request: Request, path: str, respond: Respond) -> None:
+    def answered(answer: Answer) -> None:
+        respond(table_problem(path, answer) if isinstance(answer, HeadwaterError) else Response(204, (NO_STORE,)))
+
+    service.engine.submit(Delete(path, service.now_ms), answered)

@@ -1,0 +1,180 @@
+"""Active views against the naive fold of all rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.engine import Engine
+from headwater.engine.messages import FindRow, Read
+from headwater.errors import ViewTooLargeError
+from headwater.limits import Limits
+from headwater.log.commands import Append, Create, Delete
+from headwater.log.content import ContentKind
+from headwater.log.row_framing import seqno_of
+from headwater.server.tables import active
+from headwater.server.tables.active import ActiveViews, LiveRows
+from tests.unit.engine.test_engine import with_engine
+from tests.unit.engine.test_rows import CountingStore
+
+TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
+CHANGES = st.lists(st.tuples(st.sampled_from("+-"), st.sampled_from("abcdefg"), st.integers(0, 9)), min_size=1)
+
+
+def naive(rows: bytes) -> list[bytes]:
+    live: dict[bytes, bytes] = {}
+    for row in rows.splitlines(keepends=True):
+        _, _, action, key, _ = row.split(b"\t", 4)
+        live[key] = row
+        if action == b"-":
+            del live[key]
+    return sorted(live.values(), key=seqno_of)
+
+
+def numbered(changes: list[tuple[str, str, int]], first: int = 1) -> bytes:
+    return b"".join(
+        b"%d\tt\t%b\t%b\t%d\n" % (n, a.encode(), k.encode(), r) for n, (a, k, r) in enumerate(changes, first)
+    )
+
+
+@given(st.lists(CHANGES), st.integers(-5, 30))
+def test_live_rows_are_those_of_the_naive_fold(batches: list[list[tuple[str, str, int]]], since_id: int) -> None:
+    live, everything = LiveRows(), b""
+    for batch in batches:
+        rows = numbered(batch, live.last_seqno + 1)
+        live.apply(rows)
+        everything += rows
+        expected = naive(everything)
+        assert live.after(0) == expected
+        assert len(live) == len(expected)
+        cut = expected[since_id:] if since_id < 0 else [row for row in expected if seqno_of(row) > since_id]
+        assert live.after(since_id) == cut
+        for row in expected:
+            assert live.get(row.split(b"\t")[3]) == row
+    for key in "abcdefg":
+        live.apply(b"%d\tt\t-\t%b\t\n" % (live.last_seqno + 1, key.encode()))
+    assert (live.size_bytes, live.after(0)) == (0, [])
+
+
+def with_table(body: Callable[[Engine], Awaitable[None]], **more: object) -> None:
+    async def main(engine: Engine) -> None:
+        await engine.execute(Create(path="t", now_ms=engine.now_ms(), content_type=TYPE, kind=ContentKind.ROWS))
+        await body(engine)
+
+    with_engine(main, **more)
+
+
+async def append(engine: Engine, body: bytes) -> None:
+    await engine.execute(Append("t", engine.now_ms(), body, TYPE))
+
+
+async def live_rows(engine: Engine, views: ActiveViews, limits: Limits | None = None) -> list[bytes]:
+    table = (await engine.find_row(FindRow("t"))).table
+    return (await views.rows_of(engine, limits or Limits(), table)).after(0)
+
+
+async def all_rows(engine: Engine) -> bytes:
+    return (await engine.read(Read("t", bytes_max=1 << 30))).data
+
+
+def test_a_view_is_built_once_and_follows_its_table() -> None:
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        for size in (3, 20_000, 1, 5_000):
+            await append(engine, b"".join(b"+\tk%d\t%d\n" % (n % 700, n) for n in range(size)))
+            await append(engine, b"-\tk1\t\n")
+            found = await asyncio.gather(*[live_rows(engine, views) for _ in range(3)])
+            assert found[0] == found[1] == found[2] == naive(await all_rows(engine))
+        assert len(views) == 1
+
+    with_table(body)
+
+
+def test_a_table_that_was_created_again_has_another_view() -> None:
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        await append(engine, b"+\ta\tone\n")
+        assert len(await live_rows(engine, views)) == 1
+        await engine.execute(Delete("t", engine.now_ms()))
+        await engine.execute(Create(path="t", now_ms=engine.now_ms(), content_type=TYPE, kind=ContentKind.ROWS))
+        assert await live_rows(engine, views) == []
+
+    with_table(body)
+
+
+def test_too_many_live_keys_are_refused() -> None:
+    limits = Limits(active_keys_max=3)
+
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        await append(engine, b"+\ta\t1\n+\tb\t1\n+\tc\t1\n")
+        assert len(await live_rows(engine, views, limits)) == 3
+        await append(engine, b"+\td\t1\n")
+        for _ in range(2):
+            with pytest.raises(ViewTooLargeError, match="more than 3 live keys"):
+                await live_rows(engine, views, limits)
+        with pytest.raises(ViewTooLargeError, match="bytes of memory"):
+            await live_rows(engine, ActiveViews(), Limits(active_bytes_max=100))
+
+    with_table(body)
+
+
+async def snapshot_paths(engine: Engine) -> list[str]:
+    return [stream.path for stream in (await engine.page("\x02", "", 100)).streams]
+
+
+async def settled(engine: Engine, count: int) -> list[str]:
+    """The snapshots, once there are so many and all are closed."""
+    for _ in range(2_000):
+        found = (await engine.page("\x02", "", 100)).streams
+        if len(found) == count and all(stream.closed for stream in found):
+            break
+        await asyncio.sleep(0)
+    return [stream.path for stream in found]
+
+
+def test_a_view_that_is_built_again_costs_the_live_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active, "ACTIVE_SNAPSHOT_BYTES_MIN", 10_000)
+    store = CountingStore()
+
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        await live_rows(engine, views)
+        assert await snapshot_paths(engine) == []
+        for number in range(50):
+            await append(engine, b"".join(b"+\tk%d\t%d\n" % (n % 40, n) for n in range(500)))
+            await append(engine, b"-\tk%d\t\n" % (number % 40))
+            await live_rows(engine, views)
+        assert len(await settled(engine, 1)) == 1
+        expected = naive(await all_rows(engine))
+        before = store.read_bytes
+        again = ActiveViews()
+        assert await live_rows(engine, again) == expected
+        tail = (await engine.info("t")).tail
+        assert store.read_bytes - before < tail / 20
+        table = (await engine.find_row(FindRow("t"))).table
+        assert (await again.rows_of(engine, Limits(), table)).last_seqno == table.last_seqno
+        await append(engine, b"+\tnew\t1\n")
+        assert await live_rows(engine, again) == await live_rows(engine, views) == naive(await all_rows(engine))
+        await engine.execute(Delete("t", engine.now_ms()))
+        assert await settled(engine, 0) == []
+
+    with_table(body, store=store)
+
+
+def test_a_snapshot_that_is_not_complete_is_not_used() -> None:
+    async def body(engine: Engine) -> None:
+        await append(engine, b"+\ta\t1\n+\tb\t1\n")
+        table = (await engine.find_row(FindRow("t"))).table
+        path = f"\x02active/{table.id}/{table.tail}-2"
+        await engine.execute(
+            Create(path=path, now_ms=engine.now_ms(), content_type="text/sequence", kind=ContentKind.MIRROR)
+        )
+        assert await live_rows(engine, ActiveViews()) == naive(await all_rows(engine))
+        assert await snapshot_paths(engine) == []
+
+    with_table(body)

@@ -1,0 +1,136 @@
+"""Row feeds: what a client gets that reads slowly, and what an answer does that cannot be completed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from headwater.engine import Engine
+from headwater.engine.messages import FindRow, RowPosition
+from headwater.limits import BODY_PIECE_BYTES
+from headwater.log.commands import Append, Create, Delete
+from headwater.log.content import ContentKind
+from headwater.server.http import Frame
+from headwater.server.service import Service
+from headwater.server.tables.feeds import RowFeed
+from tests.unit.engine.test_engine import with_engine
+
+TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
+
+
+class SlowSink:
+    """A connection that is full after a few bytes, until it is emptied."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held = 0
+        self.frames: list[Frame] = []
+        self.ended = self.aborted = False
+
+    @property
+    def blocked(self) -> bool:
+        return self._held >= self._bytes_max
+
+    @property
+    def body(self) -> bytes:
+        return b"".join([frame.body for frame in self.frames])
+
+    def write(self, frame: Frame) -> None:
+        assert not self.blocked
+        assert not self.ended
+        self.frames.append(frame)
+        self._held += len(frame.body)
+
+    def end(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def empty(self, feed: RowFeed) -> None:
+        self._held = 0
+        feed.drained()
+
+
+def with_table(body: Callable[[Engine, Service], Awaitable[None]]) -> None:
+    async def main(engine: Engine) -> None:
+        await engine.execute(Create(path="t", now_ms=engine.now_ms(), content_type=TYPE, kind=ContentKind.ROWS))
+        await body(engine, Service(engine, engine.limits))
+
+    with_engine(main)
+
+
+async def append(engine: Engine, count: int = 1, size: int = 50) -> None:
+    await engine.execute(Append("t", engine.now_ms(), b"\n".join([b"+\tk\t" + b"x" * size] * count), TYPE))
+
+
+async def turns(count: int = 200) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def seqnos(sink: SlowSink) -> list[int]:
+    return [int(line.split(b"\t")[0]) for line in sink.body.splitlines()]
+
+
+def test_a_slow_reader_gets_every_row_once_and_nothing_is_buffered_for_it() -> None:
+    async def body(engine: Engine, service: Service) -> None:
+        await append(engine, 20_000)
+        table = (await engine.find_row(FindRow("t"))).table
+        feed, sink = RowFeed(service, table, RowPosition(0), timeout_s=60, idle_s=60), SlowSink(1_000)
+        feed.open(sink, 0.0)
+        expected = 20_000
+        for _ in range(30):
+            await turns()
+            assert len(sink.frames[-1].body) <= BODY_PIECE_BYTES
+            await append(engine, 3)
+            expected += 3
+            sink.empty(feed)
+        while len(seqnos(sink)) < expected:
+            await turns()
+            sink.empty(feed)
+        assert seqnos(sink) == list(range(1, expected + 1))
+        await engine.execute(Append("t", engine.now_ms(), b"", close=True))
+        sink.empty(feed)
+        await turns()
+        assert sink.ended
+
+    with_table(body)
+
+
+def test_all_live_readers_get_the_same_frame() -> None:
+    async def body(engine: Engine, service: Service) -> None:
+        table = (await engine.find_row(FindRow("t"))).table
+        sinks = [SlowSink(1 << 20) for _ in range(6)]
+        for number, sink in enumerate(sinks):
+            feed = RowFeed(service, table, RowPosition(0), timeout_s=60, idle_s=60, events=number % 2 == 1)
+            feed.open(sink, 0.0)
+        await append(engine, 3)
+        assert len({id(sink.frames[0]) for sink in sinks}) == 2
+        assert [len(sink.frames) for sink in sinks] == [1] * 6
+
+    with_table(body)
+
+
+def test_a_finite_answer_is_completed_or_aborted() -> None:
+    async def body(engine: Engine, service: Service) -> None:
+        for _ in range(10):
+            await append(engine, 10_000)
+        table = (await engine.find_row(FindRow("t"))).table
+        complete, broken = SlowSink(1_000), SlowSink(1_000)
+        feeds = [RowFeed(service, table, RowPosition(0), end=table.tail) for _ in range(2)]
+        feeds[0].open(complete, 0.0)
+        feeds[1].open(broken, 0.0)
+        await append(engine, 5)  # not part of the answer
+        feeds[0].finish()  # a client that closed its sending side gets all the same
+        while not complete.ended:
+            await turns(20)
+            complete.empty(feeds[0])
+        assert seqnos(complete) == list(range(1, 100_001))
+        await engine.execute(Delete("t", engine.now_ms()))
+        for _ in range(100):
+            await turns(20)
+            broken.empty(feeds[1])
+        assert (broken.ended, broken.aborted) == (False, True)
+
+    with_table(body)
