@@ -105,6 +105,7 @@ JSON_STEP_BYTES = 64 * 1024
 # The engine's own numbers.
 LARGE_READS_AT_ONCE = 2  # from the store, of records that may be as large as a body
 LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while appends come in
+YIELD_EVERY_SPLITS = 500  # found one after the other, before the loop goes on with other work
 TOLD_PER_TURN = 500  # subscribers of a stream that are told of a change in one turn of the loop
 WOKEN_PER_TURN = 50  # reads that wait for a change, and are woken by it in one turn: each then prepares an answer
 UPDATE_BYTES_MAX = 256 * 1024  # of appends that live readers are told of together
@@ -125,6 +126,7 @@ ACTIVE_SNAPSHOT_TTL_S = 30 * 86_400
 CLOCK_STEP_BACK_S = 60.0  # a wall clock that is further behind is followed at once
 RETRY_AFTER_S = 1.0  # what clients are told to wait when a request is refused for now
 EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
+REQUESTS_PER_TURN = 64  # of one connection, that are begun before others have their turn
 RECEIVE_BYTES = 64 * 1024  # from one connection, before others have their turn
 PARSE_STEP_BYTES = 16 * 1024  # the size of a head, a chunk's extensions or trailers is known to this much
 CONNECTIONS_REFUSED_MAX = 32  # that are told so at a time; more are closed at once

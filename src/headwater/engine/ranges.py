@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from headwater.engine.catalogue import LoadedStream
 from headwater.engine.messages import FindRecords, FindSplits, RecordsReply, SplitsReply
 from headwater.engine.reader import Reader, position_of
+from headwater.limits import YIELD_EVERY_SPLITS
 from headwater.log.offsets import owners
 from headwater.store.contract import Store
 from headwater.store.pieces import RecordEnd
@@ -57,6 +60,8 @@ class Ranges:
         found: list[int] = []
         last, step_bytes = start, asked.step_bytes
         for number in range(1, (asked.limit if step_bytes else asked.parts - 1) + 1):
+            if number % YIELD_EVERY_SPLITS == 0:
+                await asyncio.sleep(0)
             goal = last + step_bytes if step_bytes else start + (end - start) * number // asked.parts
             if goal >= end:
                 break

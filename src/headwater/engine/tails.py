@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from headwater import limits
 from headwater.engine.messages import Ended, Update
 
@@ -23,15 +25,17 @@ class Subscriber(Protocol):
 class Tail:
     """The live readers of one stream: subscribers, and reads that wait for the next change.
 
-    Few are told at once. Many are told in several turns of the loop, which goes on with other work in between.
+    Few are told at once. Many are told in several turns of the loop, which goes on with other work in between. What is
+    published meanwhile waits, joined to one update, so that no more than that is ever waiting.
     """
 
-    __slots__ = ("_told", "_woken", "subscribers", "waiters")
+    __slots__ = ("_next", "_told", "_woken", "subscribers", "waiters")
 
     def __init__(self) -> None:
         self.subscribers: dict[Subscriber, None] = {}  # in the order in which they came
         self.waiters: dict[asyncio.Future[None], None] = {}
-        self._told = Turns(limits.TOLD_PER_TURN)
+        self._told = Turns(limits.TOLD_PER_TURN, self._go_on)
+        self._next: Update | None = None  # to be told when everybody was told of the one before
         self._woken = Turns(limits.WOKEN_PER_TURN)
 
     @property
@@ -49,15 +53,26 @@ class Tail:
 
     def publish(self, update: Update) -> None:
         self._wake()
-        if self._told.busy or len(self.subscribers) > limits.TOLD_PER_TURN:
-            self._told.add([partial(subscriber.deliver, update) for subscriber in self.subscribers])
+        if self._told.busy:
+            self._next = update if self._next is None else _joined(self._next, update)
+        elif len(self.subscribers) > limits.TOLD_PER_TURN:
+            self._deliver_in_turns(update)
         else:
             for subscriber in tuple(self.subscribers):
                 subscriber.deliver(update)
 
     def end(self, reason: Ended) -> None:
         self._wake()
+        self._go_on()
         self._told.add([partial(subscriber.ended, reason) for subscriber in self.subscribers])
+
+    def _go_on(self) -> None:
+        update, self._next = self._next, None
+        if update is not None:
+            self._deliver_in_turns(update)
+
+    def _deliver_in_turns(self, update: Update) -> None:
+        self._told.add([partial(subscriber.deliver, update) for subscriber in self.subscribers])
 
     def _wake(self) -> None:
         if self.waiters:
@@ -65,13 +80,14 @@ class Tail:
 
 
 class Turns:
-    """Calls in order, so many in one turn of the loop: the first ones at once."""
+    """Calls in order, so many in one turn of the loop: the first ones at once. After the last one `done` is called."""
 
-    __slots__ = ("_calls", "_per_turn")
+    __slots__ = ("_calls", "_done", "_per_turn")
 
-    def __init__(self, per_turn: int) -> None:
+    def __init__(self, per_turn: int, done: Callable[[], None] | None = None) -> None:
         self._per_turn = per_turn
         self._calls: deque[Callable[[], None]] = deque()
+        self._done = done
 
     @property
     def busy(self) -> bool:
@@ -90,6 +106,15 @@ class Turns:
         finally:
             if self._calls:
                 asyncio.get_running_loop().call_soon(self._call_some)
+            elif self._done is not None:
+                self._done()
+
+
+def _joined(first: Update, second: Update) -> Update:
+    """Two updates as one, unless that gets large: then readers miss the first, and read it from the store."""
+    if first.end != second.start or len(first.data) + len(second.data) > limits.UPDATE_BYTES_MAX:
+        return second
+    return msgspec.structs.replace(second, start=first.start, data=first.data + second.data)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -24,7 +24,7 @@ from typing import cast
 import pytest
 from bench.servers import Server, headwater, running
 
-from headwater.limits import Limits
+from headwater.limits import REQUESTS_PER_TURN, Limits
 from headwater.protocol.streams.paths import STREAM_ROOT
 from headwater.server import compression
 from headwater.server.dispatch import Dispatcher
@@ -454,3 +454,39 @@ async def _accept_without_descriptors() -> tuple[int, bool, int]:
         client.close()
     await edge.stop(1)
     return refused, served, logged
+
+
+def test_a_large_record_that_is_known_is_answered_without_a_body() -> None:
+    with headwater("--memory", "--limit", "read_chunk_bytes=70000") as own, Wire(own) as wire:
+        assert wire.ask("PUT", "/v1/stream/large", b"x" * 200_000).status == 201
+        tag = dict(wire.ask("HEAD", "/v1/stream/large").headers)["etag"]
+        path = b"/v1/stream/large?offset=-1"
+        known = b"GET %b HTTP/1.1\r\nhost: localhost\r\nif-none-match: %b\r\n\r\n" % (path, tag.encode())
+        wire.send(known + b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        answer = wire.answer()
+        assert (answer.status, answer.body) == (304, b"")
+        assert "transfer-encoding" not in dict(answer.headers)
+        assert wire.answer().status == 200
+
+
+@pytest.mark.parametrize("requests", [2, 40])
+def test_the_end_of_a_client_is_noticed_although_the_pipeline_was_full(server: Server, requests: int) -> None:
+    path = f"/v1/stream/{uuid.uuid4().hex}".encode()
+    get = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with Wire(server) as wire:
+        assert wire.ask("PUT", path.decode(), b"data").status == 201
+        wire.send(get * requests + b"GET %b?offset=-1&live=sse HTTP/1.1\r\nhost: localhost\r\n\r\n" % path)
+        for _ in range(requests):
+            assert wire.answer().status == 200
+        assert wire.head()[0] == 200
+        assert b"ZGF0YQ==" in wire.chunk()
+        wire.sock.shutdown(socket.SHUT_WR)
+        assert wire.chunk() == b""
+        assert wire.at_end()
+
+
+def test_12_15_requests_of_one_connection_are_begun_in_turns(server: Server) -> None:
+    count = 5 * REQUESTS_PER_TURN
+    with Wire(server) as wire:
+        wire.send(b"PUT / HTTP/1.1\r\nhost: localhost\r\n\r\n" * count)
+        assert [wire.answer().status for _ in range(count)] == [405] * count

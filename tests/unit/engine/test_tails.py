@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from headwater import limits
 from headwater.engine.messages import Ended, Update
 from headwater.engine.tails import Tail
@@ -15,10 +17,10 @@ MANY = 2 * limits.TOLD_PER_TURN + 1
 
 class Reader:
     def __init__(self) -> None:
-        self.told: list[int | Ended] = []
+        self.told: list[tuple[int, int] | Ended] = []
 
     def deliver(self, update: Update) -> None:
-        self.told.append(update.start)
+        self.told.append((update.start, update.end))
 
     def ended(self, reason: Ended) -> None:
         self.told.append(reason)
@@ -37,13 +39,29 @@ def test_12_15_many_readers_are_told_in_turns_and_in_order() -> None:
         assert sum(len(reader.told) for reader in readers) == limits.TOLD_PER_TURN
         late = Reader()
         tail.subscribers[late] = None
-        tail.publish(update(1))  # behind what not everybody was told yet
+        for start in range(1, 50):  # behind what not everybody was told yet, joined to one
+            tail.publish(update(start))
         tail.end(Ended.DRAINING)
         assert sum(len(reader.told) for reader in readers) == limits.TOLD_PER_TURN
-        for _ in range(10):
+        for _ in range(20):
             await asyncio.sleep(0)
-        assert [reader.told for reader in readers] == [[0, 1, Ended.DRAINING]] * MANY
-        assert late.told == [1, Ended.DRAINING]
+        assert [reader.told for reader in readers] == [[(0, 1), (1, 50), Ended.DRAINING]] * MANY
+        assert late.told == [(1, 50), Ended.DRAINING]
+
+    asyncio.run(main())
+
+
+def test_what_waits_to_be_told_is_bounded() -> None:
+    async def main() -> None:
+        tail = Tail()
+        readers = [Reader() for _ in range(MANY)]
+        tail.subscribers = dict.fromkeys(readers)
+        size = limits.UPDATE_BYTES_MAX // 2 + 1
+        for start in range(0, 5 * size, size):
+            tail.publish(msgspec.structs.replace(update(start), end=start + size, data=bytes(size)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert all(reader.told == [(0, size), (4 * size, 5 * size)] for reader in readers)  # the rest is read
 
     asyncio.run(main())
 
@@ -85,6 +103,6 @@ def test_a_reader_that_fails_does_not_keep_others_from_being_told() -> None:
         tail.publish(update(0))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert all(reader.told == [0] for reader in readers)
+        assert all(reader.told == [(0, 1)] for reader in readers)
 
     asyncio.run(main())

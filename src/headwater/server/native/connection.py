@@ -10,6 +10,7 @@ import asyncio
 from typing import cast
 
 from headwater.errors import HeadwaterError, RequestTimeoutError
+from headwater.limits import REQUESTS_PER_TURN
 from headwater.server.http import Feed, Request, Response
 from headwater.server.native.budgets import Share
 from headwater.server.native.parsing import ENDED, NOTHING, Phase, RequestParser
@@ -41,6 +42,8 @@ from headwater.server.problems import problem
 
 
 class Connection(Lifecycle, asyncio.BufferedProtocol):
+    """Over 20 methods, since half of them are called by the transport, the timer and the server."""
+
     __slots__ = (
         "_advancing",
         "_feed",
@@ -141,23 +144,32 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if self._advancing:
             return
         self._advancing = True
+        begun = 0
         try:
-            while self._pipeline and self._state in READING:
+            while self._pipeline and self._state in READING and begun < REQUESTS_PER_TURN:
+                begun += 1
                 request, keep_alive = self._pipeline.popleft()
                 self._begin(request, keep_alive)
         finally:
             self._advancing = False
         if self._pipeline or self._parser.phase is not NOTHING or self._held.held_bytes:
             self._hold()
-        elif self._state is RESPONDING:
+        elif self._state is RESPONDING and self._reading:
             return  # as usual: one request arrived, and it is being answered
-        if self._state in READING:
+        self._adjust_reading()
+        if self._state not in READING:
+            if self._parser.phase is ENDED:
+                self.drain()
+        elif self._pipeline:
+            asyncio.get_running_loop().call_soon(self._advance)  # others have their turn
+        else:
             self._read_on()
-        elif self._parser.phase is ENDED:
-            self.drain()
-        elif self._reading and self._pipeline.full:
-            self._reading = False
-            self._transport.pause_reading()
+
+    def _adjust_reading(self) -> None:
+        """Read while the pipeline has room: also to notice that the client is gone."""
+        if self._reading == self._pipeline.full and self._state is not CLOSED:
+            self._reading = not self._reading
+            (self._transport.resume_reading if self._reading else self._transport.pause_reading)()
 
     def _begin(self, request: Request, keep_alive: bool) -> None:
         self._move(REQUEST)
@@ -234,9 +246,6 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             self._await_body(parser.body_bytes)
             if parser.take_expectation():
                 self._writer.write_continue()
-        if not self._reading:
-            self._reading = True
-            self._transport.resume_reading()
 
     # The end
 

@@ -92,12 +92,16 @@ class FeedSession:
     # From the engine
 
     def deliver(self, update: Update) -> None:
-        self._tail, self._closed = update.end, update.closed
+        if update.end > self._tail:
+            self._tail = update.end
+        if update.closed:
+            self._closed = True
         sink = self._sink
         if self._ended or self._catching_up is not None or self._event is not None or sink is None:
             return
         if update.start != self._position or self._until is not None or sink.blocked:
-            self._read_on()
+            if update.end > self._position or update.closed:  # else it was read already
+                self._read_on()
         elif len(update.data) > SSE_JOIN_BYTES_MAX:
             self._begin_update(update)
         else:
@@ -182,7 +186,9 @@ class FeedSession:
             self._catching_up = None
 
     def _advance(self, reply: ReadReply) -> None:
-        """Send what was read, and whether it reaches the tail."""
+        """Send what was read, and whether it reaches the tail, which may be further on than the reader was told."""
+        self._tail = max(self._tail, reply.stream.tail)
+        self._closed = self._closed or reply.stream.closed
         if len(reply.data) > SSE_JOIN_BYTES_MAX:
             self._begin(self._service.events.of_reply(reply), reply.next)
         else:

@@ -56,7 +56,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
     accepted = request.headers.get("accept-encoding")
     if accepted is not None and response.status == 200 and len(reply.data) >= bounds.COMPRESS_BYTES_MIN:
         await _compress(service, accepted, response)
-    if reply.held is not None:
+    if reply.held is not None and response.body:
         response.feed, response.body = BodyFeed(service.turns, response.body, reply.held), ()
     return response
 

@@ -1,0 +1,55 @@
+"""Feeds that catch up while something is appended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headwater.engine import Engine
+from headwater.engine.messages import Read, ReadMore, ReadReply
+from headwater.limits import Limits
+from headwater.log.commands import Append, Create
+from headwater.server.http import Frame
+from headwater.server.service import Service
+from headwater.server.streams.feeds import FeedSession
+from headwater.store.memory import MemoryStore
+
+
+class Sink:
+    blocked = False
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, frame: Frame) -> None:
+        self.written += frame.body
+
+    def end(self) -> None:
+        raise AssertionError("the feed ended")
+
+
+def test_a_reader_that_reads_further_than_it_was_told_is_told_that_it_is_up_to_date() -> None:
+    async def main() -> None:
+        engine = Engine(MemoryStore(), Limits())
+        await engine.start()
+        await engine.execute(Create(path="a", now_ms=engine.now_ms(), content_type="text/plain", body=b"one"))
+        await engine.execute(Append("a", engine.now_ms(), b"two", "text/plain"))
+        appended, read_more = asyncio.Event(), engine.read_more
+
+        async def late(asked: ReadMore) -> ReadReply:
+            await appended.wait()
+            return await read_more(asked)
+
+        engine.read_more = late  # type: ignore[method-assign, assignment]
+        reply = await engine.read(Read("a", bytes_max=1))
+        session, sink = FeedSession(Service(engine, Limits()), reply, 0), Sink()
+        session.open(sink, 0.0)
+        engine.unfollow(reply.stream.id, session)  # as if its turn to be told had yet to come
+        await engine.execute(Append("a", engine.now_ms(), b"three", "text/plain"))
+        appended.set()
+        await asyncio.sleep(0.01)
+        assert b"three" in sink.written
+        assert b'"upToDate":true' in sink.written.rpartition(b"event: control")[2]
+        session.cancel()
+        await engine.stop()
+
+    asyncio.run(main())
