@@ -499,6 +499,43 @@ def test_names_and_routes(client: httpx.Client, table: str) -> None:
     assert any("/v1/table/" in route for route in client.get(root).json()["routes"])
 
 
+# Forks
+
+
+def test_a_fork_counts_on_from_the_row_where_it_leaves(client: httpx.Client, table: str) -> None:
+    client.post(table, content=rows(1))
+    client.post(table, content=rows(4, 2))
+    client.post(table, content=rows(2, 6))
+    lines = client.get(table, params=NOW).content.splitlines(keepends=True)
+    source = client.base_url.raw_path.decode().rstrip("/") + table
+    for seqno, more in ((3, {}), (5, SCHEMA), (7, {}), (1, {}), (0, {}), (None, {})):
+        name = f"{table}-{seqno}"
+        fork = {"stream-forked-from": source, **more}
+        if seqno is not None:
+            fork["stp-fork-seqno"] = str(seqno)
+        kept = 7 if seqno is None else seqno
+        created = client.put(name, headers=fork)
+        assert (created.status_code, created.headers["content-type"]) == (201, WHOLE_TYPE)
+        assert created.headers["stp-last-seqno"] == client.head(name).headers["stp-last-seqno"] == str(kept)
+        assert client.put(name, headers=fork).status_code == 200
+        assert client.post(name, content=rows(2)).headers["stp-last-seqno"] == str(kept + 2)
+        read = client.get(name, params=NOW).content
+        assert read.startswith(b"".join(lines[:kept]))
+        assert seqnos(read) == list(range(1, kept + 3))
+        for since_id in range(kept + 3):
+            part = client.get(name, params={"since_id": since_id, **NOW})
+            assert seqnos(part.content) == list(range(since_id + 1, kept + 3))
+        assert len(seqnos(client.get(name, params={"view": "active"}).content)) == len({1, 2, *range(1, kept + 1)})
+    assert client.get(table, params=NOW).content == b"".join(lines)
+    wrong = {"stream-forked-from": source}
+    assert problem(client.put(f"{table}-x", headers={**wrong, "stp-fork-seqno": "8"})) == "invalid-fork"
+    assert problem(client.put(f"{table}-x", headers={**wrong, "stp-fork-seqno": "-1"})) == "invalid-header"
+    assert problem(client.put(f"{table}-x", headers={"stp-fork-seqno": "1"})) == "invalid-header"
+    other = {**wrong, "content-type": "text/sequence; schema=other"}
+    assert problem(client.put(f"{table}-x", headers=other)) == "content-type"
+    assert problem(client.put(f"{table}-x", headers={"stream-forked-from": "/v1/stream/x"})) == "invalid-header"
+
+
 # Lists, expiry
 
 

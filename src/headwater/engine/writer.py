@@ -262,8 +262,8 @@ class Writer:
     def _publish_life(self, event: Event, stream: LoadedStream) -> None:
         if isinstance(event, Created):
             stream.tail += len(event.data)
-            if stream.last_seqno >= 0 and event.data:
-                stream.last_seqno = last_seqno_of(event.data)
+            if stream.last_seqno >= 0:
+                stream.last_seqno = last_seqno_of(event.data) if event.data else event.last_seqno
             stream.closed = event.closed
             self._catalogue.show(stream)
         elif isinstance(event, SoftDeleted):

@@ -29,6 +29,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
     sub_offset: int = 0
     prefix_bytes: int | None = None  # of the source's record at the offset, up to the sub-offset; None: it ends before
     source_id: int = 0  # of the stream that `prefix_bytes` was found in
+    last_seqno: int = 0  # of a table: that of the last row before offset and sub-offset
 
 
 class FramedBody(msgspec.Struct, frozen=True, gc=False):

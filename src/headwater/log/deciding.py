@@ -205,10 +205,10 @@ def _matching(existing: StreamState, command: Create) -> Reply:
 
 
 def _content_type_matches(existing: StreamState, command: Create) -> bool:
-    if command.kind is not None:  # of tables the parameters count as well: the schema and its version
-        return command.kind is existing.kind and command.content_type == existing.content_type
     if command.content_type is None and existing.fork is not None and command.fork is not None:
         return True
+    if command.kind is not None:  # of tables the parameters count as well: the schema and its version
+        return command.kind is existing.kind and command.content_type == existing.content_type
     return same_type(command.content_type or DEFAULT_CONTENT_TYPE, existing.content_type)
 
 
@@ -240,16 +240,14 @@ def _fresh(command: Create, messages_max: int) -> Created:
         ttl_s=command.ttl_s,
         expires_ms=command.expires_ms,
         closed=command.closed,
-        data=(
-            row_framing.stored(kind, command.body, 0, command.now_ms)[0]
-            if kind >= ROWS and command.body
-            else _kept(kind, command, messages_max)
-        ),
+        data=_kept(kind, command, messages_max, 0, command.now_ms),
     )
 
 
-def _kept(kind: ContentKind, command: Create | Append, messages_max: int) -> bytes:
-    """The bytes to keep for the body of a command."""
+def _kept(kind: ContentKind, command: Create | Append, messages_max: int, last_seqno: int = 0, at_ms: int = 0) -> bytes:
+    """The bytes to keep for the body of a command. Appends to tables are `_append_rows`."""
+    if kind >= ROWS and command.body:
+        return row_framing.stored(kind, command.body, last_seqno, at_ms)[0]
     if not command.body or kind is not ContentKind.JSON:
         return command.body
     if command.framed is None:
@@ -263,19 +261,23 @@ def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) 
     source = fork_source(view, request, command.now_ms)
     if command.content_type is not None and not same_type(command.content_type, source.content_type):
         raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
-    if source.kind >= ROWS:
-        raise InvalidForkError("a table cannot be forked; create another and append its rows")
+    if source.kind >= ROWS and command.content_type not in (None, source.content_type):
+        raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
+    if (source.kind if source.kind >= ROWS else None) is not command.kind:
+        raise InvalidForkError("a fork is what its source is: a table, a mirror of one, or a stream")
     anchor = fork_anchor(source, request)
     lineage = inherited(source.id, source.lineage, anchor + _sub_offset_bytes(request))
     if source.depth >= limits.FORK_DEPTH_MAX:
         raise InvalidForkError(f"a chain of forks is at most {limits.FORK_DEPTH_MAX} long")
     inherits_expiry = command.ttl_s is None and command.expires_ms is None
+    at_ms = max(command.now_ms, source.appended_ms)  # times never run backwards within a stream
+    last_seqno = source.last_seqno if request.offset is None else request.last_seqno
     created = Created(
         id=command.stream_id,
         path=command.path,
         content_type=command.content_type or source.content_type,
         kind=source.kind,
-        at_ms=max(command.now_ms, source.appended_ms),  # times never run backwards within a stream
+        at_ms=at_ms,
         ttl_s=source.ttl_s if inherits_expiry else command.ttl_s,
         expires_ms=source.expires_ms if inherits_expiry else command.expires_ms,
         closed=command.closed,
@@ -288,7 +290,8 @@ def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) 
             depth=source.depth + 1,
         ),
         lineage=lineage,
-        data=_kept(source.kind, command, messages_max),
+        data=_kept(source.kind, command, messages_max, last_seqno, at_ms),
+        last_seqno=last_seqno,
     )
     return created, (ForkAdded(source.id), created)
 

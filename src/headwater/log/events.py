@@ -38,6 +38,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_on
     fork: Fork | None = None
     lineage: tuple[Span, ...] = ()
     data: bytes = b""
+    last_seqno: int = 0  # of the fork of a table: that of the last row it inherits
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):

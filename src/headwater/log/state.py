@@ -159,6 +159,7 @@ def _created(event: Created) -> StreamState:
         closed=event.closed,
         fork=event.fork,
         lineage=event.lineage,
+        last_seqno=event.last_seqno,
     )
     state.tail = state.start + len(event.data)
     if state.kind >= ROWS and event.data:

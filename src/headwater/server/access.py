@@ -32,7 +32,15 @@ _READS = ("GET", "HEAD")
 _VARY: Headers = (("vary", "origin"),)
 _EXPOSED = ", ".join((*headers.RESPONSE_HEADERS, *table_headers.RESPONSE_HEADERS, "etag", "location", "retry-after"))
 _ALLOWED_HEADERS = ", ".join(
-    (*headers.REQUEST_HEADERS, "authorization", "cache-control", "content-type", "if-none-match", "last-event-id")
+    (
+        *headers.REQUEST_HEADERS,
+        *table_headers.REQUEST_HEADERS,
+        "authorization",
+        "cache-control",
+        "content-type",
+        "if-none-match",
+        "last-event-id",
+    )
 )
 _ALLOWED_METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 

@@ -100,10 +100,17 @@ def test_a_text_stream_of_the_same_type_is_no_table() -> None:
     assert (state_of(world).kind, contents(world)) == (ContentKind.TEXT, b"+\ta\tone\n")
 
 
-def test_a_table_cannot_be_forked() -> None:
-    world = table()
+def test_a_table_is_forked_as_a_table_only() -> None:
+    world = table(body=b"+\ta\tone\n+\tb\ttwo")
     with pytest.raises(InvalidForkError):
         world.run(Create(path="f", now_ms=3_000, stream_id=2, fork=ForkRequest("t")))
+    reply = world.run(
+        Create(path="f", now_ms=3_000, stream_id=2, kind=ContentKind.ROWS, fork=ForkRequest("t"), body=b"+\tc\t3")
+    )
+    fork = world.at("f")
+    assert fork is not None
+    assert (reply.last_seqno, fork.last_seqno, fork.kind) == (3, 3, ContentKind.ROWS)
+    assert world.bytes_of(fork).startswith(contents(world) + b"3\t")
 
 
 def test_a_mirror_keeps_rows_as_they_are() -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headwater.errors import ProtocolError
+from headwater.errors import InvalidHeaderError, ProtocolError
 from headwater.protocol.tables.rows import is_seqno
 
 LAST_SEQNO = "stp-last-seqno"  # the SeqNo of the table's last row; 0 if it has none
 GAPLESS = "stp-gapless"  # `true`: SeqNos count 1, 2, 3, so a follower can tell that a row is missing
 
+FORK_SEQNO = "stp-fork-seqno"  # of a fork: the last row that it inherits; all rows if absent
+
+REQUEST_HEADERS = (FORK_SEQNO,)
 RESPONSE_HEADERS = (LAST_SEQNO, GAPLESS)
 
 
@@ -25,6 +28,13 @@ def parse_last_seqno(headers: Mapping[str, str]) -> int | None:
     if not is_seqno(value.strip()):
         raise ProtocolError(f"STP-Last-SeqNo must be a SeqNo, got {value[:80]!r}")
     return int(value)
+
+
+def parse_fork_seqno(headers: Mapping[str, str]) -> int | None:
+    value = headers.get(FORK_SEQNO)
+    if value is not None and not is_seqno(value.strip()):
+        raise InvalidHeaderError(f"STP-Fork-SeqNo must be a SeqNo, got {value[:80]!r}")
+    return None if value is None else int(value)
 
 
 def parse_gapless(headers: Mapping[str, str]) -> bool:

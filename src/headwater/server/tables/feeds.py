@@ -141,7 +141,8 @@ class RowFeed:
     # From the engine
 
     def deliver(self, update: Update) -> None:
-        self._tail, self._closed = update.end, update.closed
+        self._tail = max(self._tail, update.end)  # it may have read further than it was told
+        self._closed = self._closed or update.closed
         sink = self._sink
         if self._ended or self._end is not None or self._catching_up is not None or sink is None:
             return

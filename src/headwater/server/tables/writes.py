@@ -9,17 +9,18 @@ from functools import lru_cache
 import msgspec
 
 from headwater.engine.committer import Answer
-from headwater.engine.messages import StreamInfo
-from headwater.errors import ConflictError, HeadwaterError, InternalError, InvalidForkError
+from headwater.engine.messages import FindRow, StreamInfo
+from headwater.errors import ConflictError, HeadwaterError, InternalError, InvalidForkError, InvalidHeaderError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, CHANGES_INLINE_BYTES, CHANGES_MAX, Limits
-from headwater.log.commands import Append, Create, Delete, Reply
+from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.streams import headers
 from headwater.protocol.tables.changes import parse_changes
 from headwater.protocol.tables.content_type import TableType, check_changes_type, format_table_type, parse_table_type
 from headwater.protocol.tables.escaping import Escape
-from headwater.protocol.tables.paths import name_of, surl_path
+from headwater.protocol.tables.headers import parse_fork_seqno
+from headwater.protocol.tables.paths import TABLE_ROOT, log_path, name_of, parse_address, surl_path
 from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
 from headwater.server.service import ProducerKey, Service
@@ -131,25 +132,49 @@ def _producer_headers(producer: ProducerTuple) -> list[tuple[str, str]]:
 
 def create(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
-    kind = parse_table_type(given.get("content-type"))
+    content_type = given.get("content-type")
+    kind = parse_table_type(content_type)
     ttl_s, expires_ms = headers.parse_expiry(given)
-    if headers.FORKED_FROM in given:
-        raise InvalidForkError("a table cannot be forked; create another and append its rows")
+    source = None if headers.FORKED_FROM not in given else _source(given[headers.FORKED_FROM], request.mount)
+    seqno = parse_fork_seqno(given)
+    if source is None and seqno is not None:
+        raise InvalidHeaderError("STP-Fork-SeqNo needs Stream-Forked-From")
     command = Create(
         path=path,
         now_ms=service.now_ms,
-        content_type=format_table_type(kind),
+        content_type=None if source is not None and content_type is None else format_table_type(kind),
         kind=ContentKind.ROWS,
+        fork=None if source is None else ForkRequest(source),
         ttl_s=ttl_s,
         expires_ms=expires_ms,
         closed=headers.parse_closed(given),
         body=request.body,
     )
-    service.in_background(_create(service, request, command, kind, respond))
+    service.in_background(_create(service, request, command, kind, seqno, respond))
 
 
-async def _create(service: Service, request: Request, command: Create, kind: TableType, respond: Respond) -> None:
+def _source(reference: str, mount: str) -> str:
+    """The path in the log of the table that a URL path in a header names."""
+    name = reference.removeprefix(mount)
+    if not name.startswith(TABLE_ROOT):
+        raise InvalidHeaderError(f"expected the URL path of a table, {mount}{TABLE_ROOT}…, got {reference[:80]!r}")
+    return log_path(parse_address(name[len(TABLE_ROOT) :]).name)
+
+
+async def _fork_request(service: Service, source: str, seqno: int) -> ForkRequest:
+    """A fork that inherits the rows up to a SeqNo, which may be within a record."""
+    found = await service.engine.find_row(FindRow(source, seqno))
+    if seqno > found.table.last_seqno:
+        raise InvalidForkError(f"the source ends with row {found.table.last_seqno}")
+    return ForkRequest(source, found.table.offset(found.start.record), found.start.skip, last_seqno=seqno)
+
+
+async def _create(
+    service: Service, request: Request, command: Create, kind: TableType, seqno: int | None, respond: Respond
+) -> None:
     try:
+        if command.fork is not None and seqno is not None:
+            command = msgspec.structs.replace(command, fork=await _fork_request(service, command.fork.source, seqno))
         if command.body:
             body = await asyncio.to_thread(_changes, service.limits, command.body, kind.escape)
             command = msgspec.structs.replace(command, body=body)
