@@ -125,6 +125,7 @@ ACTIVE_SNAPSHOT_TTL_S = 30 * 86_400
 # The edges' own numbers.
 CLOCK_STEP_BACK_S = 60.0  # a wall clock that is further behind is followed at once
 RETRY_AFTER_S = 1.0  # what clients are told to wait when a request is refused for now
+SWITCH_INTERVAL_S = 0.0005  # that the loop waits while a thread runs Python code; 5 ms by default
 EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
 REQUESTS_PER_TURN = 64  # of one connection, that are begun before others have their turn
 RECEIVE_BYTES = 64 * 1024  # from one connection, before others have their turn

@@ -9,6 +9,7 @@ import gc
 import logging
 import resource
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import uvloop
 
 from headwater import limits as bounds
 from headwater.engine import Engine
-from headwater.limits import Limits
+from headwater.limits import SWITCH_INTERVAL_S, Limits
 from headwater.server.access import Access, access_at
 from headwater.server.dispatch import Dispatcher
 from headwater.server.native import NativeEdge
@@ -41,6 +42,7 @@ def serve(
     limits = fit_descriptors(limits, raise_descriptor_limit())
     store = MemoryStore() if data_dir is None else open_store(data_dir, limits)
     _keep_freed_memory()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
     return uvloop.run(serve_store(store, host, port, limits, ready, access))
