@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from headwater.errors import HeadwaterError
 from headwater.protocol.tables.changes import parse_changes
 from headwater.protocol.tables.content_type import format_table_type, parse_table_type
+from headwater.protocol.tables.escaping import Escape, escape
 from headwater.protocol.tables.rows import Row, format_row, format_rows, parse_row
 
 ROOT = "/v1/table/"
@@ -157,7 +158,10 @@ class _Tables(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
         since_id, begin = int(query.get("since_id", "0")), len(table.rows)
         position = max(0, begin + since_id) if since_id < 0 else since_id
-        rows = table.rows[position:] if "view" not in query else _active(table.rows, query.get("key"), since_id)
+        key = query.get("key")
+        if key is not None and parse_table_type(table.content_type).escape is Escape.BACKSLASH:
+            key = escape(key)
+        rows = table.rows[position:] if "view" not in query else _active(table.rows, key, since_id)
         headers = self._headers(table)
         if "view" in query:
             del headers["STP-Gapless"]

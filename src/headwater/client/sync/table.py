@@ -13,7 +13,7 @@ from headwater.client.table_reading import AT_ONCE, TableReading
 from headwater.client.tables import AppendedRows, Change, TableInfo
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.tables.content_type import TableType
-from headwater.protocol.tables.escaping import Escape, escape
+from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.following import Following
 from headwater.protocol.tables.rows import Row
 
@@ -163,10 +163,7 @@ class Table:
 
     def get(self, key: str) -> Row | None:
         """The last row of a key; None if the key is deleted or was never there."""
-        asked = key
-        if any(character in key for character in "\\\t\n\r") and self._known_type().escape is Escape.BACKSLASH:
-            asked = escape(key)
-        read = table_reading.active(self._session, self.url, self.table_type, asked)
+        read = table_reading.active(self._session, self.url, self.table_type, key)
         live, self.table_type = self._client._run(read)
         return live.get(key)
 
