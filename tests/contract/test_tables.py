@@ -102,7 +102,7 @@ def test_servers_may_include_the_last_seqno(client: httpx.Client, table: str) ->
     """Servers MAY also include: STP-Last-SeqNo: <n>. Ours count without gaps and say so."""
     assert client.head(table).headers["stp-last-seqno"] == "0"
     assert client.post(table, content=rows(3)).headers["stp-last-seqno"] == "3"
-    for query in ({"since_id": "2"}, {"until_id": "1"}, {"idle": "0.1"}, NOW):
+    for query in ({"since_id": "2", "idle": "0.1"}, {"until_id": "1"}, NOW):
         read = client.get(table, params=query)
         assert (read.headers["stp-last-seqno"], read.headers["stp-gapless"]) == ("3", "true")
 
