@@ -136,6 +136,14 @@ DESCRIPTORS_RESERVED = 256  # for the store and everything else that is no conne
 LISTEN_BACKLOG_CONNECTIONS = 4_096
 RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # a larger body is not copied behind its head
 
+# The guarded client's own numbers.
+OUTBOUND_URL_BYTES_MAX = 2 * 1024
+OUTBOUND_HEAD_BYTES_MAX = 16 * 1024  # of an answer, with the informational ones before it
+OUTBOUND_READ_BYTES = 16 * 1024  # parsed in one step
+OUTBOUND_LOOKUPS_MAX = 16  # of names, under way at a time
+OUTBOUND_ADDRESSES_TRIED_MAX = 4  # of a name; all of them are checked
+OUTBOUND_KEEP_ALIVE_S = 15.0  # that a connection is kept for the next request
+
 # The client's bounds; a caller may choose otherwise for a producer.
 PRODUCER_BATCH_BYTES = 1024 * 1024
 PRODUCER_LINGER_S = 0.005
@@ -255,6 +263,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     active_keys_max: int = 1_000_000  # live keys of a table that is asked for its active view
     active_bytes_max: int = 256 * 1024 * 1024  # of active views in memory; the least recently used make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
+    outbound_connections_max: int = 256  # to URLs that others named
+    outbound_connections_per_host_max: int = 32
+    outbound_connect_s: float = 10.0  # for the lookup and the connection, and again for TLS
+    outbound_request_s: float = 30.0  # for a whole request; of a streamed one, until the head of its answer
+    outbound_idle_s: float = 60.0  # between two reads of a streamed answer
+    outbound_body_bytes_max: int = 1024 * 1024  # of an answer that is read whole
 
 
 def parse_limits(settings: Iterable[str]) -> Limits:
