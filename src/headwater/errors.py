@@ -36,6 +36,7 @@ HeadwaterError
 │   │   ├── SequenceRegressionError 409
 │   │   ├── SeqNoRegressionError   409
 │   │   ├── ViewTooLargeError      409
+│   │   ├── TooManyNurlsError      409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
 │   ├── OffsetGoneError            410
@@ -295,6 +296,11 @@ class SeqNoRegressionError(ConflictError):
 class ViewTooLargeError(ConflictError):
     title = "Too many live keys"
     advice = "Read all rows instead of the active view, or have the operator raise the limit."
+
+
+class TooManyNurlsError(ConflictError):
+    title = "Too many NURLs"
+    advice = "Withdraw NURLs that are no longer needed, or raise the limit."
 
 
 class SequenceGapError(ConflictError):

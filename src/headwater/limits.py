@@ -60,6 +60,9 @@ NOTIFY_BODY_BYTES_MAX = 64 * 1024
 NOTIFY_NURLS_MAX = 64  # in one form
 EVENT_TYPE_LENGTH_MAX = 64
 URL_LENGTH_MAX = 2_048  # of a SURL or a NURL
+NURL_SEEN_MS = 86_400_000  # after which it is recorded that a NURL was advertised again
+NOTIFY_ANSWER_BYTES_MAX = 64 * 1024  # of the answer of a NURL, which nobody reads
+NOTIFY_REASON_LENGTH_MAX = 200  # why a NURL was dropped, as its row says
 
 # Following a table.
 FOLLOW_ROWS_REMEMBERED = 1_024  # to tell a repeat from another row under the same SeqNo
@@ -263,6 +266,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     active_keys_max: int = 1_000_000  # live keys of a table that is asked for its active view
     active_bytes_max: int = 256 * 1024 * 1024  # of active views in memory; the least recently used make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
+    nurls_per_table_max: int = 100
+    nurls_max: int = 10_000  # of all tables
+    notify_posts_max: int = 32  # to NURLs, at a time
+    notify_retry_s: float = 1.0  # after the first failure of a NURL; then twice as long each time
+    notify_retry_max_s: float = 3_600.0
+    notify_give_up_s: float = 86_400.0  # of failures, after which a NURL is dropped
     outbound_connections_max: int = 256  # to URLs that others named
     outbound_connections_per_host_max: int = 32
     outbound_connect_s: float = 10.0  # for the lookup and the connection, and again for TLS

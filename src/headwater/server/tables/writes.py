@@ -201,6 +201,11 @@ def _created(reply: Reply, request: Request, path: str) -> Response:
 
 def delete(service: Service, request: Request, path: str, respond: Respond) -> None:
     def answered(answer: Answer) -> None:
-        respond(table_problem(path, answer) if isinstance(answer, HeadwaterError) else Response(204, (NO_STORE,)))
+        if isinstance(answer, HeadwaterError):
+            respond(table_problem(path, answer))
+            return
+        if service.notifier is not None:
+            service.notifier.table_deleted(path)
+        respond(Response(204, (NO_STORE,)))
 
     service.engine.submit(Delete(path, service.now_ms), answered)
