@@ -61,6 +61,8 @@ NOTIFY_NURLS_MAX = 64  # in one form
 EVENT_TYPE_LENGTH_MAX = 64
 URL_LENGTH_MAX = 2_048  # of a SURL or a NURL
 NURL_SEEN_MS = 86_400_000  # after which it is recorded that a NURL was advertised again
+NOTIFY_ANSWER_S = 10.0  # that a NURL may take to answer
+NOTIFY_POSTS_PER_HOST_MAX = 8  # at a time, so that a slow host does not hold up the others
 NOTIFY_ANSWER_BYTES_MAX = 64 * 1024  # of the answer of a NURL, which nobody reads
 NOTIFY_REASON_LENGTH_MAX = 200  # why a NURL was dropped, as its row says
 
@@ -268,7 +270,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
     nurls_per_table_max: int = 100
     nurls_max: int = 10_000  # of all tables
-    notify_posts_max: int = 32  # to NURLs, at a time
+    notify_posts_max: int = 64  # to NURLs, at a time
     notify_retry_s: float = 1.0  # after the first failure of a NURL; then twice as long each time
     notify_retry_max_s: float = 3_600.0
     notify_give_up_s: float = 86_400.0  # of failures, after which a NURL is dropped

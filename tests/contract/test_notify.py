@@ -292,3 +292,18 @@ def test_the_public_url_is_told(peer: Receiver) -> None:
         advertise(client, "/prices", peer.nurl())
         client.post("/prices", content=rows(1))
         assert peer.wait(1)[0][2] == b"surl=https://tables.example/base/v1/table/prices"
+
+
+def test_names_that_make_the_surl_too_long(client: httpx.Client) -> None:
+    """The recipient would refuse the form, so the NURL is refused when it is advertised."""
+    name = "/" + "/".join(["%C3%A9" * 120] * 4)
+    assert client.put(name, headers=SCHEMA).status_code == 201
+    refused = client.post(f"{name}/notify", content="rows=https://example.com/", headers=FORM)
+    assert (refused.status_code, problem(refused)) == (400, "invalid-notify")
+
+
+def test_the_table_of_nurls_is_not_forked(client: httpx.Client, table: str) -> None:
+    advertise(client, table, "https://example.com/nurl")
+    source = client.base_url.path.rstrip("/") + table + "/notify"
+    refused = client.put(f"{table}-fork", headers={"stream-forked-from": source})
+    assert (refused.status_code, problem(refused)) == (400, "invalid-header")

@@ -7,6 +7,7 @@ server can reach: services on its own machine, its private network, the metadata
 from __future__ import annotations
 
 from headwater.outbound.client import Answer, OutboundClient, StreamedAnswer, open_outbound
+from headwater.outbound.slots import HostSlots
 from headwater.outbound.urls import Target, parse_target
 
-__all__ = ["Answer", "OutboundClient", "StreamedAnswer", "Target", "open_outbound", "parse_target"]
+__all__ = ["Answer", "HostSlots", "OutboundClient", "StreamedAnswer", "Target", "open_outbound", "parse_target"]

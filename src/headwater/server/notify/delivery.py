@@ -98,10 +98,10 @@ class Delivery:
             while self._state is State.SENDING and self.is_behind:
                 await self._send()
         except HeadwaterError as error:
-            log.warning("what became of NURL %s could not be recorded: %s", self.nurl.url, error)
+            log.warning("what became of NURL %s could not be recorded: %s", self.nurl.shown, error)
             self._wait_if_sending()
         except Exception:
-            log.exception("the notification of NURL %s failed", self.nurl.url)
+            log.exception("the notification of NURL %s failed", self.nurl.shown)
             self._wait_if_sending()
         else:
             if self._state is State.SENDING:
@@ -122,7 +122,7 @@ class Delivery:
     async def _failed(self, detail: str) -> None:
         now_ms, limits = self._around.now_ms(), self._around.limits
         self.nurl = failed(self.nurl, now_ms, limits, self._around.entropy())
-        log.info("NURL %s failed %d times: %s", self.nurl.url, self.nurl.failures, detail)
+        log.info("NURL %s failed %d times: %s", self.nurl.shown, self.nurl.failures, detail)
         if is_given_up(self.nurl, now_ms, limits):
             await self._around.drop(self, f"no success for {limits.notify_give_up_s:g} s: {detail}")
         else:

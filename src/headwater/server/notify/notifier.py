@@ -12,9 +12,11 @@ from typing import Any
 
 from headwater.engine import Engine
 from headwater.engine.messages import Ended, StreamInfo, Update
-from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError, TooManyNurlsError
+from headwater.errors import HeadwaterError, InvalidNotifyError, StreamGoneError, StreamNotFoundError, TooManyNurlsError
 from headwater.limits import NOTIFY_REASON_LENGTH_MAX, Limits
 from headwater.log.row_framing import last_seqno_of
+from headwater.protocol.tables.paths import name_of
+from headwater.protocol.tables.urls import url_fault
 from headwater.server.notify.delivery import Delivery
 from headwater.server.notify.nurl import Nurl, seen_again
 from headwater.server.notify.registry import Registry
@@ -46,7 +48,7 @@ class WatchedTable:
 
 
 class Notifier:
-    """`surl_received` is called with the path of a table in the log and the SURL in a Notify POST to its NURL."""
+    """`surl_received` is called with the name of a table and the SURL in a Notify POST to its NURL."""
 
     def __init__(
         self,
@@ -120,6 +122,9 @@ class Notifier:
         pairs = tuple(pairs)
         for _, url in pairs:
             self.sender.outbound.parse(url)
+        fault = url_fault(self.sender.surl(path, base))
+        if fault is not None:
+            raise InvalidNotifyError(f"the SURL of the table cannot be sent: {fault}")
         async with self._changing(path) as watched:
             new, changed = self._sorted(watched, pairs, base)
             if new:
@@ -174,7 +179,7 @@ class Notifier:
         watched = self._tables.get(delivery.nurl.table_id)
         if watched is None:
             return
-        log.warning("NURL %s of table %r is dropped: %s", delivery.nurl.url, watched.path, reason)
+        log.warning("NURL %s of table %r is dropped: %s", delivery.nurl.shown, name_of(watched.path), reason)
         async with watched.lock:
             if watched.deliveries.get(delivery.nurl.name) is delivery:
                 await self._remove(watched, [delivery], reason)

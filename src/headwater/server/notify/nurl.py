@@ -36,6 +36,11 @@ class Nurl(msgspec.Struct, frozen=True):
         return f"{self.event}/{hashlib.sha256(self.url.encode()).hexdigest()[:_HASH_LENGTH]}"
 
     @property
+    def shown(self) -> str:
+        """For logs: without the query, which may hold a secret."""
+        return self.url.partition("?")[0]
+
+    @property
     def key(self) -> str:
         """Of the document."""
         return f"{PREFIX}{self.table_id}/{self.name}"

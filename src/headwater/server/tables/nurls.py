@@ -44,7 +44,7 @@ async def _notify(service: Service, notifier: Notifier, path: str, notification:
     if notification.nurls:
         await notifier.advertise(path, notification.nurls, base)
     if notification.surl is not None and notifier.surl_received is not None:
-        notifier.surl_received(path, notification.surl)
+        notifier.surl_received(name_of(path), notification.surl)
 
 
 def withdraw(service: Service, request: Request, path: str, respond: Respond) -> None:

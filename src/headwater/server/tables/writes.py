@@ -158,7 +158,10 @@ def _source(reference: str, mount: str) -> str:
     name = reference.removeprefix(mount)
     if not name.startswith(TABLE_ROOT):
         raise InvalidHeaderError(f"expected the URL path of a table, {mount}{TABLE_ROOT}…, got {reference[:80]!r}")
-    return log_path(parse_address(name[len(TABLE_ROOT) :]).name)
+    address = parse_address(name[len(TABLE_ROOT) :])
+    if address.notify:
+        raise InvalidHeaderError(f"the NURLs of a table cannot be forked, got {reference[:80]!r}")
+    return log_path(address.name)
 
 
 async def _fork_request(service: Service, source: str, seqno: int) -> ForkRequest:
