@@ -5,6 +5,8 @@ Delivery, retries, withdrawal and the table of NURLs are ours.
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 import time
 import uuid
@@ -307,3 +309,47 @@ def test_the_table_of_nurls_is_not_forked(client: httpx.Client, table: str) -> N
     source = client.base_url.path.rstrip("/") + table + "/notify"
     refused = client.put(f"{table}-fork", headers={"stream-forked-from": source})
     assert (refused.status_code, problem(refused)) == (400, "invalid-header")
+
+
+def test_a_killed_server_notifies_again(peer: Receiver) -> None:
+    """Notifications arrive at least once: the server was killed before the answer to the first one."""
+    with tempfile.TemporaryDirectory() as directory:
+        options = ("--data-dir", f"{directory}/data")
+        with headwater(*options) as server, opened(server) as client:
+            client.put("/prices", headers=SCHEMA)
+            advertise(client, "/prices", peer.nurl())
+            peer.hold.clear()
+            client.post("/prices", content=rows(1))
+            peer.wait(1)
+            os.kill(server.pid, signal.SIGKILL)
+        peer.hold.set()
+        with headwater(*options) as server, opened(server) as client:
+            assert peer.wait(2)[1][2] == f"surl=http://127.0.0.1:{server.port}/v1/table/prices".encode()
+            peer.quiet(2)
+            assert len(advertised(client, "/prices")) == 1
+
+
+def test_a_stopping_server_does_not_wait_for_nurls(peer: Receiver) -> None:
+    with headwater("--memory") as server, opened(server) as client:
+        client.put("/prices", headers=SCHEMA)
+        advertise(client, "/prices", peer.nurl())
+        peer.hold.clear()
+        client.post("/prices", content=rows(1))
+        peer.wait(1)
+        client.close()
+        began = time.monotonic()
+    assert time.monotonic() - began < 4
+
+
+def test_notifications_arrive_soon(peer: Receiver) -> None:
+    with headwater("--memory") as server, opened(server) as client:
+        client.put("/prices", headers=SCHEMA)
+        advertise(client, "/prices", peer.nurl())
+        waits = []
+        for number in range(1, 31):
+            began = time.monotonic()
+            client.post("/prices", content=rows(1))
+            peer.wait(number)
+            waits.append(time.monotonic() - began)
+            time.sleep(0.01)
+    assert sorted(waits)[15] < 0.05

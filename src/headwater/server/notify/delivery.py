@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from headwater.errors import HeadwaterError
 from headwater.limits import Limits
 from headwater.server.notify.nurl import Nurl, failed, is_given_up, succeeded
@@ -72,7 +74,9 @@ class Delivery:
             self.wake()
 
     def advertised_again(self, nurl: Nurl) -> None:
-        self.nurl = self.stored = nurl
+        """`nurl` is recorded. Meanwhile a POST may have succeeded."""
+        self.stored = nurl
+        self.nurl = msgspec.structs.replace(nurl, notified_seqno=max(nurl.notified_seqno, self.nurl.notified_seqno))
         if self._state is State.WAITING:
             self._cancel_timer()
             self._begin()

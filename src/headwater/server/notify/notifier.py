@@ -149,7 +149,10 @@ class Notifier:
             known = watched.deliveries.get(nurl.name)
             if known is None:
                 new.append(nurl)
-            elif (again := seen_again(known.nurl, now_ms, base)) is not known.nurl:
+                continue
+            used = base if self.sender.public_url is None else known.nurl.base
+            again = seen_again(known.nurl, now_ms, used)
+            if again is not known.nurl:
                 changed.append(again)
         return new, changed
 

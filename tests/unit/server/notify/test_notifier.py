@@ -15,13 +15,17 @@ from headwater.errors import (
     StreamNotFoundError,
     TargetRefusedError,
     TargetUnreachableError,
+    UnknownRouteError,
 )
 from headwater.limits import NOTIFY_POSTS_PER_HOST_MAX, Limits
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
 from headwater.outbound import Answer, Target, parse_target
+from headwater.server.http import Request, Response
 from headwater.server.notify import Notifier
 from headwater.server.notify.nurl import decode
+from headwater.server.service import Service
+from headwater.server.tables import nurls
 from tests.unit.engine.test_engine import ManualClock, with_engine
 
 TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
@@ -336,5 +340,54 @@ def test_withdrawn_while_a_post_is_under_way() -> None:
         await until(lambda: outbound.now == 0)
         assert await engine.documents("nurl/", "", 10) == []
         assert not notifier._tables
+
+    run(body)
+
+
+def form(body: bytes) -> Request:
+    headers = {"content-type": "application/x-www-form-urlencoded", "host": "us.example"}
+    return Request("POST", "/v1/table/prices/notify", "", headers, body)
+
+
+def test_a_surl_is_handed_on_with_the_name_of_the_table() -> None:
+    """Recipients MUST GET `surl` (when provided) as the authoritative source of state: whoever follows it does."""
+
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        service, answers, found = Service(engine, LIMITS, notifier), list[Response](), list[tuple[str, str]]()
+        nurls.notify(service, form(b"surl=https://peer.example/state"), PATH, answers.append)
+        await until(lambda: answers)  # advisory: without a follower it is ignored
+        notifier.surl_received = lambda name, surl: found.append((name, surl))
+        nurls.notify(
+            service, form(b"surl=https://peer.example/state&rows=https://peer.example/n"), PATH, answers.append
+        )
+        nurls.notify(service, form(b"rows=https://peer.example/n"), PATH, answers.append)
+        nurls.notify(service, form(b"surl=https://peer.example/state"), "\x01none", answers.append)
+        await until(lambda: len(answers) == 4)
+        assert sorted(answer.status for answer in answers) == [204, 204, 204, 404]
+        assert found == [("prices", "https://peer.example/state")]
+        assert len(await engine.documents("nurl/", "", 10)) == 1
+
+    run(body)
+
+
+def test_without_a_notifier_there_are_no_nurls() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        with pytest.raises(UnknownRouteError):
+            nurls.notify(Service(engine, LIMITS), form(b""), PATH, lambda _: None)
+
+    run(body)
+
+
+def test_the_address_of_the_advertiser_matters_only_without_a_public_url() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await notifier.advertise(PATH, [("rows", URL)], "https://other.example")
+        notifier.sender.public_url = "https://public.example"
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        (document,) = await engine.documents("nurl/", "", 10)
+        assert (document.version, decode(document.data).base) == (2, "https://other.example")
+        await append(engine)
+        await until(lambda: outbound.sent)
+        assert outbound.sent[0][1] == b"surl=https://public.example/v1/table/prices"
 
     run(body)
