@@ -91,14 +91,22 @@ class App:
             store = await asyncio.to_thread(self._open_store)
             engine = Engine(store, self._limits)
             await engine.start()
-            outbound = open_outbound(development=self._development, limits=self._limits)
-            notifier = Notifier(engine, self._limits, outbound, public_url=self._public_url)
-            await notifier.start()
+            notifier = await self._start_notifier(engine)
         except BaseException:
             self._starting = None  # the next request may find the cause gone
             raise
         self._dispatcher = Dispatcher(Service(engine, self._limits, notifier), self._access)
         return self._dispatcher
+
+    async def _start_notifier(self, engine: Engine) -> Notifier:
+        try:
+            outbound = open_outbound(development=self._development, limits=self._limits)
+            notifier = Notifier(engine, self._limits, outbound, public_url=self._public_url)
+            await notifier.start()
+        except BaseException:
+            await engine.stop()  # else the store stays locked
+            raise
+        return notifier
 
     async def stop(self) -> None:
         dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
