@@ -36,7 +36,7 @@ def edge(name: str) -> Iterator[Server]:
             # Small segments that are folded at once: reads come from the index as often as from memory.
             small = ("--limit", "segment_bytes=1000000", "--limit", "fold_idle_s=0.1")
             storage = ("--memory",) if name == NATIVE else ("--data-dir", f"{directory}/data", *small)
-            with headwater(*storage, "--limit", "long_poll_s=2") as server:
+            with headwater(*storage, "--limit", "long_poll_s=2", "--limit", "notify_retry_s=0.1") as server:
                 yield server
         return
     port = free_port()

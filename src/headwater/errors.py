@@ -36,6 +36,7 @@ HeadwaterError
 │   │   ├── SequenceRegressionError 409
 │   │   ├── SeqNoRegressionError   409
 │   │   ├── ViewTooLargeError      409
+│   │   ├── TooManyNurlsError      409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
 │   ├── OffsetGoneError            410
@@ -53,6 +54,11 @@ HeadwaterError
 │   ├── OverloadedError            503
 │   ├── StoppingError              503
 │   └── StorageFullError           507
+├── OutboundError                        a request of the server to a URL that someone else named failed
+│   ├── TargetRefusedError         403   the server does not call this URL; nothing was sent
+│   ├── TargetUnreachableError           no connection, no answer in time, or the connection was lost
+│   └── TargetAnswerError                answered, but not in a way that the server accepts
+│       └── RedirectRefusedError         answered with a redirect
 └── ClientError                          no answer to blame: found on the client's side
     ├── NetworkError                     the request or its answer was lost on the way
     ├── ProtocolError                    answered, but not as the protocol says
@@ -292,6 +298,11 @@ class ViewTooLargeError(ConflictError):
     advice = "Read all rows instead of the active view, or have the operator raise the limit."
 
 
+class TooManyNurlsError(ConflictError):
+    title = "Too many NURLs"
+    advice = "Withdraw NURLs that are no longer needed, or raise the limit."
+
+
 class SequenceGapError(ConflictError):
     title = "Producer sequence gap"
     advice = "Earlier batches of this producer are missing: start a new one."
@@ -389,6 +400,46 @@ class StorageFullError(ServerError):
     status = 507
     title = "No room to store it"
     advice = "Give the server more disk, then try again."
+
+
+class OutboundError(HeadwaterError):
+    """Found by the server when it called a URL that someone else named; no status was answered."""
+
+    status = 0
+    title = "The request to the target failed"
+    advice = "Check the URL and that its server works."
+
+
+class TargetRefusedError(OutboundError):
+    status = 403
+    title = "Target refused"
+    advice = "Give an https URL of a public server; docs/operations.md lists what is refused."
+
+
+class TargetUnreachableError(OutboundError):
+    """`how` is as in NetworkError."""
+
+    title = "Target did not answer"
+    retryable = True
+    advice = "Check that the target's server runs. What was sent may or may not have arrived."
+
+    def __init__(self, detail: str = "", *, how: Literal["connect", "timeout", "lost"] = "lost") -> None:
+        super().__init__(detail)
+        self.how = how
+
+
+class TargetAnswerError(OutboundError):
+    title = "Answer of the target refused"
+    advice = "Have the target answer without redirects and content encodings, and within the limits."
+
+
+class RedirectRefusedError(TargetAnswerError):
+    title = "Target redirects"
+    advice = "Give the URL that the target redirects to, if you trust it: redirects are not followed."
+
+    def __init__(self, detail: str = "", *, location: str = "") -> None:
+        super().__init__(detail)
+        self.location = location
 
 
 class ClientError(HeadwaterError):

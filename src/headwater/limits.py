@@ -60,6 +60,11 @@ NOTIFY_BODY_BYTES_MAX = 64 * 1024
 NOTIFY_NURLS_MAX = 64  # in one form
 EVENT_TYPE_LENGTH_MAX = 64
 URL_LENGTH_MAX = 2_048  # of a SURL or a NURL
+NURL_SEEN_MS = 86_400_000  # after which it is recorded that a NURL was advertised again
+NOTIFY_ANSWER_S = 10.0  # that a NURL may take to answer
+NOTIFY_POSTS_PER_HOST_MAX = 8  # at a time, so that a slow host does not hold up the others
+NOTIFY_ANSWER_BYTES_MAX = 64 * 1024  # of the answer of a NURL, which nobody reads
+NOTIFY_REASON_LENGTH_MAX = 200  # why a NURL was dropped, as its row says
 
 # Following a table.
 FOLLOW_ROWS_REMEMBERED = 1_024  # to tell a repeat from another row under the same SeqNo
@@ -135,6 +140,14 @@ DESCRIPTORS_MAX = 1_048_576  # where the system sets no limit
 DESCRIPTORS_RESERVED = 256  # for the store and everything else that is no connection
 LISTEN_BACKLOG_CONNECTIONS = 4_096
 RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # a larger body is not copied behind its head
+
+# The guarded client's own numbers.
+OUTBOUND_URL_BYTES_MAX = 2 * 1024
+OUTBOUND_HEAD_BYTES_MAX = 16 * 1024  # of an answer, with the informational ones before it
+OUTBOUND_READ_BYTES = 16 * 1024  # parsed in one step
+OUTBOUND_LOOKUPS_MAX = 16  # of names, under way at a time
+OUTBOUND_ADDRESSES_TRIED_MAX = 4  # of a name; all of them are checked
+OUTBOUND_KEEP_ALIVE_S = 15.0  # that a connection is kept for the next request
 
 # The client's bounds; a caller may choose otherwise for a producer.
 PRODUCER_BATCH_BYTES = 1024 * 1024
@@ -255,6 +268,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     active_keys_max: int = 1_000_000  # live keys of a table that is asked for its active view
     active_bytes_max: int = 256 * 1024 * 1024  # of active views in memory; the least recently used make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
+    nurls_per_table_max: int = 100
+    nurls_max: int = 10_000  # of all tables
+    notify_posts_max: int = 64  # to NURLs, at a time
+    notify_retry_s: float = 1.0  # after the first failure of a NURL; then twice as long each time
+    notify_retry_max_s: float = 3_600.0
+    notify_give_up_s: float = 86_400.0  # of failures, after which a NURL is dropped
+    outbound_connections_max: int = 256  # to URLs that others named
+    outbound_connections_per_host_max: int = 32
+    outbound_connect_s: float = 10.0  # for the lookup and the connection, and again for TLS
+    outbound_request_s: float = 30.0  # for a whole request; of a streamed one, until the head of its answer
+    outbound_idle_s: float = 60.0  # between two reads of a streamed answer
+    outbound_body_bytes_max: int = 1024 * 1024  # of an answer that is read whole
 
 
 def parse_limits(settings: Iterable[str]) -> Limits:

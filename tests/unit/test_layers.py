@@ -15,7 +15,9 @@ from tests.unit.test_errors import tree
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "headwater"
 CORE = sorted(path for name in ("log", "store", "engine") for path in (SOURCE / name).rglob("*.py"))
-SERVER_SIDE = sorted({*CORE, *(SOURCE / "server").rglob("*.py"), *(SOURCE / "protocol").rglob("*.py")})
+SERVER_SIDE = sorted(
+    {*CORE, *(path for name in ("server", "outbound", "protocol") for path in (SOURCE / name).rglob("*.py"))}
+)
 
 HTTP_HEADERS = {
     *headers.REQUEST_HEADERS,

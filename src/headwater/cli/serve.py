@@ -10,7 +10,7 @@ import typer
 from headwater.cli.failing import failures
 from headwater.limits import parse_limits
 from headwater.protocol.streams.paths import STREAM_ROOT
-from headwater.server.access import access_at
+from headwater.server.access import access_at, parse_public_url
 from headwater.server.forwarding import TrustedProxies
 from headwater.server.serve import serve
 
@@ -31,6 +31,11 @@ def command(
     ),
     trusted_proxy: list[str] = typer.Option(
         [], metavar="ADDRESS", help="Believe the forwarded headers of a proxy at an address or network. Repeatable."
+    ),
+    public_url: str | None = typer.Option(
+        None,
+        metavar="URL",
+        help="Where others reach this server, as https://tables.example: NURLs are told of tables there.",
     ),
     log_level: str = typer.Option("warning", help="debug, info, warning or error."),
 ) -> None:
@@ -53,9 +58,14 @@ def command(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--allow-origin") from None
 
+    try:
+        public_url = None if public_url is None else parse_public_url(public_url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--public-url") from None
+
     def ready(url: str) -> None:
         typer.echo(f"headwater serving streams at {url}{STREAM_ROOT}")
 
     with failures(f"cannot listen on {host}:{port}"):
-        code = serve(None if memory else data_dir, host, port, limits, ready, access)
+        code = serve(None if memory else data_dir, host, port, limits, ready, access, public_url)
     raise typer.Exit(code)

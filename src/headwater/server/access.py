@@ -22,6 +22,7 @@ from headwater.errors import HostNotAllowedError, OriginNotAllowedError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, HOSTS_KNOWN_MAX
 from headwater.protocol.streams import headers
 from headwater.protocol.tables import headers as table_headers
+from headwater.protocol.tables.urls import url_fault
 from headwater.server.forwarding import TrustedProxies
 from headwater.server.http import Headers, Request
 
@@ -186,6 +187,17 @@ def parse_origin(text: str) -> str:
     if _hostname(parts.netloc) is None:
         raise ValueError(f"{text!r} names no host")
     return text
+
+
+def parse_public_url(text: str) -> str:
+    """Where others reach this server: an absolute URL without a query, to which the paths of routes are added."""
+    url = text.strip().rstrip("/")
+    fault = url_fault(url)
+    if fault is None and "?" in url:
+        fault = "it has a query"
+    if fault is not None:
+        raise ValueError(f"a public URL is like https://tables.example, got {text[:80]!r}: {fault}")
+    return url
 
 
 def _hostname(authority: str) -> str | None:

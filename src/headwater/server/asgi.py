@@ -8,6 +8,9 @@ a mounted app.
 
 Pages of other origins cannot use it, unless `allow_origins` names them (`*` for all). With `allow_origins=None` that is
 left to the application, for example to its CORS middleware. `allow_hosts` names the hosts to answer for; any if None.
+
+`public_url` is where others reach the app, its mount point included: NURLs are told of tables there. Without it they
+are told of the address under which they were advertised. With `development` loopback addresses may be NURLs too.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from urllib.parse import quote, unquote
 from headwater.engine import Engine
 from headwater.errors import BodyTooLargeError, HeadersTooLargeError, HeadwaterError, UrlTooLongError
 from headwater.limits import Limits
-from headwater.server.access import Access
+from headwater.outbound import open_outbound
+from headwater.server.access import Access, parse_public_url
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
+from headwater.server.notify import Notifier
 from headwater.server.problems import problem
 from headwater.server.service import Service
 from headwater.store.contract import Store
@@ -48,10 +53,14 @@ class App:
         *,
         allow_origins: Iterable[str] | None = (),
         allow_hosts: Iterable[str] | None = None,
+        public_url: str | None = None,
+        development: bool = False,
     ) -> None:
         self._limits = limits or Limits()
         self._access = Access(origins=allow_origins, hosts=allow_hosts)
         self._open_store = store
+        self._public_url = None if public_url is None else parse_public_url(public_url)
+        self._development = development
         self._dispatcher: Dispatcher | None = None
         self._starting: asyncio.Task[Dispatcher] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,15 +91,28 @@ class App:
             store = await asyncio.to_thread(self._open_store)
             engine = Engine(store, self._limits)
             await engine.start()
+            notifier = await self._start_notifier(engine)
         except BaseException:
             self._starting = None  # the next request may find the cause gone
             raise
-        self._dispatcher = Dispatcher(Service(engine, self._limits), self._access)
+        self._dispatcher = Dispatcher(Service(engine, self._limits, notifier), self._access)
         return self._dispatcher
+
+    async def _start_notifier(self, engine: Engine) -> Notifier:
+        try:
+            outbound = open_outbound(development=self._development, limits=self._limits)
+            notifier = Notifier(engine, self._limits, outbound, public_url=self._public_url)
+            await notifier.start()
+        except BaseException:
+            await engine.stop()  # else the store stays locked
+            raise
+        return notifier
 
     async def stop(self) -> None:
         dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
         if dispatcher is not None:
+            if dispatcher.service.notifier is not None:
+                await dispatcher.service.notifier.stop()
             await dispatcher.service.engine.stop()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

@@ -1,8 +1,8 @@
 """The route table: which handler answers which method at which path.
 
-A template is a path, or a prefix and `{path}`: the rest of the path, which names a stream or a table. The first
-template that fits decides. `OPTIONS` is answered for every route alike. What concerns neither, as `/` or a health
-check, is a path of its own outside both roots.
+A template is a path, or a prefix and `{path}`: the rest of the path, which names a stream or a table; for a NURL,
+without its last segment. The first template that fits decides. `OPTIONS` is answered for every route alike. What
+concerns neither, as `/` or a health check, is a path of its own outside both roots.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from headwater.server.service import Service
 from headwater.server.streams import control, reads, writes
 from headwater.server.streams.replies import json_response
 from headwater.server.tables import control as table_control
+from headwater.server.tables import nurls
 from headwater.server.tables import reads as table_reads
 from headwater.server.tables import writes as table_writes
 
@@ -29,6 +30,7 @@ Read: TypeAlias = Callable[[Service, Request, str], Awaitable[Response]]
 CONTROL_ROOT = f"{STREAM_ROOT}{RESERVED}/"
 TABLE_ROOT = tables.TABLE_ROOT
 TABLE_CONTROL_ROOT = f"{TABLE_ROOT}{tables.RESERVED}/"
+NURL_TEMPLATE = f"{TABLE_ROOT}{{path}}/{tables.NOTIFY}"
 
 
 class Route(NamedTuple):
@@ -69,16 +71,23 @@ ROUTES = (
     Route("GET", f"{TABLE_ROOT}{{path}}", read=table_reads.read),
     Route("HEAD", f"{TABLE_ROOT}{{path}}", read=table_reads.head),
     Route("DELETE", f"{TABLE_ROOT}{{path}}", write=table_writes.delete),
+    Route("POST", NURL_TEMPLATE, write=nurls.notify),
+    Route("GET", NURL_TEMPLATE, read=nurls.read),
+    Route("HEAD", NURL_TEMPLATE, read=nurls.head),
+    Route("DELETE", NURL_TEMPLATE, write=nurls.withdraw),
 )
 
 _FIXED: dict[str, dict[str, Route]] = {}
 _STREAM: dict[str, Route] = {}
 _TABLE: dict[str, Route] = {}
+_NURL: dict[str, Route] = {}
 for _route in ROUTES:
     if _route.template == f"{STREAM_ROOT}{{path}}":
         _STREAM[_route.method] = _route
     elif _route.template == f"{TABLE_ROOT}{{path}}":
         _TABLE[_route.method] = _route
+    elif _route.template == NURL_TEMPLATE:
+        _NURL[_route.method] = _route
     else:
         _FIXED.setdefault(_route.template, {})[_route.method] = _route
 
@@ -92,7 +101,7 @@ def _resolve(path: str) -> Resolved:
     if fixed is not None:
         return fixed, ""
     if path.startswith(TABLE_ROOT):
-        return _TABLE, _resolve_table(path[len(TABLE_ROOT) :])
+        return _resolve_table(path[len(TABLE_ROOT) :])
     if not path.startswith(STREAM_ROOT):
         raise UnknownRouteError(f"streams are below {STREAM_ROOT}, tables below {TABLE_ROOT}; GET / lists the routes")
     name = path[len(STREAM_ROOT) :]
@@ -105,14 +114,12 @@ def _resolve(path: str) -> Resolved:
     return _STREAM, parsed
 
 
-def _resolve_table(name: str) -> str:
+def _resolve_table(name: str) -> Resolved:
     if name == tables.RESERVED or name.startswith(f"{tables.RESERVED}/"):
         known = [template for template in _FIXED if template.startswith(TABLE_CONTROL_ROOT)]
         raise UnknownRouteError(f"no such control API; there is {', '.join(known)}")
     address = tables.parse_address(name)
-    if address.notify:
-        raise UnknownRouteError("this server takes no Notify requests")
-    return tables.log_path(address.name)
+    return _NURL if address.notify else _TABLE, tables.log_path(address.name)
 
 
 class _Known(dict[str, Resolved]):

@@ -19,15 +19,19 @@ import uvloop
 from headwater import limits as bounds
 from headwater.engine import Engine
 from headwater.limits import SWITCH_INTERVAL_S, Limits
-from headwater.server.access import Access, access_at
+from headwater.outbound import open_outbound
+from headwater.server.access import Access, access_at, is_loopback
 from headwater.server.dispatch import Dispatcher
 from headwater.server.native import NativeEdge
+from headwater.server.notify import Notifier
 from headwater.server.service import Service
 from headwater.store.contract import Store
 from headwater.store.embedded.opening import open_store
 from headwater.store.memory import MemoryStore
 
 log = logging.getLogger("headwater.server")
+
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - that a server may listen on, and nobody can call
 
 
 def serve(
@@ -37,6 +41,7 @@ def serve(
     limits: Limits,
     ready: Callable[[str], None],
     access: Access | None = None,
+    public_url: str | None = None,
 ) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
     limits = fit_descriptors(limits, raise_descriptor_limit())
@@ -45,7 +50,7 @@ def serve(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
-    return uvloop.run(serve_store(store, host, port, limits, ready, access))
+    return uvloop.run(serve_store(store, host, port, limits, ready, access, public_url))
 
 
 def raise_descriptor_limit() -> int:
@@ -88,6 +93,7 @@ async def serve_store(
     limits: Limits,
     ready: Callable[[str], None],
     access: Access | None = None,
+    public_url: str | None = None,
 ) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails; the exit code to leave with."""
     stop = asyncio.Event()
@@ -101,14 +107,21 @@ async def serve_store(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = Engine(store, limits, fatal=fatal)
-    edge = NativeEdge(Dispatcher(Service(engine, limits), access or access_at(host)), limits)
+    outbound = open_outbound(development=is_loopback(host.lower()), limits=limits)
+    notifier = Notifier(engine, limits, outbound, public_url=public_url)
+    edge = NativeEdge(Dispatcher(Service(engine, limits, notifier), access or access_at(host)), limits)
     await engine.start()
     try:
         bound = await edge.start(host, port)
-        ready(f"http://{f'[{host}]' if ':' in host else host}:{bound}")
+        url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+        if public_url is None and host not in _EVERY_ADDRESS:
+            notifier.sender.public_url = url
+        await notifier.start()
+        ready(url)
         await stop.wait()
     finally:
         edge.drain()
+        await notifier.stop()
         engine.drain()
         await edge.stop(bounds.STOP_GRACE_S)
         with contextlib.suppress(Exception):

@@ -11,6 +11,7 @@ import msgspec
 
 from headwater.engine import Engine
 from headwater.limits import Limits
+from headwater.server.notify import Notifier
 from headwater.server.streams.frames import LargeEvents
 from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
@@ -21,6 +22,7 @@ ProducerKey: TypeAlias = tuple[str, str]  # a path and the id of a producer
 class Service(msgspec.Struct, frozen=True):
     engine: Engine
     limits: Limits
+    notifier: Notifier | None = None  # None: no Notify requests are taken, and none are sent
     entropy: Callable[[], float] = random.random
     turns: Turns = msgspec.field(default_factory=Turns)
     events: LargeEvents = msgspec.field(default_factory=LargeEvents)

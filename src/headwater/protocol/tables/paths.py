@@ -56,6 +56,11 @@ def log_path(name: str) -> str:
     return LOG_PREFIX + name
 
 
+def nurls_log_path(path: str) -> str:
+    """The path in the log of the NURLs of a table, which are a table too; `path` is that of the table."""
+    return f"{path}/{NOTIFY}"
+
+
 def name_of(path: str) -> str:
     """The name of the table at a path in the log."""
     return path[len(LOG_PREFIX) :]

@@ -158,7 +158,10 @@ def _source(reference: str, mount: str) -> str:
     name = reference.removeprefix(mount)
     if not name.startswith(TABLE_ROOT):
         raise InvalidHeaderError(f"expected the URL path of a table, {mount}{TABLE_ROOT}…, got {reference[:80]!r}")
-    return log_path(parse_address(name[len(TABLE_ROOT) :]).name)
+    address = parse_address(name[len(TABLE_ROOT) :])
+    if address.notify:
+        raise InvalidHeaderError(f"the NURLs of a table cannot be forked, got {reference[:80]!r}")
+    return log_path(address.name)
 
 
 async def _fork_request(service: Service, source: str, seqno: int) -> ForkRequest:
@@ -201,6 +204,11 @@ def _created(reply: Reply, request: Request, path: str) -> Response:
 
 def delete(service: Service, request: Request, path: str, respond: Respond) -> None:
     def answered(answer: Answer) -> None:
-        respond(table_problem(path, answer) if isinstance(answer, HeadwaterError) else Response(204, (NO_STORE,)))
+        if isinstance(answer, HeadwaterError):
+            respond(table_problem(path, answer))
+            return
+        if service.notifier is not None:
+            service.notifier.table_deleted(path)
+        respond(Response(204, (NO_STORE,)))
 
     service.engine.submit(Delete(path, service.now_ms), answered)

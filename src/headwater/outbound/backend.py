@@ -1,0 +1,127 @@
+"""Connections to checked addresses: resolve a name once, check all of its addresses, connect to one of them.
+
+The connection is made to the address that was checked, not to the name, so an answer of DNS that changes between the
+check and the connection has no effect. httpcore then does TLS with the name: SNI and certificate are those of the URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import ip_address
+from typing import Any
+
+import httpcore
+from httpcore import SOCKET_OPTION
+
+from headwater.errors import TargetAnswerError, TargetRefusedError
+from headwater.limits import OUTBOUND_ADDRESSES_TRIED_MAX, OUTBOUND_HEAD_BYTES_MAX, OUTBOUND_READ_BYTES
+from headwater.outbound.addresses import Address, check_addresses, literal
+from headwater.outbound.resolver import Resolver
+
+Connector = Callable[[str, int, float | None], Awaitable[httpcore.AsyncNetworkStream]]
+"""A TCP connection to an address (never a name) and a port, within a time."""
+
+
+async def connect_tcp(address: str, port: int, timeout_s: float | None) -> httpcore.AsyncNetworkStream:
+    """The connector of a server: nothing is resolved, since the host is an address."""
+    return await httpcore.AnyIOBackend().connect_tcp(address, port, timeout=timeout_s)
+
+
+class GuardedBackend(httpcore.AsyncNetworkBackend):
+    """What httpcore opens connections with."""
+
+    def __init__(self, resolver: Resolver, connector: Connector, *, development: bool) -> None:
+        self._resolver = resolver
+        self._connector = connector
+        self._development = development
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            async with asyncio.timeout(timeout):
+                addresses = await self._checked_addresses(host)
+                return BoundedStream(await self._connect(addresses, port, timeout))
+        except TimeoutError as error:
+            raise httpcore.ConnectTimeout(f"no connection to {host} within {timeout} s") from error
+
+    async def _checked_addresses(self, host: str) -> Sequence[Address]:
+        address = literal(host)
+        if address is not None:
+            addresses = [address]
+        else:
+            try:
+                addresses = list(dict.fromkeys(map(ip_address, await self._resolver(host))))
+            except OSError as error:
+                raise httpcore.ConnectError(f"{host} was not resolved: {error.strerror or error}") from error
+            except ValueError as error:
+                raise TargetRefusedError(f"{host} resolves to something that is no address") from error
+        if not addresses:
+            raise httpcore.ConnectError(f"{host} has no addresses")
+        check_addresses(host, addresses, development=self._development)
+        return addresses
+
+    async def _connect(
+        self, addresses: Sequence[Address], port: int, timeout: float | None
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first address that answers; each has an equal share of the time."""
+        tried = addresses[:OUTBOUND_ADDRESSES_TRIED_MAX]
+        share_s = None if timeout is None else timeout / len(tried)
+        failures: list[str] = []
+        for address in tried:
+            try:
+                return await self._connector(str(address), port, share_s)
+            except (OSError, httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failures.append(f"{address}: {str(error) or type(error).__name__}")
+        raise httpcore.ConnectError("; ".join(failures))
+
+
+class BoundedStream(httpcore.AsyncNetworkStream):
+    """A connection that is read in small steps, and whose answers have heads of a bounded size.
+
+    httpcore parses all that one read returned before it lets go of the loop, and waits for a final status however many
+    informational ones come before it: a head counts from the request until the client says that it is complete.
+    """
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._head_bytes_left: int | None = None
+
+    def head_received(self) -> None:
+        self._head_bytes_left = None
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        wanted = min(max_bytes, OUTBOUND_READ_BYTES)
+        if self._head_bytes_left is None:
+            return await self._stream.read(wanted, timeout)
+        if not self._head_bytes_left:
+            raise TargetAnswerError(f"the headers of the answer are larger than {OUTBOUND_HEAD_BYTES_MAX} bytes")
+        data = await self._stream.read(min(wanted, self._head_bytes_left), timeout)
+        self._head_bytes_left -= len(data)
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._head_bytes_left = OUTBOUND_HEAD_BYTES_MAX
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            return BoundedStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+        except asyncio.CancelledError:  # httpcore closes the connection at errors only
+            await self._stream.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)

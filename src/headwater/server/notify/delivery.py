@@ -1,0 +1,160 @@
+"""The notifications of one NURL: one POST at a time, however many rows arrive, and retries when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from headwater.errors import HeadwaterError
+from headwater.limits import Limits
+from headwater.server.notify.nurl import Nurl, failed, is_given_up, succeeded
+from headwater.server.notify.sending import Outcome, Sender
+
+log = logging.getLogger("headwater.notify")
+
+
+class State(enum.Enum):
+    """
+    IDLE     -> SENDING   rows came
+    SENDING  -> IDLE      the NURL was told of the last row
+    SENDING  -> WAITING   a POST failed
+    WAITING  -> SENDING   the time of the next attempt came, or the NURL was advertised again
+    any      -> OVER      the NURL was withdrawn or dropped, its table was deleted, or the server stops
+    """
+
+    IDLE = "idle"
+    SENDING = "sending"
+    WAITING = "waiting"
+    OVER = "over"
+
+
+class Surroundings(Protocol):
+    """What a delivery needs of the notifier."""
+
+    sender: Sender
+    limits: Limits
+    entropy: Callable[[], float]
+
+    def now_ms(self) -> int: ...
+
+    async def record(self, nurl: Nurl) -> None: ...
+
+    async def drop(self, delivery: Delivery, reason: str) -> None: ...
+
+
+class Delivery:
+    def __init__(self, nurl: Nurl, last_seqno: Callable[[], int], around: Surroundings) -> None:
+        self.nurl = nurl
+        self.stored = nurl  # as the document has it
+        self._last_seqno = last_seqno
+        self._around = around
+        self._state = State.IDLE
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        return self.nurl.notified_seqno < self._last_seqno()
+
+    def wake(self) -> None:
+        """Rows came."""
+        if self._state is State.IDLE and self.is_behind:
+            self._begin()
+
+    def resume(self) -> None:
+        """Go on where the document says that the last process was."""
+        if self.nurl.failures and self.is_behind:
+            self._wait()
+        else:
+            self.wake()
+
+    def advertised_again(self, nurl: Nurl) -> None:
+        """`nurl` is recorded. Meanwhile a POST may have succeeded."""
+        self.stored = nurl
+        self.nurl = msgspec.structs.replace(nurl, notified_seqno=max(nurl.notified_seqno, self.nurl.notified_seqno))
+        if self._state is State.WAITING:
+            self._cancel_timer()
+            self._begin()
+
+    def close(self) -> None:
+        self._state = State.OVER
+        self._cancel_timer()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def closed(self) -> None:
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # Sending
+
+    def _begin(self) -> None:
+        self._state = State.SENDING
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._state is State.SENDING and self.is_behind:
+                await self._send()
+        except HeadwaterError as error:
+            log.warning("what became of NURL %s could not be recorded: %s", self.nurl.shown, error)
+            self._wait_if_sending()
+        except Exception:
+            log.exception("the notification of NURL %s failed", self.nurl.shown)
+            self._wait_if_sending()
+        else:
+            if self._state is State.SENDING:
+                self._state = State.IDLE
+
+    async def _send(self) -> None:
+        seqno = self._last_seqno()
+        outcome, detail = await self._around.sender.post(self.nurl)
+        if outcome is Outcome.DELIVERED:
+            self.nurl = succeeded(self.nurl, seqno)
+            if self.stored.failures:  # else the schedule of retries is as it was
+                await self._record()
+        elif outcome is Outcome.FAILED:
+            await self._failed(detail)
+        else:
+            await self._around.drop(self, outcome.value if outcome is Outcome.GONE else f"refused: {detail}")
+
+    async def _failed(self, detail: str) -> None:
+        now_ms, limits = self._around.now_ms(), self._around.limits
+        self.nurl = failed(self.nurl, now_ms, limits, self._around.entropy())
+        log.info("NURL %s failed %d times: %s", self.nurl.shown, self.nurl.failures, detail)
+        if is_given_up(self.nurl, now_ms, limits):
+            await self._around.drop(self, f"no success for {limits.notify_give_up_s:g} s: {detail}")
+        else:
+            await self._record()
+            self._wait_if_sending()
+
+    async def _record(self) -> None:
+        nurl = self.nurl
+        await self._around.record(nurl)
+        self.stored = nurl
+
+    # Waiting
+
+    def _wait_if_sending(self) -> None:
+        if self._state is State.SENDING:
+            self._wait()
+
+    def _wait(self) -> None:
+        now_ms = self._around.now_ms()
+        due_ms = self.nurl.next_attempt_ms or now_ms + round(self._around.limits.notify_retry_s * 1000)
+        self._state = State.WAITING
+        self._timer = asyncio.get_running_loop().call_later(max(0, due_ms - now_ms) / 1000, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._begin()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

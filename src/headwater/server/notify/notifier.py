@@ -1,0 +1,255 @@
+"""The notifier: which tables have NURLs, and a delivery for each NURL, woken when its table gets rows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from itertools import groupby
+from typing import Any
+
+from headwater.engine import Engine
+from headwater.engine.messages import Ended, StreamInfo, Update
+from headwater.errors import HeadwaterError, InvalidNotifyError, StreamGoneError, StreamNotFoundError, TooManyNurlsError
+from headwater.limits import NOTIFY_REASON_LENGTH_MAX, Limits
+from headwater.log.row_framing import last_seqno_of
+from headwater.protocol.tables.paths import name_of
+from headwater.protocol.tables.urls import url_fault
+from headwater.server.notify.delivery import Delivery
+from headwater.server.notify.nurl import Nurl, seen_again
+from headwater.server.notify.registry import Registry
+from headwater.server.notify.sending import Outbound, Sender
+
+log = logging.getLogger("headwater.notify")
+
+
+class WatchedTable:
+    """A table that has NURLs, as a live reader of it."""
+
+    def __init__(self, table: StreamInfo, deleted: Callable[[WatchedTable], None]) -> None:
+        self.path = table.path
+        self.id = table.id
+        self.last_seqno = table.last_seqno
+        self.deliveries: dict[str, Delivery] = {}  # by the name of the NURL
+        self.lock = asyncio.Lock()  # whoever has it may change the NURLs
+        self._deleted = deleted
+
+    def deliver(self, update: Update) -> None:
+        if update.data:
+            self.last_seqno = last_seqno_of(update.data)
+            for delivery in self.deliveries.values():
+                delivery.wake()
+
+    def ended(self, reason: Ended) -> None:
+        if reason is Ended.DELETED:
+            self._deleted(self)
+
+
+class Notifier:
+    """`surl_received` is called with the name of a table and the SURL in a Notify POST to its NURL."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits,
+        outbound: Outbound,
+        *,
+        public_url: str | None = None,
+        entropy: Callable[[], float] = random.random,
+    ) -> None:
+        self.limits = limits
+        self.entropy = entropy
+        self.now_ms = engine.now_ms
+        self.sender = Sender(outbound, limits.notify_posts_max, public_url)
+        self.surl_received: Callable[[str, str], None] | None = None
+        self._engine = engine
+        self._registry = Registry(engine)
+        self._tables: dict[int, WatchedTable] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # Life
+
+    async def start(self) -> None:
+        """Watch the tables that have NURLs, and deliver what the last process did not."""
+        found = await self._registry.load()
+        for table_id, group in groupby(found, key=lambda nurl: nurl.table_id):
+            nurls = list(group)
+            try:
+                await self._resume(table_id, nurls)
+            except HeadwaterError as error:
+                log.error("the NURLs of a table are not notified: %s", error)
+
+    async def _resume(self, table_id: int, nurls: list[Nurl]) -> None:
+        path = nurls[0].path
+        try:
+            table = await self._engine.info(path)
+        except (StreamNotFoundError, StreamGoneError):
+            table = None
+        if table is None or table.id != table_id:
+            await self._registry.forget(path, nurls)
+            return
+        watched = self._watch(table)
+        for nurl in nurls:
+            self._deliver_to(watched, nurl).resume()
+
+    async def stop(self) -> None:
+        """End what is under way, and record what NURLs were told of. What comes later is delivered after a restart."""
+        behind: list[Nurl] = []
+        deliveries = [delivery for watched in self._tables.values() for delivery in watched.deliveries.values()]
+        for watched in self._tables.values():
+            self._engine.unfollow(watched.id, watched)
+        self._tables.clear()
+        for delivery in deliveries:
+            delivery.close()
+        for delivery in deliveries:
+            await delivery.closed()
+            if delivery.nurl != delivery.stored:
+                behind.append(delivery.nurl)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if behind:
+            try:
+                await self._registry.update(behind)
+            except HeadwaterError as error:
+                log.warning("NURLs may be notified twice: %s", error)
+        await self.sender.outbound.aclose()
+
+    # Requests
+
+    async def advertise(self, path: str, pairs: Iterable[tuple[str, str]], base: str) -> None:
+        """Keep NURLs, given as pairs of event type and URL, for a table."""
+        pairs = tuple(pairs)
+        for _, url in pairs:
+            self.sender.outbound.parse(url)
+        fault = url_fault(self.sender.surl(path, base))
+        if fault is not None:
+            raise InvalidNotifyError(f"the SURL of the table cannot be sent: {fault}")
+        async with self._changing(path) as watched:
+            new, changed = self._sorted(watched, pairs, base)
+            if new:
+                self._check_room(watched, len(new))
+                if not watched.deliveries:
+                    await self._registry.clear_left_over(path)
+                await self._registry.add(path, new)
+                for nurl in new:
+                    self._deliver_to(watched, nurl).wake()
+            if changed:
+                await self._registry.update(changed)
+                for nurl in changed:
+                    watched.deliveries[nurl.name].advertised_again(nurl)
+
+    def _sorted(
+        self, watched: WatchedTable, pairs: Iterable[tuple[str, str]], base: str
+    ) -> tuple[list[Nurl], list[Nurl]]:
+        """The NURLs that are new, and those that are known and change."""
+        new, changed, now_ms = [], [], self.now_ms()
+        for event, url in pairs:
+            nurl = Nurl(watched.path, watched.id, event, url, base, now_ms, now_ms, watched.last_seqno)
+            known = watched.deliveries.get(nurl.name)
+            if known is None:
+                new.append(nurl)
+                continue
+            used = base if self.sender.public_url is None else known.nurl.base
+            again = seen_again(known.nurl, now_ms, used)
+            if again is not known.nurl:
+                changed.append(again)
+        return new, changed
+
+    def _check_room(self, watched: WatchedTable, more: int) -> None:
+        limits = self.limits
+        if len(watched.deliveries) + more > limits.nurls_per_table_max:
+            raise TooManyNurlsError(f"a table may have {limits.nurls_per_table_max} NURLs (nurls_per_table_max)")
+        if sum([len(other.deliveries) for other in self._tables.values()]) + more > limits.nurls_max:
+            raise TooManyNurlsError(f"a server may have {limits.nurls_max} NURLs (nurls_max)")
+
+    async def withdraw(self, path: str, url: str) -> None:
+        """Forget a NURL of a table, under all its event types."""
+        async with self._changing(path) as watched:
+            found = [delivery for delivery in watched.deliveries.values() if delivery.nurl.url == url]
+            await self._remove(watched, found, "withdrawn")
+
+    # What deliveries need
+
+    async def record(self, nurl: Nurl) -> None:
+        watched = self._tables.get(nurl.table_id)
+        if watched is not None:
+            async with watched.lock:
+                if nurl.name in watched.deliveries:
+                    await self._registry.update((nurl,))
+
+    async def drop(self, delivery: Delivery, reason: str) -> None:
+        watched = self._tables.get(delivery.nurl.table_id)
+        if watched is None:
+            return
+        log.warning("NURL %s of table %r is dropped: %s", delivery.nurl.shown, name_of(watched.path), reason)
+        async with watched.lock:
+            if watched.deliveries.get(delivery.nurl.name) is delivery:
+                await self._remove(watched, [delivery], reason)
+                self._release_if_empty(watched)
+
+    # Watching
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, path: str) -> AsyncIterator[WatchedTable]:
+        """The table at a path, watched, while its NURLs are changed by no one else."""
+        while True:
+            watched = self._watch(await self._engine.info(path))
+            async with watched.lock:
+                if self._tables.get(watched.id) is not watched:
+                    continue  # released or deleted meanwhile
+                try:
+                    yield watched
+                finally:
+                    self._release_if_empty(watched)
+                return
+
+    def _watch(self, table: StreamInfo) -> WatchedTable:
+        """Follow a table that was read just before."""
+        watched = self._tables.get(table.id)
+        if watched is None:
+            watched = WatchedTable(table, self._deleted)
+            watched.last_seqno = self._engine.follow(table.id, watched).last_seqno
+            self._tables[table.id] = watched
+        return watched
+
+    def _deliver_to(self, watched: WatchedTable, nurl: Nurl) -> Delivery:
+        delivery = Delivery(nurl, lambda: watched.last_seqno, self)
+        watched.deliveries[nurl.name] = delivery
+        return delivery
+
+    async def _remove(self, watched: WatchedTable, deliveries: list[Delivery], reason: str) -> None:
+        if deliveries:
+            shown = " ".join(reason.split())[:NOTIFY_REASON_LENGTH_MAX]
+            await self._registry.remove(watched.path, [delivery.nurl for delivery in deliveries], shown)
+        for delivery in deliveries:
+            del watched.deliveries[delivery.nurl.name]
+            delivery.close()
+
+    def _release_if_empty(self, watched: WatchedTable) -> None:
+        if not watched.deliveries and self._tables.get(watched.id) is watched:
+            del self._tables[watched.id]
+            self._engine.unfollow(watched.id, watched)
+
+    def _deleted(self, watched: WatchedTable) -> None:
+        self._tables.pop(watched.id, None)
+        self._engine.unfollow(watched.id, watched)
+        deliveries = list(watched.deliveries.values())
+        for delivery in deliveries:
+            delivery.close()
+        self._in_background(self._forget(watched.path, [delivery.nurl for delivery in deliveries]))
+
+    def table_deleted(self, path: str) -> None:
+        """A table was deleted that may have had NURLs in the past."""
+        self._in_background(self._forget(path, []))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _forget(self, path: str, nurls: list[Nurl]) -> None:
+        try:
+            await self._registry.forget(path, nurls)
+        except HeadwaterError as error:  # at the next start they are found without their table
+            log.warning("the NURLs of a deleted table are left over: %s", error)

@@ -1,0 +1,72 @@
+"""One POST to a NURL, and what its answer means."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Mapping
+from typing import Protocol
+
+from headwater.errors import InvalidNotifyError, OutboundError, TargetRefusedError
+from headwater.limits import NOTIFY_ANSWER_BYTES_MAX, NOTIFY_ANSWER_S, NOTIFY_POSTS_PER_HOST_MAX
+from headwater.outbound import Answer, HostSlots, Target
+from headwater.protocol.tables.notify import FORM_TYPE, Notification, format_notification
+from headwater.protocol.tables.paths import name_of, surl_path
+from headwater.server.notify.nurl import Nurl
+
+_GONE = 410
+
+
+class Outbound(Protocol):
+    """The part of the guarded client that is used here."""
+
+    def parse(self, url: str) -> Target: ...
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes, total_s: float, body_bytes_max: int
+    ) -> Answer: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Outcome(enum.Enum):
+    DELIVERED = "delivered"
+    FAILED = "failed"  # try again later
+    GONE = "answered 410"
+    REFUSED = "refused"  # an address that the server does not call
+
+
+class Sender:
+    def __init__(self, outbound: Outbound, posts_max: int, public_url: str | None = None) -> None:
+        self.outbound = outbound
+        self.public_url = public_url  # None: the address that each advertiser used
+        self._slots = asyncio.Semaphore(posts_max)
+        self._hosts = HostSlots(NOTIFY_POSTS_PER_HOST_MAX)
+
+    def surl(self, path: str, base: str) -> str:
+        return f"{self.public_url or base}{surl_path(name_of(path))}"
+
+    async def post(self, nurl: Nurl) -> tuple[Outcome, str]:
+        """What came of a POST, in a word for programs and one for people."""
+        try:
+            answer = await self._post(nurl)
+        except TargetRefusedError as error:
+            return Outcome.REFUSED, error.detail
+        except (OutboundError, InvalidNotifyError) as error:
+            return Outcome.FAILED, error.detail
+        if 200 <= answer.status < 300:
+            return Outcome.DELIVERED, ""
+        return Outcome.GONE if answer.status == _GONE else Outcome.FAILED, f"answered {answer.status}"
+
+    async def _post(self, nurl: Nurl) -> Answer:
+        body = format_notification(Notification(self.surl(nurl.path, nurl.base)))
+        host = self.outbound.parse(nurl.url).host
+        async with self._hosts.held(host), self._slots:
+            return await self.outbound.request(
+                "POST",
+                nurl.url,
+                headers={"content-type": FORM_TYPE},
+                body=body,
+                total_s=NOTIFY_ANSWER_S,
+                body_bytes_max=NOTIFY_ANSWER_BYTES_MAX,
+            )

@@ -1,0 +1,355 @@
+"""Notify over every edge: each test names the sentence of the STP specification that it shows, or our own part.
+
+Delivery, retries, withdrawal and the table of NURLs are ours.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import httpx
+import pytest
+from bench.servers import Server, headwater
+
+from tests.contract.test_tables import NOW, SCHEMA, problem, rows
+from tests.edges import EDGES, edge, root_of
+from tests.nurls import Receiver, receiver
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.fixture(scope="module", params=EDGES)
+def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    with edge(request.param) as server:
+        root = root_of(request.param, server).replace("/v1/stream", "/v1/table")
+        with httpx.Client(base_url=root, timeout=10) as client:
+            yield client
+
+
+@pytest.fixture
+def table(client: httpx.Client) -> str:
+    name = f"/n/{uuid.uuid4().hex}"
+    assert client.put(name, headers=SCHEMA).status_code == 201
+    return name
+
+
+@pytest.fixture
+def peer() -> Iterator[Receiver]:
+    with receiver() as server:
+        yield server
+
+
+def advertise(client: httpx.Client, table: str, url: str, event: str = "rows") -> None:
+    answer = client.post(f"{table}/notify", content=f"{event}={quote(url, safe='')}", headers=FORM)
+    assert (answer.status_code, answer.content) == (204, b""), answer.text
+
+
+def advertised(client: httpx.Client, table: str) -> list[list[str]]:
+    """Action, event type and record of each row of the table of NURLs."""
+    lines = client.get(f"{table}/notify", params=NOW).text.splitlines()
+    found = [line.split("\t")[2:] for line in lines]
+    return [[action, key.partition("/")[0], record] for action, key, record in found]
+
+
+def until(expected: object, look: object, within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while (found := look()) != expected:  # type: ignore[operator]
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+
+
+# The form
+
+
+def test_posts_are_form_encoded(client: httpx.Client, table: str) -> None:
+    """NURLs accept HTTP POSTs with Content-Type: application/x-www-form-urlencoded."""
+    body = "rows=https://example.com/nurl"
+    for content_type in ("application/x-www-form-urlencoded", "application/x-www-form-urlencoded; charset=utf-8"):
+        answer = client.post(f"{table}/notify", content=body, headers={"content-type": content_type})
+        assert answer.status_code == 204
+    for other in ({}, {"content-type": "text/plain"}, {"content-type": "application/json"}):
+        refused = client.post(f"{table}/notify", content=body.encode(), headers=other)
+        assert (refused.status_code, problem(refused)) == (415, "unsupported-media-type")
+
+
+def test_surl_may_be_present_exactly_once(client: httpx.Client, table: str) -> None:
+    """`surl` MAY be present. If present, it MUST appear exactly once and MUST be a valid STP SURL."""
+    for body in (
+        "surl=https://example.com/state",
+        "surl=https%3A%2F%2Fexample.com%2Fstate&match=https://example.com/m",
+    ):
+        assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 204
+    for body in ("surl=https://a.example/&surl=https://b.example/", "surl=prices", "surl="):
+        refused = client.post(f"{table}/notify", content=body, headers=FORM)
+        assert (refused.status_code, problem(refused)) == (400, "invalid-notify")
+
+
+def test_a_handshake_has_no_surl(client: httpx.Client, table: str) -> None:
+    """If `surl` is absent, the Notify POST is treated as NURL advertisement / handshake only."""
+    advertise(client, table, "https://example.com/manifest_nurl", "manifest_nurl")
+    assert advertised(client, table) == [["+", "manifest_nurl", "https://example.com/manifest_nurl"]]
+
+
+def test_values_must_be_valid_nurls(client: httpx.Client, table: str) -> None:
+    """All other parameters MUST have values that are valid Notify URLs (NURLs)."""
+    for value in ("nonsense", "", "ftp://example.com/", "/relative", "https://", "https://example.com/a b"):
+        refused = client.post(f"{table}/notify", content=f"rows={quote(value)}", headers=FORM)
+        assert (refused.status_code, problem(refused)) == (400, "invalid-notify"), value
+    for value in ("https://10.0.0.1/", "http://example.com/", "https://169.254.169.254/", "https://example.com:22/"):
+        refused = client.post(f"{table}/notify", content=f"rows={quote(value)}", headers=FORM)
+        assert (refused.status_code, problem(refused)) == (403, "target-refused"), value
+    assert client.get(f"{table}/notify", params=NOW).status_code == 404  # nothing was kept
+
+
+def test_a_form_is_taken_whole_or_not_at_all(client: httpx.Client, table: str) -> None:
+    body = "a=https://example.com/a&b=https://10.0.0.1/"
+    assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 403
+    assert client.get(f"{table}/notify", params=NOW).status_code == 404
+
+
+def test_unknown_names_must_be_ignored(client: httpx.Client, table: str) -> None:
+    """Unknown parameter names MUST be ignored; each key is an event_type token matching [a-z][a-z0-9_]*."""
+    body = "Rows=https://example.com/a&9=x&a-b=y&=z&&rows_2=https://example.com/b"
+    assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 204
+    assert advertised(client, table) == [["+", "rows_2", "https://example.com/b"]]
+
+
+def test_repeats_are_idempotent(client: httpx.Client, table: str) -> None:
+    """Notify POSTs MAY repeat and MUST be treated as idempotent."""
+    for _ in range(3):
+        advertise(client, table, "https://example.com/nurl")
+    advertise(client, table, "https://example.com/nurl", "other")
+    assert [event for _, event, _ in advertised(client, table)] == ["rows", "other"]
+
+
+def test_several_event_types(client: httpx.Client, table: str) -> None:
+    """Additional parameters MAY advertise event-specific callback NURLs."""
+    body = "manifest_notify=https://example.com/m&grant_notify=https://example.com/g"
+    assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 204
+    assert [event for _, event, _ in advertised(client, table)] == ["manifest_notify", "grant_notify"]
+
+
+def test_there_must_be_a_table(client: httpx.Client) -> None:
+    for method in ("POST", "GET", "HEAD", "DELETE"):
+        answer = client.request(method, "/none/notify?nurl=https://example.com/", content=b"", headers=FORM)
+        assert answer.status_code == 404
+    answer = client.post("/none/notify", content="rows=https://example.com/", headers=FORM)
+    assert "table 'none' does not exist" in answer.json()["detail"]
+    assert client.put("/none/notify").status_code == 405
+
+
+# The table of NURLs
+
+
+def test_nurls_can_be_read_as_a_table(client: httpx.Client, table: str) -> None:
+    advertise(client, table, "https://example.com/a")
+    advertise(client, table, "https://example.com/b?x=1&y=2")
+    read = client.get(f"{table}/notify", params=NOW)
+    assert read.headers["content-type"] == "text/sequence; charset=utf-8; schema=nurls; version=1"
+    assert client.head(f"{table}/notify").headers["stp-last-seqno"] == "2"
+    assert len(client.get(f"{table}/notify", params={"since_id": "1", **NOW}).text.splitlines()) == 1
+    client.delete(f"{table}/notify", params={"nurl": "https://example.com/a"})
+    active = client.get(f"{table}/notify", params={"view": "active"}).text
+    assert [line.split("\t")[4] for line in active.splitlines()] == ["https://example.com/b?x=1&y=2"]
+
+
+def test_nurls_are_withdrawn(client: httpx.Client, table: str, peer: Receiver) -> None:
+    advertise(client, table, peer.nurl())
+    advertise(client, table, peer.nurl(), "other")
+    for _ in range(2):
+        answer = client.delete(f"{table}/notify", params={"nurl": peer.nurl()})
+        assert answer.status_code == 204
+    assert [(action, record) for action, _, record in advertised(client, table)[2:]] == [("-", "withdrawn")] * 2
+    client.post(table, content=rows(1))
+    peer.quiet(0)
+    assert client.delete(f"{table}/notify").status_code == 400
+
+
+def test_a_deleted_table_takes_its_nurls_along(client: httpx.Client, table: str, peer: Receiver) -> None:
+    advertise(client, table, peer.nurl())
+    assert client.delete(table).status_code == 204
+    assert client.get(f"{table}/notify", params=NOW).status_code == 404
+    time.sleep(0.1)
+    client.put(table, headers=SCHEMA)
+    client.post(table, content=rows(1))
+    peer.quiet(0)
+    advertise(client, table, peer.nurl())
+    assert len(advertised(client, table)) == 1
+
+
+# Delivery
+
+
+def test_recipients_get_the_surl(client: httpx.Client, table: str, peer: Receiver) -> None:
+    """Notify POSTs communicate an optional State URL (SURL) that may have new state; recipients MUST GET `surl`."""
+    client.post(table, content=rows(1))
+    advertise(client, table, peer.nurl("/here?token=1"))
+    peer.quiet(0, 0.1)
+    client.post(table, content=rows(2))
+    (path, content_type, body), *_ = peer.wait(1)
+    assert (path, content_type) == ("/here?token=1", FORM["content-type"])
+    name, _, surl = body.decode().partition("=")
+    assert name == "surl"
+    assert "&" not in surl
+    assert httpx.get(surl, params=NOW).content == client.get(table, params=NOW).content
+    peer.quiet(1, 0.2)
+
+
+def test_many_appends_are_one_post(client: httpx.Client, table: str, peer: Receiver) -> None:
+    advertise(client, table, peer.nurl())
+    peer.hold.clear()
+    client.post(table, content=rows(1))
+    peer.wait(1)
+    for _ in range(20):
+        client.post(table, content=rows(1))
+    peer.quiet(1, 0.1)
+    peer.hold.set()
+    peer.wait(2)
+    peer.quiet(2)
+    assert peer.most == 1
+
+
+def test_failures_are_retried(client: httpx.Client, table: str, peer: Receiver) -> None:
+    peer.statuses = [500, 404, 302]
+    advertise(client, table, peer.nurl())
+    client.post(table, content=rows(1))
+    found = peer.wait(4)
+    assert {path for path, _, _ in found} == {"/nurl"}  # the redirect is not followed
+    peer.quiet(4)
+    assert len(advertised(client, table)) == 1
+
+
+def test_410_drops_a_nurl(client: httpx.Client, table: str, peer: Receiver) -> None:
+    peer.statuses = [410]
+    advertise(client, table, peer.nurl())
+    client.post(table, content=rows(1))
+    until([["+", "rows", peer.nurl()], ["-", "rows", "answered 410"]], lambda: advertised(client, table))
+    client.post(table, content=rows(1))
+    peer.quiet(1)
+
+
+# Restarts and limits, of the native edge
+
+
+def opened(server: Server) -> httpx.Client:
+    return httpx.Client(base_url=f"http://{server.host}:{server.port}/v1/table", timeout=10)
+
+
+def test_a_restart_delivers_what_was_pending(peer: Receiver) -> None:
+    peer.statuses = [503]
+    with tempfile.TemporaryDirectory() as directory:
+        options = ("--data-dir", f"{directory}/data", "--limit", "notify_retry_s=1")
+        with headwater(*options) as server, opened(server) as client:
+            client.put("/prices", headers=SCHEMA)
+            client.put("/quiet", headers=SCHEMA)
+            advertise(client, "/prices", peer.nurl())
+            advertise(client, "/quiet", peer.nurl("/quiet"))
+            client.post("/quiet", content=rows(1))
+            peer.wait(1)  # which failed
+            client.post("/prices", content=rows(1))
+            peer.wait(2)
+        with headwater(*options) as server, opened(server) as client:
+            assert peer.wait(3)[2][0] == "/quiet"  # what was delivered is not delivered again
+            assert peer.received[2][2] == f"surl=http://127.0.0.1:{server.port}/v1/table/quiet".encode()
+            peer.quiet(3)
+            client.post("/prices", content=rows(1))
+            assert peer.wait(4)[3][0] == "/nurl"
+            assert len(advertised(client, "/prices")) == 1
+
+
+def test_a_nurl_that_never_answers_is_dropped(peer: Receiver) -> None:
+    peer.statuses = [500] * 1000
+    retries = ("--limit", "notify_retry_s=0.05", "--limit", "notify_give_up_s=0.5")
+    with headwater("--memory", *retries) as server, opened(server) as client:
+        client.put("/prices", headers=SCHEMA)
+        advertise(client, "/prices", peer.nurl())
+        client.post("/prices", content=rows(1))
+        reason = "no success for 0.5 s: answered 500"
+        until([["+", "rows", peer.nurl()], ["-", "rows", reason]], lambda: advertised(client, "/prices"))
+        peer.quiet(len(peer.received))
+
+
+def test_the_number_of_nurls_is_bounded() -> None:
+    bounds = ("--limit", "nurls_per_table_max=2", "--limit", "nurls_max=3")
+    with headwater("--memory", *bounds) as server, opened(server) as client:
+        for name in ("/a", "/b"):
+            client.put(name, headers=SCHEMA)
+        for table, number in (("/a", 1), ("/a", 2), ("/b", 3), ("/a", 1)):
+            advertise(client, table, f"https://example.com/{number}")
+        for table, limit in (("/a", "nurls_per_table_max"), ("/b", "nurls_max")):
+            refused = client.post(f"{table}/notify", content="rows=https://example.com/more", headers=FORM)
+            assert (refused.status_code, problem(refused)) == (409, "too-many-nurls")
+            assert limit in refused.json()["detail"]
+
+
+def test_the_public_url_is_told(peer: Receiver) -> None:
+    with headwater("--memory", "--public-url", "https://tables.example/base/") as server, opened(server) as client:
+        client.put("/prices", headers=SCHEMA)
+        advertise(client, "/prices", peer.nurl())
+        client.post("/prices", content=rows(1))
+        assert peer.wait(1)[0][2] == b"surl=https://tables.example/base/v1/table/prices"
+
+
+def test_names_that_make_the_surl_too_long(client: httpx.Client) -> None:
+    """The recipient would refuse the form, so the NURL is refused when it is advertised."""
+    name = "/" + "/".join(["%C3%A9" * 120] * 4)
+    assert client.put(name, headers=SCHEMA).status_code == 201
+    refused = client.post(f"{name}/notify", content="rows=https://example.com/", headers=FORM)
+    assert (refused.status_code, problem(refused)) == (400, "invalid-notify")
+
+
+def test_the_table_of_nurls_is_not_forked(client: httpx.Client, table: str) -> None:
+    advertise(client, table, "https://example.com/nurl")
+    source = client.base_url.path.rstrip("/") + table + "/notify"
+    refused = client.put(f"{table}-fork", headers={"stream-forked-from": source})
+    assert (refused.status_code, problem(refused)) == (400, "invalid-header")
+
+
+def test_a_killed_server_notifies_again(peer: Receiver) -> None:
+    """Notifications arrive at least once: the server was killed before the answer to the first one."""
+    with tempfile.TemporaryDirectory() as directory:
+        options = ("--data-dir", f"{directory}/data")
+        with headwater(*options) as server, opened(server) as client:
+            client.put("/prices", headers=SCHEMA)
+            advertise(client, "/prices", peer.nurl())
+            peer.hold.clear()
+            client.post("/prices", content=rows(1))
+            peer.wait(1)
+            os.kill(server.pid, signal.SIGKILL)
+        peer.hold.set()
+        with headwater(*options) as server, opened(server) as client:
+            assert peer.wait(2)[1][2] == f"surl=http://127.0.0.1:{server.port}/v1/table/prices".encode()
+            peer.quiet(2)
+            assert len(advertised(client, "/prices")) == 1
+
+
+def test_a_stopping_server_does_not_wait_for_nurls(peer: Receiver) -> None:
+    with headwater("--memory") as server, opened(server) as client:
+        client.put("/prices", headers=SCHEMA)
+        advertise(client, "/prices", peer.nurl())
+        peer.hold.clear()
+        client.post("/prices", content=rows(1))
+        peer.wait(1)
+        client.close()
+        began = time.monotonic()
+    assert time.monotonic() - began < 4
+
+
+def test_notifications_arrive_soon(peer: Receiver) -> None:
+    with headwater("--memory") as server, opened(server) as client:
+        client.put("/prices", headers=SCHEMA)
+        advertise(client, "/prices", peer.nurl())
+        waits = []
+        for number in range(1, 31):
+            began = time.monotonic()
+            client.post("/prices", content=rows(1))
+            peer.wait(number)
+            waits.append(time.monotonic() - began)
+            time.sleep(0.01)
+    assert sorted(waits)[15] < 0.05

@@ -1,0 +1,556 @@
+"""The client against a peer on loopback: pinned addresses, TLS by name, and hostile answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+import uvloop
+
+from headwater.errors import (
+    OutboundError,
+    RedirectRefusedError,
+    TargetAnswerError,
+    TargetRefusedError,
+    TargetUnreachableError,
+)
+from headwater.limits import OUTBOUND_HEAD_BYTES_MAX, OUTBOUND_READ_BYTES
+from headwater.outbound import OutboundClient, open_outbound
+from headwater.outbound.resolver import SystemResolver
+from tests.unit.outbound.rig import LIMITS, PUBLIC, Names, Peer, Respond, Wire, peer, public_client, trusting
+
+URL = "https://tables.example/v1/table/a?since_id=3"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(main())  # type: ignore[arg-type]
+
+
+def against(respond: Respond | bytes, act: Callable[[OutboundClient, Peer], Awaitable[None]]) -> None:
+    """Act on a client whose tables.example answers like this, and see that nothing is left behind."""
+
+    async def main() -> None:
+        async with peer(respond) as found, public_client(found) as client:
+            await act(client, found)
+            assert not len(client._slots)
+            assert not client._pool._requests
+
+    asyncio.run(main())
+
+
+def failing(respond: Respond | bytes, kind: type[OutboundError], match: str) -> None:
+    async def act(client: OutboundClient, _found: Peer) -> None:
+        with pytest.raises(kind, match=match) as caught:
+            await client.request("GET", URL)
+        assert caught.value.url == "https://tables.example/v1/table/a"
+
+    against(respond, act)
+
+
+# Good requests
+
+
+def test_the_address_is_pinned_and_tls_and_host_use_the_name() -> None:
+    async def main() -> None:
+        names, sent = Names(tables_example=[[PUBLIC]]), {"Accept": "text/sequence", "Authorization": "Bearer x"}
+        async with peer(OK) as found:
+            wire = Wire(found.port)
+            async with open_outbound(limits=LIMITS, resolver=names, connector=wire, tls=trusting()) as client:
+                for _ in range(3):
+                    answer = await client.request("POST", URL, headers=sent, body=b"surl=x")
+                    assert (answer.status, answer.headers, answer.body) == (200, {"content-length": "2"}, b"ok")
+        assert wire.addresses == [(PUBLIC, 443)]
+        assert names.asked == ["tables.example"]
+        assert found.server_names == ["tables.example"]
+        assert found.heads[0].decode().split("\r\n")[:-2] == [
+            "POST /v1/table/a?since_id=3 HTTP/1.1",
+            "host: tables.example",
+            "user-agent: headwater",
+            "accept: text/sequence",
+            "authorization: Bearer x",
+            "accept-encoding: identity",
+            "content-length: 6",
+        ]
+
+    run(main)
+
+
+@pytest.mark.parametrize("url", [f"https://{PUBLIC}/", "https://bücher.example/", "https://tables.example.:4437/"])
+def test_other_forms_of_good_targets(url: str) -> None:
+    async def main() -> None:
+        names = Names(tables_example=[[PUBLIC]], **{"xn--bcher-kva_example": [[PUBLIC]]})
+        async with peer(OK) as found, public_client(found, names) as client:
+            assert (await client.request("GET", url)).body == b"ok"
+        assert found.server_names in ([None], ["xn--bcher-kva.example"], ["tables.example"])
+
+    run(main)
+
+
+def test_a_certificate_of_another_name_is_refused() -> None:
+    async def main() -> None:
+        names = Names(other_example=[[PUBLIC]])
+        async with peer(OK) as found, public_client(found, names) as client:
+            with pytest.raises(TargetUnreachableError, match="certificate verify failed") as caught:
+                await client.request("GET", "https://other.example/")
+            assert caught.value.how == "connect"
+            assert not found.heads
+
+    run(main)
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused() -> None:
+    async def main() -> None:
+        async with peer(OK) as found:
+            resolver = Names(tables_example=[[PUBLIC]])
+            async with open_outbound(limits=LIMITS, resolver=resolver, connector=Wire(found.port)) as client:
+                with pytest.raises(TargetUnreachableError, match="certificate verify failed"):
+                    await client.request("GET", URL)
+
+    run(main)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_development_mode_calls_loopback_by_http_without_a_lookup(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with peer(OK, tls=False) as found:
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_a, **_k: pytest.fail("a lookup"))
+            async with open_outbound(development=True, limits=LIMITS) as client:
+                assert (await client.request("GET", f"http://127.0.0.1:{found.port}/")).body == b"ok"
+            monkeypatch.undo()
+            async with open_outbound(development=True, limits=LIMITS, resolver=SystemResolver()) as client:
+                assert (await client.request("GET", f"http://localhost:{found.port}/")).body == b"ok"
+            async with open_outbound(limits=LIMITS) as client:
+                with pytest.raises(TargetRefusedError):
+                    await client.request("GET", f"https://localhost:{found.port}/")
+            assert found.heads[1].startswith(b"GET / HTTP/1.1\r\nhost: localhost:")
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+
+def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    async def act(client: OutboundClient, _found: Peer) -> None:
+        assert (await client.request("GET", URL)).body == b"ok"
+
+    against(OK, act)
+
+
+def test_cookies_are_not_kept() -> None:
+    async def act(client: OutboundClient, found: Peer) -> None:
+        for _ in range(2):
+            await client.request("GET", URL)
+        assert b"cookie" not in found.heads[1].lower()
+
+    against(OK.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b; Path=/\r\n\r\n"), act)
+
+
+# Addresses
+
+
+def test_an_answer_of_dns_that_changes_after_the_check_has_no_effect() -> None:
+    async def main() -> None:
+        closing = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        names = Names(tables_example=[[PUBLIC], ["127.0.0.1"]])
+        async with peer(closing) as found:
+            wire = Wire(found.port)
+            async with open_outbound(limits=LIMITS, resolver=names, connector=wire, tls=trusting()) as client:
+                assert (await client.request("GET", URL)).status == 200
+                assert len(names.asked) == 1  # one lookup for the check and the connection
+                with pytest.raises(TargetRefusedError, match=r"resolves to 127\.0\.0\.1, which is a loopback address"):
+                    await client.request("GET", URL)
+        assert wire.addresses == [(PUBLIC, 443)]
+
+    run(main)
+
+
+def test_the_next_address_is_tried_and_all_failures_are_told() -> None:
+    async def main() -> None:
+        dead = [f"93.184.216.{number}" for number in range(1, 7)]
+        names = Names(tables_example=[[dead[0], PUBLIC]], dead_example=[dead])
+        async with peer(OK) as found:
+            wire = Wire(found.port, dead)
+            async with open_outbound(limits=LIMITS, resolver=names, connector=wire, tls=trusting()) as client:
+                assert (await client.request("GET", URL)).status == 200
+                with pytest.raises(
+                    TargetUnreachableError, match=r"93\.184\.216\.1: no route; 93\.184\.216\.2"
+                ) as caught:
+                    await client.request("GET", "https://dead.example/")
+        assert caught.value.retryable
+        assert len(wire.addresses) == 2 + 4
+
+    run(main)
+
+
+def test_names_that_are_not_resolved() -> None:
+    async def main() -> None:
+        async with peer(OK) as found, public_client(found, Names(empty_example=[[]])) as client:
+            with pytest.raises(TargetUnreachableError, match="name not known") as caught:
+                await client.request("GET", URL)
+            assert (caught.value.how, caught.value.retryable) == ("connect", True)
+            with pytest.raises(TargetUnreachableError, match="has no addresses"):
+                await client.request("GET", "https://empty.example/")
+
+    run(main)
+
+
+def test_a_lookup_that_hangs_times_out() -> None:
+    async def main() -> None:
+        async def hanging(_host: str) -> list[str]:
+            await asyncio.sleep(60)
+            return []
+
+        async with open_outbound(limits=LIMITS, resolver=hanging, tls=trusting()) as client:
+            with pytest.raises(TargetUnreachableError, match="no connection") as caught:
+                await client.request("GET", URL)
+            assert caught.value.how == "connect"
+
+    run(main)
+
+
+def test_lookups_are_bounded_even_if_nobody_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way = most = 0
+
+    def slow(*_given: Any, **_named: Any) -> list[Any]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.05)
+        under_way -= 1
+        return [(2, 1, 6, "", (PUBLIC, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+
+    async def impatient(resolver: SystemResolver) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await resolver("a.example")
+
+    async def main() -> None:
+        resolver = SystemResolver(lookups_max=2)
+        for _ in range(3):
+            await asyncio.gather(*(impatient(resolver) for _ in range(5)))
+        assert await resolver("a.example") == [PUBLIC]
+        assert most == 2
+
+    run(main)
+
+
+# Hostile answers
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(status: int) -> None:
+    async def act(client: OutboundClient, found: Peer) -> None:
+        with pytest.raises(RedirectRefusedError, match="redirects: answered 3") as caught:
+            await client.request("GET", URL)
+        assert caught.value.location == "https://127.0.0.1/"
+        assert not caught.value.retryable
+        assert len(found.heads) == 1
+
+    against(b"HTTP/1.1 %d X\r\nLocation: https://127.0.0.1/\r\nContent-Length: 0\r\n\r\n" % status, act)
+
+
+def test_other_statuses_are_answers() -> None:
+    for status in (204, 304, 404, 503):
+        length = b"" if status == 204 else b"Content-Length: 0\r\n"
+
+        async def act(client: OutboundClient, _found: Peer, status: int = status) -> None:
+            assert (await client.request("GET", URL)).status == status
+
+        against(b"HTTP/1.1 %d X\r\n%b\r\n" % (status, length), act)
+
+
+def chunked(*chunks: bytes, head: bytes = b"") -> bytes:
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + head + b"\r\n" + body + b"0\r\n\r\n"
+
+
+def endless(first: bytes, then: bytes, pause_s: float = 0) -> Respond:
+    async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(first)
+        while not writer.is_closing():
+            writer.write(then)
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+
+    return respond
+
+
+BOMB = gzip.compress(bytes(64 * 1024 * 1024))
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("respond", "kind", "match"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 16385\r\n\r\n", TargetAnswerError, "larger than 16384 bytes"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n", TargetAnswerError, "larger than 16384"),
+        (chunked(bytes(16_385)), TargetAnswerError, "larger than 16384 bytes"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(16_385), TargetAnswerError, "larger than 16384 bytes"),
+        (endless(CHUNKED, b"3e8\r\n" + bytes(1000) + b"\r\n"), TargetAnswerError, "larger than 16384 bytes"),
+        (endless(CHUNKED, b"1\r\nx\r\n" * 5000), TargetAnswerError, "larger than 16384 bytes"),
+        (chunked(BOMB, head=b"Content-Encoding: gzip\r\n"), TargetAnswerError, "encoded .'gzip'"),
+        (chunked(b"x", head=b"Content-Encoding: identity, br\r\n"), TargetAnswerError, "encoded"),
+        (chunked(b"x", head=b"Transfer-Encoding: gzip\r\n"), TargetUnreachableError, "lost"),
+        (endless(b"HTTP/1.1 200 OK\r\nA: ", b"a" * 1000), TargetAnswerError, f"than {OUTBOUND_HEAD_BYTES_MAX}"),
+        (endless(b"HTTP/1.1 200 OK\r\n", b"A: b\r\n" * 100), TargetAnswerError, "headers"),
+        (endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), TargetAnswerError, "headers"),
+        (endless(b"", b"x" * 1000), TargetAnswerError, "headers"),
+        (b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", TargetUnreachableError, "lost"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", TargetUnreachableError, "lost"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx", TargetUnreachableError, "lost"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", TargetUnreachableError, "lost"),
+        (endless(CHUNKED + b"1;", b"x" * 1000), TargetUnreachableError, "lost"),
+    ],
+)
+def test_hostile_answers_are_refused(respond: Respond | bytes, kind: type[OutboundError], match: str) -> None:
+    failing(respond, kind, match)
+
+
+async def hang(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(30)
+
+
+async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def cut(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+    await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("respond", "how", "given"),
+    [
+        (hang, "timeout", {}),
+        (endless(b"HTTP/1.1 200 OK\r\nA: ", b"a", 0.05), "timeout", {"total_s": 0.4}),
+        (endless(CHUNKED, b"1\r\nx\r\n", 0.05), "timeout", {"total_s": 0.4}),
+        (endless(CHUNKED, b"", 0.05), "timeout", {}),
+        (hang_up, "lost", {}),
+        (cut, "lost", {}),
+    ],
+)
+def test_time_outs_and_lost_connections_can_be_retried(respond: Respond, how: str, given: dict[str, float]) -> None:
+    async def act(client: OutboundClient, _found: Peer) -> None:
+        started = time.monotonic()
+        with pytest.raises(TargetUnreachableError) as caught:
+            await client.request("GET", URL, **given)  # type: ignore[arg-type]
+        assert time.monotonic() - started < 3
+        assert (caught.value.how, caught.value.retryable) == (how, True)
+
+    against(respond, act)
+
+
+@pytest.mark.parametrize(("total_s", "how"), [(None, "connect"), (0.1, "timeout")])
+def test_a_tls_handshake_that_never_ends_times_out(total_s: float | None, how: str) -> None:
+    async def main() -> None:
+        async with peer(OK, tls=False) as found, public_client(found) as client:
+            with pytest.raises(TargetUnreachableError) as caught:
+                await client.request("GET", URL, total_s=total_s)
+            assert caught.value.how == how
+            await asyncio.sleep(0.05)
+            assert (found.connections, found.open) == (1, 0)
+
+    run(main)
+
+
+def test_many_small_chunks_do_not_hold_the_loop() -> None:
+    async def act(client: OutboundClient, _found: Peer) -> None:
+        worst = 0.0
+
+        async def tick() -> None:
+            nonlocal worst
+            while True:
+                before = time.monotonic()
+                await asyncio.sleep(0)
+                worst = max(worst, time.monotonic() - before)
+
+        ticking = asyncio.create_task(tick())
+        answer = await client.request("GET", URL)
+        ticking.cancel()
+        assert answer.body == b"x" * 15_000
+        assert worst < 0.5
+
+    against(chunked(*[b"x"] * 15_000), act)
+
+
+# Streams
+
+
+def test_a_stream_is_read_in_bounded_pieces_as_they_come() -> None:
+    async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED)
+        for number in range(5):
+            writer.write(b"2\r\n%d\n\r\n" % number)
+            await writer.drain()
+            await asyncio.sleep(0.1)  # together longer than the idle time-out
+        writer.write(b"30d40\r\n" + bytes(200_000) + b"\r\n0\r\n\r\n")
+
+    async def act(client: OutboundClient, _found: Peer) -> None:
+        async with client.stream("GET", URL) as answer:
+            assert answer.status == 200
+            pieces = [piece async for piece in answer]
+        assert pieces[:5] == [b"%d\n" % number for number in range(5)]
+        assert sum(map(len, pieces[5:])) == 200_000  # more than a whole answer may have
+        assert max(map(len, pieces)) <= OUTBOUND_READ_BYTES
+
+    against(respond, act)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"body_bytes_max": 100_000}, TargetAnswerError),
+        ({"total_s": 0.3}, TargetUnreachableError),
+    ],
+)
+def test_an_endless_stream_ends_at_the_callers_bounds(given: dict[str, Any], kind: type[OutboundError]) -> None:
+    async def act(client: OutboundClient, found: Peer) -> None:
+        async with client.stream("GET", URL, **given) as answer:
+            with pytest.raises(kind):
+                async for _ in answer:
+                    pass
+        await asyncio.sleep(0.05)
+        assert found.open == 0  # the connection is closed, not kept
+
+    against(endless(CHUNKED, b"3e8\r\n" + bytes(1000) + b"\r\n"), act)
+
+
+def test_a_silent_stream_ends_after_the_idle_time() -> None:
+    async def act(client: OutboundClient, _found: Peer) -> None:
+        async with client.stream("GET", URL, idle_s=0.1) as answer:
+            with pytest.raises(TargetUnreachableError, match="no answer in time"):
+                async for _ in answer:
+                    pass
+
+    against(endless(CHUNKED + b"1\r\nx\r\n", b"", 0.05), act)
+
+
+def test_a_stream_that_is_left_or_cancelled_gives_its_connection_back() -> None:
+    async def act(client: OutboundClient, found: Peer) -> None:
+        async def read() -> None:
+            async with client.stream("GET", URL) as answer:
+                async for _ in answer:
+                    pass
+
+        for _ in range(6):  # more than there are connections to a host
+            async with client.stream("GET", URL) as answer:
+                async for _ in answer:
+                    break
+            reading = asyncio.create_task(read())
+            await asyncio.sleep(0.02)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        await asyncio.sleep(0.05)
+        assert found.connections == 12
+        assert found.open == 0
+
+    against(endless(CHUNKED, b"1\r\nx\r\n", 0.01), act)
+
+
+# Bounds
+
+
+@pytest.mark.parametrize(
+    ("in_all", "per_host", "hosts", "most"), [(8, 3, 1, 3), (5, 3, 4, 5)], ids=["of a host", "in all"]
+)
+def test_connections_are_bounded(in_all: int, per_host: int, hosts: int, most: int) -> None:
+    async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.02)
+        writer.write(OK)
+
+    async def main() -> None:
+        limits = msgspec.structs.replace(
+            LIMITS, outbound_connections_max=in_all, outbound_connections_per_host_max=per_host
+        )
+        async with peer(respond, tls=False) as found:
+            names = Names(**{f"h{number}_localhost": [["127.0.0.1"]] for number in range(hosts)})
+            async with open_outbound(development=True, limits=limits, resolver=names) as client:
+                urls = [f"http://h{number % hosts}.localhost:{found.port}/" for number in range(24)]
+                answers = await asyncio.gather(*(client.request("GET", url) for url in urls))
+                assert {answer.body for answer in answers} == {b"ok"}
+                assert found.open_max == most
+
+    run(main)
+
+
+def test_waiting_for_a_connection_times_out() -> None:
+    async def act(client: OutboundClient, found: Peer) -> None:
+        async with contextlib.AsyncExitStack() as held:
+            for _ in range(LIMITS.outbound_connections_per_host_max):
+                await held.enter_async_context(client.stream("GET", URL))
+            with pytest.raises(TargetUnreachableError, match="no answer in time"):
+                await client.request("GET", URL, total_s=0.1)
+            assert len(found.heads) == LIMITS.outbound_connections_per_host_max
+
+    against(endless(CHUNKED, b"1\r\nx\r\n", 0.05), act)
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "body"),
+    [
+        ("CONNECT", {}, b""),
+        ("GET\r\n", {}, b""),
+        ("GET", {}, b"x"),
+        ("GET", {"Host": "localhost"}, b""),
+        ("GET", {"Accept-Encoding": "gzip"}, b""),
+        ("POST", {"content-length": "1"}, b"xx"),
+        ("POST", {"Transfer-Encoding": "chunked"}, b"xx"),
+        ("GET", {"A": "b\r\nC: d"}, b""),
+        ("GET", {"A\r\nC": "d"}, b""),
+        ("GET", {"A": "\u0100"}, b""),
+    ],
+)
+def test_requests_that_a_caller_must_not_make(method: str, headers: dict[str, str], body: bytes) -> None:
+    async def act(client: OutboundClient, found: Peer) -> None:
+        with pytest.raises(ValueError, match=r"method|header|body"):
+            await client.request(method, URL, headers=headers, body=body)
+        assert not found.connections
+
+    against(OK, act)
+
+
+def test_a_head_has_no_body_whatever_its_length_says() -> None:
+    async def act(client: OutboundClient, _found: Peer) -> None:
+        answer = await client.request("HEAD", URL)
+        assert (answer.body, answer.headers["content-length"]) == (b"", "1000000")
+
+    against(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", act)
+
+
+def test_after_failures_of_every_kind_the_client_still_works() -> None:
+    turn = 0
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal turn
+        turn += 1
+        kinds: list[Respond] = [hang, hang_up, cut, endless(b"", b"x" * 1000), endless(CHUNKED, b"1\r\nx\r\n", 0.01)]
+        if turn <= 15:
+            await kinds[turn % 5](reader, writer)
+        else:
+            writer.write(OK)
+
+    async def act(client: OutboundClient, _found: Peer) -> None:
+        for _ in range(15):
+            with pytest.raises(OutboundError):
+                await client.request("GET", URL, total_s=0.1)
+        answers = await asyncio.gather(*(client.request("GET", URL) for _ in range(20)))
+        assert {answer.status for answer in answers} == {200}
+
+    against(respond, act)

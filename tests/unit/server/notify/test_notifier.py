@@ -1,0 +1,393 @@
+"""The notifier over a real engine, with a clock set by hand and an outbound client that answers as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+
+from headwater.engine import Engine
+from headwater.engine.messages import Read
+from headwater.errors import (
+    InvalidNotifyError,
+    RedirectRefusedError,
+    StreamNotFoundError,
+    TargetRefusedError,
+    TargetUnreachableError,
+    UnknownRouteError,
+)
+from headwater.limits import NOTIFY_POSTS_PER_HOST_MAX, Limits
+from headwater.log.commands import Append, Create, Delete
+from headwater.log.content import ContentKind
+from headwater.outbound import Answer, Target, parse_target
+from headwater.server.http import Request, Response
+from headwater.server.notify import Notifier
+from headwater.server.notify.nurl import decode
+from headwater.server.service import Service
+from headwater.server.tables import nurls
+from tests.unit.engine.test_engine import ManualClock, with_engine
+
+TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
+PATH = "\x01prices"
+URL = "https://peer.example/nurl"
+BASE = "https://us.example"
+LIMITS = Limits(notify_retry_s=0.02, notify_posts_max=10)
+
+
+class FakeOutbound:
+    def __init__(self, *answers: int | Exception) -> None:
+        self.answers = list(answers)  # of the next requests; 204 when there are no more
+        self.sent: list[tuple[str, bytes]] = []
+        self.free = asyncio.Event()
+        self.free.set()
+        self.now = self.most = 0
+        self.closed = False
+
+    def parse(self, url: str) -> Target:
+        return parse_target(url)
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes, total_s: float, body_bytes_max: int
+    ) -> Answer:
+        assert (method, dict(headers)) == ("POST", {"content-type": "application/x-www-form-urlencoded"})
+        self.sent.append((url, body))
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await self.free.wait()
+        finally:
+            self.now -= 1
+        answer = self.answers.pop(0) if self.answers else 204
+        if isinstance(answer, Exception):
+            raise answer
+        return Answer(answer, {}, b"")
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def until(fact: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not fact():
+            await asyncio.sleep(0.001)
+
+
+async def create(engine: Engine, path: str = PATH, **more: object) -> None:
+    await engine.execute(
+        Create(path=path, now_ms=engine.now_ms(), content_type=TYPE, kind=ContentKind.ROWS, **more)  # type: ignore[arg-type]
+    )
+
+
+async def append(engine: Engine, path: str = PATH) -> None:
+    await engine.execute(Append(path, engine.now_ms(), b"+\tk\tr", TYPE))
+
+
+async def nurl_rows(engine: Engine) -> list[str]:
+    read = await engine.read(Read(f"{PATH}/notify", bytes_max=1 << 20))
+    return [line.split("\t", 2)[2] for line in read.data.decode().splitlines()]
+
+
+def run(
+    body: Callable[[Engine, Notifier, FakeOutbound, ManualClock], Awaitable[None]],
+    *answers: int | Exception,
+    limits: Limits = LIMITS,
+) -> None:
+    clock = ManualClock()
+
+    async def main(engine: Engine) -> None:
+        outbound = FakeOutbound(*answers)
+        notifier = Notifier(engine, limits, outbound, entropy=lambda: 0.0)
+        await create(engine)
+        await body(engine, notifier, outbound, clock)
+        await notifier.stop()
+
+    with_engine(main, clock=clock)
+
+
+def test_one_post_at_a_time_and_one_more_for_all_that_came_meanwhile() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        outbound.free.clear()
+        for _ in range(10):
+            await append(engine)
+        await asyncio.sleep(0.01)
+        assert outbound.sent == [(URL, b"surl=https://us.example/v1/table/prices")]
+        outbound.free.set()
+        await until(lambda: len(outbound.sent) == 2)
+        await asyncio.sleep(0.02)
+        assert (len(outbound.sent), outbound.most) == (2, 1)
+
+    run(body)
+
+
+def test_posts_at_once_are_bounded_in_all_and_for_each_host() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        slow = [("rows", f"https://slow.example/{n}") for n in range(20)]
+        other = [("rows", f"https://{n}.example/") for n in range(20)]
+        await notifier.advertise(PATH, slow, BASE)
+        await notifier.advertise(PATH, other, BASE)
+        outbound.free.clear()
+        await append(engine)
+        await asyncio.sleep(0.05)
+        assert outbound.most == LIMITS.notify_posts_max
+        assert sum("slow" in url for url, _ in outbound.sent) == NOTIFY_POSTS_PER_HOST_MAX
+        outbound.free.set()
+        await until(lambda: len(outbound.sent) == 40)
+        assert outbound.most == LIMITS.notify_posts_max
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "failure", [500, 404, 301, RedirectRefusedError("answered 301"), TargetUnreachableError("no connection")]
+)
+def test_failures_are_recorded_and_retried(failure: int | Exception) -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, clock: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        (document,) = await engine.documents("nurl/", "", 10)
+        await append(engine)
+        await until(lambda: len(outbound.sent) == 1)
+        await asyncio.sleep(0.005)
+        kept = await engine.document(document.key)
+        assert kept is not None
+        nurl = decode(kept.data)
+        assert (nurl.failures, nurl.failing_since_ms, nurl.next_attempt_ms) == (1, clock.ms, clock.ms + 20)
+        await append(engine)  # is told of with the retry
+        await until(lambda: len(outbound.sent) == 3)
+        await asyncio.sleep(0.01)
+        kept = await engine.document(document.key)
+        assert kept is not None
+        assert decode(kept.data).failures == 0
+        await asyncio.sleep(0.05)
+        assert len(outbound.sent) == 3
+
+    run(body, failure, failure)
+
+
+def test_successes_are_recorded_when_the_server_stops() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await append(engine)
+        await until(lambda: len(outbound.sent) == 1)
+        await append(engine)
+        await until(lambda: len(outbound.sent) == 2)
+        (document,) = await engine.documents("nurl/", "", 10)
+        assert document.version == 1
+        await asyncio.sleep(0.005)
+        await notifier.stop()
+        assert outbound.closed
+        (document,) = await engine.documents("nurl/", "", 10)
+        assert (document.version, decode(document.data).notified_seqno) == (2, 2)
+
+    run(body)
+
+
+def test_repeats_write_nothing() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        for _ in range(3):
+            await notifier.advertise(PATH, [("rows", URL)], BASE)
+        (document,) = await engine.documents("nurl/", "", 10)
+        assert document.version == 1
+        assert await nurl_rows(engine) == [f"+\t{decode(document.data).name}\t{URL}"]
+
+    run(body)
+
+
+def test_a_repeat_ends_the_wait_of_a_nurl_that_fails() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await append(engine)
+        await until(lambda: len(outbound.sent) == 1)
+        await asyncio.sleep(0.01)
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await until(lambda: len(outbound.sent) == 2)
+
+    run(body, 500, limits=Limits(notify_retry_s=60))
+
+
+def test_a_nurl_is_dropped_a_day_after_its_first_failure() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, clock: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await append(engine)
+        await until(lambda: len(outbound.sent) == 1)
+        clock.ms += 86_400_000 - 1_000
+        await until(lambda: len(outbound.sent) == 2)
+        assert len(await engine.documents("nurl/", "", 10)) == 1
+        clock.ms += 1_000
+        await until(lambda: len(outbound.sent) >= 3)
+        await asyncio.sleep(0.01)
+        assert await engine.documents("nurl/", "", 10) == []
+        assert (await nurl_rows(engine))[1].endswith("\tno success for 86400 s: answered 500")
+
+    run(body, *[500] * 100)
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (410, "answered 410"),
+        (TargetRefusedError("10.0.0.1 is private\tand\nmore"), "refused: 10.0.0.1 is private and more"),
+    ],
+)
+def test_nurls_that_are_dropped_at_once(failure: int | Exception, reason: str) -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await append(engine)
+        await until(lambda: len(outbound.sent) == 1)
+        await asyncio.sleep(0.01)
+        await append(engine)
+        await asyncio.sleep(0.03)
+        assert len(outbound.sent) == 1
+        assert await engine.documents("nurl/", "", 10) == []
+        assert (await nurl_rows(engine))[1].split("\t")[2] == reason
+
+    run(body, failure)
+
+
+def test_what_was_refused_is_not_kept() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        with pytest.raises(TargetRefusedError):
+            await notifier.advertise(PATH, [("rows", URL), ("rows", "https://10.0.0.1/")], BASE)
+        with pytest.raises(InvalidNotifyError):
+            await notifier.advertise(PATH, [("rows", URL)], "https://no such host")
+        with pytest.raises(StreamNotFoundError):
+            await notifier.advertise("\x01none", [("rows", URL)], BASE)
+        assert await engine.documents("nurl/", "", 10) == []
+
+    run(body)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_restart_goes_on_with_the_schedule(crashed: bool) -> None:
+    """`told` was told of all rows, `late` failed and waits, `new` was not tried yet."""
+
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, clock: ManualClock) -> None:
+        for name in ("told", "late", "new"):
+            await create(engine, f"\x01{name}")
+            await notifier.advertise(f"\x01{name}", [("rows", f"https://{name}.example/")], BASE)
+        await append(engine, "\x01told")
+        await until(lambda: len(outbound.sent) == 1)
+        await append(engine, "\x01late")
+        await until(lambda: len(outbound.sent) == 2)
+        await asyncio.sleep(0.01)
+        if not crashed:
+            await notifier.stop()
+        await append(engine, "\x01new")
+        clock.ms += 59_900
+        after = FakeOutbound()
+        restarted = Notifier(engine, LIMITS, after, public_url="https://new.example")
+        await restarted.start()
+        await asyncio.sleep(0.03)
+        expected = {("https://new.example/", b"surl=https://new.example/v1/table/new")}
+        if crashed:  # the success was not recorded
+            expected.add(("https://told.example/", b"surl=https://new.example/v1/table/told"))
+        assert set(after.sent) == expected
+        await until(lambda: after.sent[-1][0] == "https://late.example/")
+        await restarted.stop()
+
+    run(body, 204, 500, limits=Limits(notify_retry_s=60))
+
+
+def test_nurls_of_tables_that_are_gone_are_deleted_at_the_start() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await notifier.stop()
+        await engine.execute(Delete(PATH, engine.now_ms()))
+        assert len(await engine.documents("nurl/", "", 10)) == 1
+        await Notifier(engine, LIMITS, FakeOutbound()).start()
+        assert await engine.documents("nurl/", "", 10) == []
+        with pytest.raises(StreamNotFoundError):
+            await engine.info(f"{PATH}/notify")
+
+    run(body)
+
+
+def test_an_expired_table_takes_its_nurls_along() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, clock: ManualClock) -> None:
+        await create(engine, "\x01short", expires_ms=clock.ms + 1_000)
+        await notifier.advertise("\x01short", [("rows", URL)], BASE)
+        clock.ms += 2_000
+        with pytest.raises(StreamNotFoundError):
+            await append(engine, "\x01short")
+        async with asyncio.timeout(5):
+            while await engine.documents("nurl/", "", 10):
+                await asyncio.sleep(0.05)
+
+    run(body)
+
+
+def test_a_full_store_does_not_end_a_delivery() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await append(engine)
+        engine._store.full = "no room"  # type: ignore[misc]
+        await until(lambda: len(outbound.sent) == 2)
+        engine._store.full = None  # type: ignore[misc]
+        await append(engine)
+        await until(lambda: len(outbound.sent) >= 3)
+
+    run(body, 500, 500)
+
+
+def test_withdrawn_while_a_post_is_under_way() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        outbound.free.clear()
+        await append(engine)
+        await until(lambda: outbound.now == 1)
+        await notifier.withdraw(PATH, URL)
+        await until(lambda: outbound.now == 0)
+        assert await engine.documents("nurl/", "", 10) == []
+        assert not notifier._tables
+
+    run(body)
+
+
+def form(body: bytes) -> Request:
+    headers = {"content-type": "application/x-www-form-urlencoded", "host": "us.example"}
+    return Request("POST", "/v1/table/prices/notify", "", headers, body)
+
+
+def test_a_surl_is_handed_on_with_the_name_of_the_table() -> None:
+    """Recipients MUST GET `surl` (when provided) as the authoritative source of state: whoever follows it does."""
+
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        service, answers, found = Service(engine, LIMITS, notifier), list[Response](), list[tuple[str, str]]()
+        nurls.notify(service, form(b"surl=https://peer.example/state"), PATH, answers.append)
+        await until(lambda: answers)  # advisory: without a follower it is ignored
+        notifier.surl_received = lambda name, surl: found.append((name, surl))
+        nurls.notify(
+            service, form(b"surl=https://peer.example/state&rows=https://peer.example/n"), PATH, answers.append
+        )
+        nurls.notify(service, form(b"rows=https://peer.example/n"), PATH, answers.append)
+        nurls.notify(service, form(b"surl=https://peer.example/state"), "\x01none", answers.append)
+        await until(lambda: len(answers) == 4)
+        assert sorted(answer.status for answer in answers) == [204, 204, 204, 404]
+        assert found == [("prices", "https://peer.example/state")]
+        assert len(await engine.documents("nurl/", "", 10)) == 1
+
+    run(body)
+
+
+def test_without_a_notifier_there_are_no_nurls() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        with pytest.raises(UnknownRouteError):
+            nurls.notify(Service(engine, LIMITS), form(b""), PATH, lambda _: None)
+
+    run(body)
+
+
+def test_the_address_of_the_advertiser_matters_only_without_a_public_url() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await notifier.advertise(PATH, [("rows", URL)], "https://other.example")
+        notifier.sender.public_url = "https://public.example"
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        (document,) = await engine.documents("nurl/", "", 10)
+        assert (document.version, decode(document.data).base) == (2, "https://other.example")
+        await append(engine)
+        await until(lambda: outbound.sent)
+        assert outbound.sent[0][1] == b"surl=https://public.example/v1/table/prices"
+
+    run(body)
