@@ -8,12 +8,15 @@ a mounted app.
 
 Pages of other origins cannot use it, unless `allow_origins` names them (`*` for all). With `allow_origins=None` that is
 left to the application, for example to its CORS middleware. `allow_hosts` names the hosts to answer for; any if None.
+
+`follow` names SURLs to mirror, by the name of the local table, and `allow_follow` prefixes of SURLs that may be
+followed when Notify names them. With `development`, SURLs on this machine are among them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -22,6 +25,7 @@ from headwater.errors import BodyTooLargeError, HeadersTooLargeError, HeadwaterE
 from headwater.limits import Limits
 from headwater.server.access import Access
 from headwater.server.dispatch import Dispatcher
+from headwater.server.following import open_followers, parse_policy
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
 from headwater.server.problems import problem
 from headwater.server.service import Service
@@ -48,9 +52,13 @@ class App:
         *,
         allow_origins: Iterable[str] | None = (),
         allow_hosts: Iterable[str] | None = None,
+        follow: Mapping[str, str] | None = None,
+        allow_follow: Iterable[str] = (),
+        development: bool = False,
     ) -> None:
         self._limits = limits or Limits()
         self._access = Access(origins=allow_origins, hosts=allow_hosts)
+        self._policy = parse_policy(follow or {}, allow_follow, development=development)
         self._open_store = store
         self._dispatcher: Dispatcher | None = None
         self._starting: asyncio.Task[Dispatcher] | None = None
@@ -85,12 +93,16 @@ class App:
         except BaseException:
             self._starting = None  # the next request may find the cause gone
             raise
-        self._dispatcher = Dispatcher(Service(engine, self._limits), self._access)
+        followers = open_followers(engine, self._policy, self._limits)
+        followers.start()
+        self._dispatcher = Dispatcher(Service(engine, self._limits, followers=followers), self._access)
         return self._dispatcher
 
     async def stop(self) -> None:
         dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
         if dispatcher is not None:
+            if dispatcher.service.followers is not None:
+                await dispatcher.service.followers.stop()
             await dispatcher.service.engine.stop()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

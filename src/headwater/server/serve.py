@@ -21,6 +21,7 @@ from headwater.engine import Engine
 from headwater.limits import SWITCH_INTERVAL_S, Limits
 from headwater.server.access import Access, access_at
 from headwater.server.dispatch import Dispatcher
+from headwater.server.following import FollowPolicy, open_followers
 from headwater.server.native import NativeEdge
 from headwater.server.service import Service
 from headwater.store.contract import Store
@@ -37,6 +38,7 @@ def serve(
     limits: Limits,
     ready: Callable[[str], None],
     access: Access | None = None,
+    policy: FollowPolicy | None = None,
 ) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
     limits = fit_descriptors(limits, raise_descriptor_limit())
@@ -45,7 +47,7 @@ def serve(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
-    return uvloop.run(serve_store(store, host, port, limits, ready, access))
+    return uvloop.run(serve_store(store, host, port, limits, ready, access, policy))
 
 
 def raise_descriptor_limit() -> int:
@@ -88,6 +90,7 @@ async def serve_store(
     limits: Limits,
     ready: Callable[[str], None],
     access: Access | None = None,
+    policy: FollowPolicy | None = None,
 ) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails; the exit code to leave with."""
     stop = asyncio.Event()
@@ -101,14 +104,18 @@ async def serve_store(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = Engine(store, limits, fatal=fatal)
-    edge = NativeEdge(Dispatcher(Service(engine, limits), access or access_at(host)), limits)
+    followers = open_followers(engine, policy or FollowPolicy(), limits)
+    service = Service(engine, limits, followers=followers)
+    edge = NativeEdge(Dispatcher(service, access or access_at(host)), limits)
     await engine.start()
     try:
         bound = await edge.start(host, port)
         ready(f"http://{f'[{host}]' if ':' in host else host}:{bound}")
+        followers.start()
         await stop.wait()
     finally:
         edge.drain()
+        await followers.stop()
         engine.drain()
         await edge.stop(bounds.STOP_GRACE_S)
         with contextlib.suppress(Exception):
