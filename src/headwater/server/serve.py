@@ -115,7 +115,8 @@ async def serve_store(
         await stop.wait()
     finally:
         edge.drain()
-        await followers.stop()
+        with contextlib.suppress(Exception):
+            await followers.stop()
         engine.drain()
         await edge.stop(bounds.STOP_GRACE_S)
         with contextlib.suppress(Exception):

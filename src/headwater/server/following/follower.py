@@ -93,7 +93,7 @@ class Follower:
         self._woken.set()
 
     def status(self) -> FollowerStatus:
-        last = 0 if self._mirror is None else self._mirror.last_seqno
+        last = self._last_seqno()
         remote = None if self._remote_last_seqno is None else max(last, self._remote_last_seqno)
         return FollowerStatus(
             self.name,
@@ -106,9 +106,12 @@ class Follower:
             format_instant(self._since_ms),
         )
 
+    def _last_seqno(self) -> int:
+        return 0 if self._mirror is None else self._mirror.last_seqno
+
     async def run(self) -> None:
         """Follow until the remote table is closed, or until it is no longer the table that was mirrored."""
-        failures = 0
+        failures, reached = 0, -1  # reached: the last row at the failure before
         while True:
             try:
                 await self._follow_from_mirror()
@@ -116,7 +119,8 @@ class Follower:
                 self._note(FollowerState.STOPPED, error)
                 return
             except HeadwaterError as error:
-                failures = 1 if self._state is FollowerState.FOLLOWING else failures + 1
+                failures = failures + 1 if self._last_seqno() == reached else 1
+                reached = self._last_seqno()
                 self._note(FollowerState.RETRYING, error)
                 wait_s = self._backoff_s(failures) if error.retryable else limits.FOLLOW_REFUSED_S
             except Exception as error:
@@ -147,17 +151,27 @@ class Follower:
                 wait_s = following.finish(loop.time() - asked_at)
             except (OutboundError, ClientError) as error:
                 error.url = error.url or self.surl.shown
-                await mirror.flush()  # the rows before the fault are good
+                await _settle(following, mirror)  # the rows before the fault are good
                 failures = following.failed(error, sys.maxsize)
                 self._note(FollowerState.RETRYING, error)
                 # A replica that lags behind gets its time, whoever calls.
                 await self._pause(self._backoff_s(failures), wakeable=not isinstance(error, ProtocolError))
             else:
-                await mirror.flush()
+                await _settle(following, mirror)
                 await self._pause(wait_s)
         await mirror.close()
 
     async def _request(self, following: Following, mirror: Mirror) -> None:
+        """One request. An append that fails ends it: the remote server may be silent for long."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as receiving:
+                with mirror.on_failure(lambda: receiving.reschedule(loop.time())):
+                    await self._receive(following, mirror)
+        except TimeoutError:
+            await mirror.flush()  # raises what went wrong
+
+    async def _receive(self, following: Following, mirror: Mirror) -> None:
         async with self._client.stream(
             "GET",
             self._url(following.since_id),
@@ -219,3 +233,10 @@ class Follower:
         if state is FollowerState.STOPPED and said is None:
             level, said = logging.INFO, "the table is closed"
         log.log(level, "%s into table %r: %s%s", self.surl.shown, self.name, state.value, f": {said}" if said else "")
+
+
+async def _settle(following: Following, mirror: Mirror) -> None:
+    """Wait until the mirror has what was taken. To go on otherwise would leave rows out."""
+    await mirror.flush()
+    if mirror.last_seqno != following.position:
+        raise RuntimeError(f"the mirror ends with row {mirror.last_seqno}, and rows up to {following.position} came")

@@ -7,6 +7,8 @@ the load. At most about two batches are in memory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 
 from headwater.engine import Engine
 from headwater.engine.messages import FindRow, ReadMore, StreamInfo
@@ -34,6 +36,8 @@ class Mirror:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._appending: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None  # after it the rows that came meanwhile are not appended
+        self._tell_failure: Callable[[], None] | None = None
 
     async def create(self, table: TableType) -> None:
         content_type = format_table_type(table)
@@ -49,7 +53,7 @@ class Mirror:
         self.table = table
 
     async def add(self, rows: list[Row]) -> None:
-        """Append rows soon; what goes wrong is raised by a later call."""
+        """Append rows soon; what goes wrong is told (`on_failure`), and raised by every later call."""
         if self._appending is not None and self._appending.done():
             await self.flush()
         lines = [format_row(row) for row in rows]
@@ -60,11 +64,22 @@ class Mirror:
         if self._pending_bytes >= FOLLOW_BATCH_BYTES:
             await self.flush()
 
+    @contextlib.contextmanager
+    def on_failure(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Within the block, `tell` is called when an append has failed."""
+        self._tell_failure = tell
+        try:
+            yield
+        finally:
+            self._tell_failure = None
+
     async def flush(self) -> None:
         """Wait until all rows are durable."""
-        appending, self._appending = self._appending, None
-        if appending is not None:
-            await appending
+        if self._appending is not None:
+            await asyncio.wait((self._appending,))
+            self._appending = None
+        if self._failure is not None:
+            raise self._failure
 
     async def close(self) -> None:
         await self.flush()
@@ -79,6 +94,14 @@ class Mirror:
             await asyncio.gather(self._appending, return_exceptions=True)
 
     async def _append_pending(self) -> None:
+        try:
+            await self._append_batches()
+        except Exception as error:  # noqa: BLE001 - raised by the next call
+            self._failure = error
+            if self._tell_failure is not None:
+                self._tell_failure()
+
+    async def _append_batches(self) -> None:
         while self._pending:
             batch = b"".join(self._pending)
             self._pending.clear()

@@ -232,6 +232,34 @@ def test_a_local_table_that_is_replaced_is_not_written_to() -> None:
         following(f"{server.url}/v1/table/t", body)
 
 
+@pytest.mark.parametrize("failure", [errors.StorageFullError, errors.OverloadedError])
+@pytest.mark.parametrize("batch_bytes", [100, 1_000_000])
+def test_a_mirror_that_cannot_be_appended_to_is_tried_again(
+    failure: type[errors.HeadwaterError], batch_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.server.following.mirror.FOLLOW_BATCH_BYTES", batch_bytes)
+    execute, failures = Engine.execute, iter(range(5))
+
+    async def refused(engine: Engine, command: object) -> object:
+        if isinstance(command, Append) and next(failures, None) is not None:
+            await asyncio.sleep(0.002)
+            raise failure("for now")
+        return await execute(engine, command)  # type: ignore[arg-type]
+
+    with table_server() as server:
+        server.idle_s = 60.0  # it is silent after the rows
+        server.put("t", *(f"+ k{number} r" for number in range(2_000)))
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            status = await until(followers, lambda status: status.last_error)
+            assert "for now" in str(status.last_error)
+            await until(followers, lambda status: status.last_seqno == 2_000)
+            assert await rows(engine) == b"".join(server.tables["t"].rows)
+
+        monkeypatch.setattr(Engine, "execute", refused)
+        following(f"{server.url}/v1/table/t", body)
+
+
 # Hostile servers
 
 
