@@ -45,6 +45,7 @@ def test_a_mirror_is_read_as_any_table_and_not_written_to(remote: TableServer) -
         assert client.get("/copy/prices", params={"since_id": "-1", **NOW}).content.startswith(b"3\t")
         assert b"pears" in client.get("/copy/prices", params={"view": "active"}).content
         assert client.post("/copy/prices", content=b"+\tk\tr\n").status_code == 409
+        assert client.post("/copy/prices", headers={"stream-closed": "true"}).status_code == 409
         assert client.put("/copy/prices", headers={"content-type": CONTENT_TYPE}).status_code == 409
         assert [table["name"] for table in client.get("/__stp/tables").json()["tables"]] == ["copy/prices"]
         (status,) = client.get(FOLLOWERS).json()["followers"]

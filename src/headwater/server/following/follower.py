@@ -155,7 +155,8 @@ class Follower:
                 failures = following.failed(error, sys.maxsize)
                 self._note(FollowerState.RETRYING, error)
                 # A replica that lags behind gets its time, whoever calls.
-                await self._pause(self._backoff_s(failures), wakeable=not isinstance(error, ProtocolError))
+                wait_s = max(self._backoff_s(failures), error.retry_after_s or 0.0)
+                await self._pause(wait_s, wakeable=not isinstance(error, ProtocolError))
             else:
                 await _settle(following, mirror)
                 await self._pause(wait_s)
@@ -204,6 +205,9 @@ class Follower:
         if answer.status == _OK:
             return
         error = TargetAnswerError(f"answered {answer.status}")
+        asked_s = answer.headers.get("retry-after", "").strip()
+        if asked_s.isdecimal() and asked_s.isascii():  # a date is not worth its parser here
+            error.retry_after_s = min(float(asked_s[:9]), limits.FOLLOW_REFUSED_S)
         error.retryable = answer.status == _NOT_FOUND or is_retryable(answer.status)
         error.url = self.surl.shown
         raise error

@@ -166,6 +166,23 @@ def test_a_table_that_does_not_exist_yet_is_waited_for() -> None:
         following(f"{server.url}/v1/table/t", body)
 
 
+def test_a_server_that_says_when_to_come_back_is_asked_then() -> None:
+    def busy(number: int, path: str) -> Iterator[bytes]:
+        yield head("503 Service Unavailable", Retry_After="1") if number < 2 else head() + lines(1)
+
+    with hostile_server(busy) as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_error)
+            await asyncio.sleep(0.2)
+            assert len(server.seen) == 1
+            assert followers.notified("t", server.url)  # or at once, if it says itself that there is something
+            await until(followers, lambda status: len(server.seen) == 2)
+            await until(followers, lambda status: status.last_seqno == 1)
+
+        following(server.url, body)
+
+
 def test_nobody_listens() -> None:
     async def body(engine: Engine, followers: Followers) -> None:
         status = await until(followers, lambda status: status.last_error)
