@@ -82,6 +82,8 @@ class Follower:
         self._client = client
         self._entropy = entropy
         self._woken = asyncio.Event()
+        self._receiving: asyncio.Timeout | None = None  # of the request that is under way
+        self._heard_at = 0.0  # when the last rows came
         self._state = FollowerState.RETRYING
         self._since_ms = engine.now_ms()
         self._last_error: str | None = None
@@ -89,8 +91,14 @@ class Follower:
         self._remote_last_seqno: int | None = None
 
     def wake(self) -> None:
-        """The remote table has new rows: ask at once."""
+        """The remote table has new rows: ask at once.
+
+        An answer that is held open brings them. If it does not, its connection may be dead: it is given up.
+        """
         self._woken.set()
+        now, receiving = asyncio.get_running_loop().time(), self._receiving
+        if receiving is not None and receiving.when() is None and now - self._heard_at > limits.FOLLOW_NOTIFIED_S:
+            receiving.reschedule(now + limits.FOLLOW_NOTIFIED_S)
 
     def status(self) -> FollowerStatus:
         last = self._last_seqno()
@@ -147,8 +155,8 @@ class Follower:
         while not following.ended:
             asked_at = loop.time()
             try:
-                await self._request(following, mirror)
-                wait_s = following.finish(loop.time() - asked_at)
+                whole = await self._request(following, mirror)
+                wait_s = following.finish(loop.time() - asked_at) if whole else 0.0
             except (OutboundError, ClientError) as error:
                 error.url = error.url or self.surl.shown
                 await _settle(following, mirror)  # the rows before the fault are good
@@ -162,15 +170,30 @@ class Follower:
                 await self._pause(wait_s)
         await mirror.close()
 
-    async def _request(self, following: Following, mirror: Mirror) -> None:
-        """One request. An append that fails ends it: the remote server may be silent for long."""
-        loop = asyncio.get_running_loop()
+    async def _request(self, following: Following, mirror: Mirror) -> bool:
+        """One request; whether its answer was received whole.
+
+        A failed append ends it, and so does a Notify that brings no row: the remote server may be silent for long.
+        """
         try:
-            async with asyncio.timeout(None) as receiving:
-                with mirror.on_failure(lambda: receiving.reschedule(loop.time())):
+            async with asyncio.timeout(None) as self._receiving:
+                with mirror.on_failure(self._give_up):
                     await self._receive(following, mirror)
         except TimeoutError:
-            await mirror.flush()  # raises what went wrong
+            await mirror.flush()  # raises what went wrong with the append
+            return False
+        finally:
+            self._receiving = None
+        return True
+
+    def _give_up(self) -> None:
+        if self._receiving is not None and not self._receiving.expired():
+            self._receiving.reschedule(asyncio.get_running_loop().time())
+
+    def _heard(self) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        if self._receiving is not None and self._receiving.when() is not None:
+            self._receiving.reschedule(None)
 
     async def _receive(self, following: Following, mirror: Mirror) -> None:
         async with self._client.stream(
@@ -189,6 +212,7 @@ class Follower:
                 async with contextlib.aclosing(aiter(answer)) as pieces:  # type: ignore[type-var]
                     async for piece in pieces:
                         if rows := following.feed(piece):
+                            self._heard()
                             await mirror.add(rows)
                         if following.is_done():
                             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -398,6 +399,49 @@ def test_notify_wakes_the_follower_of_a_surl(monkeypatch: pytest.MonkeyPatch) ->
             await until(followers, lambda status: status.last_seqno == 2)
 
         following(server.url, body)
+
+
+def test_notify_gives_up_an_answer_that_is_held_open_and_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLLOW_NOTIFIED_S", 0.3)
+    ended = threading.Event()
+
+    def dead(number: int, path: str) -> Iterator[bytes]:
+        yield head() + lines(1, 2)[:-3] if not number else head() + lines(1, 2)
+        if not number:
+            ended.wait(20)
+
+    with hostile_server(dead) as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 1)
+            assert followers.notified("t", server.url)  # just after a row: the connection is alive
+            await asyncio.sleep(0.7)
+            assert len(server.seen) == 1
+            assert followers.notified("t", server.url)
+            status = await until(followers, lambda status: status.last_seqno == 2)
+            assert status.last_error is None
+            ended.set()
+
+        following(server.url, body)
+
+
+def test_notify_does_not_disturb_an_answer_that_brings_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLLOW_NOTIFIED_S", 0.5)
+    with table_server() as server:
+        server.idle_s = 60.0
+        server.put("t", "+ k 1")
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 1)
+            await asyncio.sleep(0.6)
+            assert followers.notified("t", f"{server.url}/v1/table/t")
+            server.put("t", "+ k 2")
+            await until(followers, lambda status: status.last_seqno == 2)
+            await asyncio.sleep(0.6)
+            assert len(server.requests) == 1
+            assert await rows(engine) == b"".join(server.tables["t"].rows)
+
+        following(f"{server.url}/v1/table/t", body)
 
 
 def test_notify_follows_what_the_policy_allows_and_nothing_else() -> None:
