@@ -73,6 +73,13 @@ FOLLOW_TRIES_MAX = 6  # in a row, of an answer that lacks rows or is cut off
 FOLLOW_VERIFY_EVERY = 10  # requests; one of so many asks for the last row once more
 FOLLOW_POLL_S = 0.5  # after the first of several answers that ended at once without a new row
 FOLLOW_POLL_MAX_S = 10.0
+FOLLOW_HOLD_S = TABLE_TIMEOUT_MAX_S  # that the server asks another one to hold an answer open
+FOLLOW_IDLE_S = 45.0  # without a new row, the same
+FOLLOW_SILENCE_S = 15.0  # beyond that, before an answer counts as ended
+FOLLOW_NOTIFIED_S = 1.0  # without a row before and after a Notify, until an answer that is held open is given up
+FOLLOW_BATCH_BYTES = 256 * 1024  # of rows that wait for the append before
+FOLLOW_REFUSED_S = 60.0  # after an answer that is no table, or a local table that cannot be written to
+FOLLOWERS_MAX = 256  # SURLs that a server follows
 INFLATE_PIECE_BYTES = 64 * 1024
 
 # The store's own numbers.

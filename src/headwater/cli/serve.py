@@ -10,7 +10,8 @@ import typer
 from headwater.cli.failing import failures
 from headwater.limits import parse_limits
 from headwater.protocol.streams.paths import STREAM_ROOT
-from headwater.server.access import access_at, parse_public_url
+from headwater.server.access import access_at, is_loopback, parse_public_url
+from headwater.server.following import parse_policy
 from headwater.server.forwarding import TrustedProxies
 from headwater.server.serve import serve
 
@@ -37,6 +38,12 @@ def command(
         metavar="URL",
         help="Where others reach this server, as https://tables.example: NURLs are told of tables there.",
     ),
+    follow: list[str] = typer.Option(
+        [], metavar="NAME=SURL", help="Mirror a remote table into the local table of that name. Repeatable."
+    ),
+    allow_follow: list[str] = typer.Option(
+        [], metavar="PREFIX", help="Follow tables below a URL when a Notify request names them. Repeatable."
+    ),
     log_level: str = typer.Option("warning", help="debug, info, warning or error."),
 ) -> None:
     """Serve streams over HTTP until told to stop (Ctrl-C or SIGTERM)."""
@@ -57,6 +64,10 @@ def command(
         access = access_at(host, origins=allow_origin, hosts=allow_host, proxies=proxies)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--allow-origin") from None
+    try:
+        policy = parse_policy(follow, allow_follow, development=is_loopback(host.lower()))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--follow") from None
 
     try:
         public_url = None if public_url is None else parse_public_url(public_url)
@@ -67,5 +78,5 @@ def command(
         typer.echo(f"headwater serving streams at {url}{STREAM_ROOT}")
 
     with failures(f"cannot listen on {host}:{port}"):
-        code = serve(None if memory else data_dir, host, port, limits, ready, access, public_url)
+        code = serve(None if memory else data_dir, host, port, limits, ready, access, public_url, policy)
     raise typer.Exit(code)

@@ -11,12 +11,15 @@ left to the application, for example to its CORS middleware. `allow_hosts` names
 
 `public_url` is where others reach the app, its mount point included: NURLs are told of tables there. Without it they
 are told of the address under which they were advertised. With `development` loopback addresses may be NURLs too.
+
+`follow` names SURLs to mirror, by the name of the local table, and `allow_follow` prefixes of SURLs that may be
+followed when Notify names them. With `development`, SURLs on this machine are among them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -26,6 +29,7 @@ from headwater.limits import Limits
 from headwater.outbound import open_outbound
 from headwater.server.access import Access, parse_public_url
 from headwater.server.dispatch import Dispatcher
+from headwater.server.following import open_followers, parse_policy
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
 from headwater.server.notify import Notifier
 from headwater.server.problems import problem
@@ -54,10 +58,13 @@ class App:
         allow_origins: Iterable[str] | None = (),
         allow_hosts: Iterable[str] | None = None,
         public_url: str | None = None,
+        follow: Mapping[str, str] | None = None,
+        allow_follow: Iterable[str] = (),
         development: bool = False,
     ) -> None:
         self._limits = limits or Limits()
         self._access = Access(origins=allow_origins, hosts=allow_hosts)
+        self._policy = parse_policy(follow or {}, allow_follow, development=development)
         self._open_store = store
         self._public_url = None if public_url is None else parse_public_url(public_url)
         self._development = development
@@ -95,7 +102,10 @@ class App:
         except BaseException:
             self._starting = None  # the next request may find the cause gone
             raise
-        self._dispatcher = Dispatcher(Service(engine, self._limits, notifier), self._access)
+        followers = open_followers(engine, self._policy, self._limits)
+        notifier.surl_received = followers.notified
+        followers.start()
+        self._dispatcher = Dispatcher(Service(engine, self._limits, notifier, followers=followers), self._access)
         return self._dispatcher
 
     async def _start_notifier(self, engine: Engine) -> Notifier:
@@ -113,6 +123,8 @@ class App:
         if dispatcher is not None:
             if dispatcher.service.notifier is not None:
                 await dispatcher.service.notifier.stop()
+            if dispatcher.service.followers is not None:
+                await dispatcher.service.followers.stop()
             await dispatcher.service.engine.stop()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

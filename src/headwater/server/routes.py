@@ -15,6 +15,7 @@ from headwater.errors import InvalidPathError, UnknownRouteError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATHS_CACHED_MAX
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT, parse_path
 from headwater.protocol.tables import paths as tables
+from headwater.server.following.control import list_followers
 from headwater.server.http import Request, Respond, Response
 from headwater.server.service import Service
 from headwater.server.streams import control, reads, writes
@@ -66,6 +67,7 @@ ROUTES = (
     Route("HEAD", f"{STREAM_ROOT}{{path}}", read=reads.head),
     Route("DELETE", f"{STREAM_ROOT}{{path}}", write=writes.delete),
     Route("GET", f"{TABLE_CONTROL_ROOT}tables", read=table_control.list_tables),
+    Route("GET", f"{TABLE_CONTROL_ROOT}followers", read=list_followers),
     Route("PUT", f"{TABLE_ROOT}{{path}}", write=table_writes.create),
     Route("POST", f"{TABLE_ROOT}{{path}}", write=table_writes.append),
     Route("GET", f"{TABLE_ROOT}{{path}}", read=table_reads.read),

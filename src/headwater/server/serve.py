@@ -22,6 +22,7 @@ from headwater.limits import SWITCH_INTERVAL_S, Limits
 from headwater.outbound import open_outbound
 from headwater.server.access import Access, access_at, is_loopback
 from headwater.server.dispatch import Dispatcher
+from headwater.server.following import FollowPolicy, open_followers
 from headwater.server.native import NativeEdge
 from headwater.server.notify import Notifier
 from headwater.server.service import Service
@@ -42,6 +43,7 @@ def serve(
     ready: Callable[[str], None],
     access: Access | None = None,
     public_url: str | None = None,
+    policy: FollowPolicy | None = None,
 ) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
     limits = fit_descriptors(limits, raise_descriptor_limit())
@@ -50,7 +52,7 @@ def serve(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
-    return uvloop.run(serve_store(store, host, port, limits, ready, access, public_url))
+    return uvloop.run(serve_store(store, host, port, limits, ready, access, public_url, policy))
 
 
 def raise_descriptor_limit() -> int:
@@ -94,6 +96,7 @@ async def serve_store(
     ready: Callable[[str], None],
     access: Access | None = None,
     public_url: str | None = None,
+    policy: FollowPolicy | None = None,
 ) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails; the exit code to leave with."""
     stop = asyncio.Event()
@@ -109,7 +112,10 @@ async def serve_store(
     engine = Engine(store, limits, fatal=fatal)
     outbound = open_outbound(development=is_loopback(host.lower()), limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=public_url)
-    edge = NativeEdge(Dispatcher(Service(engine, limits, notifier), access or access_at(host)), limits)
+    followers = open_followers(engine, policy or FollowPolicy(), limits)
+    notifier.surl_received = followers.notified
+    service = Service(engine, limits, notifier, followers=followers)
+    edge = NativeEdge(Dispatcher(service, access or access_at(host)), limits)
     await engine.start()
     try:
         bound = await edge.start(host, port)
@@ -118,9 +124,12 @@ async def serve_store(
             notifier.sender.public_url = url
         await notifier.start()
         ready(url)
+        followers.start()
         await stop.wait()
     finally:
         edge.drain()
+        with contextlib.suppress(Exception):
+            await followers.stop()
         await notifier.stop()
         engine.drain()
         await edge.stop(bounds.STOP_GRACE_S)

@@ -11,6 +11,7 @@ import msgspec
 
 from headwater.engine import Engine
 from headwater.limits import Limits
+from headwater.server.following import Followers
 from headwater.server.notify import Notifier
 from headwater.server.streams.frames import LargeEvents
 from headwater.server.tables.active import ActiveViews
@@ -26,9 +27,9 @@ class Service(msgspec.Struct, frozen=True):
     entropy: Callable[[], float] = random.random
     turns: Turns = msgspec.field(default_factory=Turns)
     events: LargeEvents = msgspec.field(default_factory=LargeEvents)
-
     active: ActiveViews = msgspec.field(default_factory=ActiveViews)
     appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last append of a producer that is in the background
+    followers: Followers | None = None
     tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes that cannot be decided as they come
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

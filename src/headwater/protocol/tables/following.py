@@ -31,8 +31,8 @@ dropped; this makes overlapping answers harmless, also those of a server that ig
 | another content type, schema or version                  | ProtocolError or SchemaChangedError               |
 | more bytes than a table has, and no new row              | ProtocolError                                     |
 
-"Asked again" is a few times in a row, with growing waits, because a replica may lag behind; a new row starts the count
-anew.
+"Asked again" is a few times in a row, with growing waits, because a replica may lag behind; a new row, or an answer
+without a fault, starts the count anew.
 
 The last rows are remembered by their hashes. After a failure, and in every tenth request, the last row is asked for
 once more, so that a table that was deleted and made again is noticed even if it has more rows by then. It is not asked
@@ -230,7 +230,7 @@ class Following:
         if not self.ended:
             self._finish_line()
         self._answers += 1
-        self._failures = 0
+        self._doubts = self._failures = 0
         self._verify = self._answers % limits.FOLLOW_VERIFY_EVERY == 0
         if self._snapshot:
             self.ended = self.ended or not self._new or self._target is None

@@ -63,7 +63,7 @@ class Notifier:
         self.entropy = entropy
         self.now_ms = engine.now_ms
         self.sender = Sender(outbound, limits.notify_posts_max, public_url)
-        self.surl_received: Callable[[str, str], None] | None = None
+        self.surl_received: Callable[[str, str], object] | None = None
         self._engine = engine
         self._registry = Registry(engine)
         self._tables: dict[int, WatchedTable] = {}

@@ -46,7 +46,7 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
         if key is not None:
             _keep_order(service, key, task)
         return
-    if body or not close:
+    if body or not close or table.kind is ContentKind.MIRROR:
         body = _checked(service.limits, request, table)
     _submit(service, Append(path, service.now_ms, body, table.content_type, producer, seq, close), respond)
 
@@ -73,7 +73,7 @@ async def _append_later(
         body = asked.body
         if len(body) > CHANGES_INLINE_BYTES:
             body = await asyncio.to_thread(_checked, service.limits, request, table)
-        elif body or not asked.close:
+        elif body or not asked.close or table.kind is ContentKind.MIRROR:
             body = _checked(service.limits, request, table)
         command = msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, content_type=table.content_type)
         _submit(service, command, respond)

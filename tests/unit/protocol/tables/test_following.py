@@ -135,6 +135,16 @@ def test_a_stale_replica_is_asked_again() -> None:
     assert answer(following, body(4), last=4) == [4]
 
 
+def test_a_stale_replica_beside_a_good_one_never_ends_a_follower() -> None:
+    """A follower runs for months. Doubts that later answers cleared up must not add up."""
+    following = Following()
+    answer(following, body(1, 2, 3), last=3)
+    for _ in range(3 * limits.FOLLOW_TRIES_MAX):
+        assert answer(following, b"", last=2) == []
+        assert answer(following, b"", last=3) == []
+    assert not following.ended
+
+
 def test_a_table_that_was_made_again_and_has_more_rows_by_now_is_noticed() -> None:
     table = [row(seqno) for seqno in range(1, 4)]
     following = Following()

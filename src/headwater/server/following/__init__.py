@@ -1,0 +1,13 @@
+"""Following remote tables: each followed SURL is mirrored into a local table.
+
+policy      which SURLs may be followed
+mirror      the local table: its rows are the position
+follower    one SURL: requests, waits, failures
+followers   all of them: start, wake, stop
+control     what an operator asks about them
+"""
+
+from headwater.server.following.followers import Followers, open_followers
+from headwater.server.following.policy import FollowPolicy, parse_policy
+
+__all__ = ["FollowPolicy", "Followers", "open_followers", "parse_policy"]

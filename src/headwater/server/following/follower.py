@@ -1,0 +1,270 @@
+"""One followed SURL: requests, waits and failures. `Following` decides what answers mean; the mirror keeps the rows.
+
+| what happens                                        | what follows                                               |
+|-----------------------------------------------------|------------------------------------------------------------|
+| no connection, connection lost, 404, 429, 5xx       | retried with growing waits, for as long as it takes        |
+| an answer that lacks rows or is cut off             | a few times the same; then as the next line                |
+| no table, an invalid row, a redirect, other answers | reported, retried after FOLLOW_REFUSED_S                   |
+| a local table that cannot be written to             | reported, retried after FOLLOW_REFUSED_S                   |
+| another history, order or schema                    | reported, the follower stops; the mirror stays as it is    |
+| the remote table is closed                          | the mirror is closed, and the follower stops               |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import random
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from headwater import limits
+from headwater.engine import Engine
+from headwater.errors import (
+    ClientError,
+    HeadwaterError,
+    HistoryChangedError,
+    OutboundError,
+    ProtocolError,
+    RowOrderError,
+    SchemaChangedError,
+    TargetAnswerError,
+    TargetUnreachableError,
+    is_retryable,
+)
+from headwater.outbound import OutboundClient, StreamedAnswer, Target
+from headwater.protocol.streams.headers import format_instant
+from headwater.protocol.tables.content_type import MEDIA_TYPE
+from headwater.protocol.tables.following import Following
+from headwater.server.following.mirror import Mirror, open_mirror
+
+log = logging.getLogger("headwater.following")
+
+# To go on after these would mix the rows of two histories, or leave rows out.
+_FINAL = (HistoryChangedError, RowOrderError, SchemaChangedError)
+_OK = 200
+_NOT_FOUND = 404  # a table that has yet to be created
+
+
+class FollowerState(enum.Enum):
+    FOLLOWING = "following"
+    RETRYING = "retrying"  # no answer yet, or the last request failed
+    STOPPED = "stopped"
+
+
+class FollowerStatus(msgspec.Struct, frozen=True):
+    name: str
+    surl: str  # without its query, which may hold a secret
+    state: FollowerState
+    last_seqno: int
+    remote_last_seqno: int | None  # None: not known
+    lag_rows: int | None  # the difference of the two
+    last_error: str | None
+    since: str  # when the state began
+
+
+class Follower:
+    def __init__(
+        self,
+        engine: Engine,
+        client: OutboundClient,
+        name: str,
+        surl: Target,
+        entropy: Callable[[], float] = random.random,
+    ) -> None:
+        self.name = name
+        self.surl = surl
+        self._engine = engine
+        self._client = client
+        self._entropy = entropy
+        self._woken = asyncio.Event()
+        self._receiving: asyncio.Timeout | None = None  # of the request that is under way
+        self._heard_at = 0.0  # when the last rows came
+        self._state = FollowerState.RETRYING
+        self._since_ms = engine.now_ms()
+        self._last_error: str | None = None
+        self._mirror: Mirror | None = None
+        self._remote_last_seqno: int | None = None
+
+    def wake(self) -> None:
+        """The remote table has new rows: ask at once.
+
+        An answer that is held open brings them. If it does not, its connection may be dead: it is given up.
+        """
+        self._woken.set()
+        now, receiving = asyncio.get_running_loop().time(), self._receiving
+        if receiving is not None and receiving.when() is None and now - self._heard_at > limits.FOLLOW_NOTIFIED_S:
+            receiving.reschedule(now + limits.FOLLOW_NOTIFIED_S)
+
+    def status(self) -> FollowerStatus:
+        last = self._last_seqno()
+        remote = None if self._remote_last_seqno is None else max(last, self._remote_last_seqno)
+        return FollowerStatus(
+            self.name,
+            self.surl.shown,
+            self._state,
+            last,
+            remote,
+            None if remote is None else remote - last,
+            self._last_error,
+            format_instant(self._since_ms),
+        )
+
+    def _last_seqno(self) -> int:
+        return 0 if self._mirror is None else self._mirror.last_seqno
+
+    async def run(self) -> None:
+        """Follow until the remote table is closed, or until it is no longer the table that was mirrored."""
+        failures, reached = 0, -1  # reached: the last row at the failure before
+        while True:
+            try:
+                await self._follow_from_mirror()
+            except _FINAL as error:
+                self._note(FollowerState.STOPPED, error)
+                return
+            except HeadwaterError as error:
+                failures = failures + 1 if self._last_seqno() == reached else 1
+                reached = self._last_seqno()
+                self._note(FollowerState.RETRYING, error)
+                wait_s = self._backoff_s(failures) if error.retryable else limits.FOLLOW_REFUSED_S
+            except Exception as error:
+                log.exception("following %s into table %r failed", self.surl.shown, self.name)
+                self._note(FollowerState.STOPPED, error)
+                return
+            else:
+                self._note(FollowerState.STOPPED)
+                return
+            await self._pause(wait_s)
+
+    async def _follow_from_mirror(self) -> None:
+        self._mirror = mirror = await open_mirror(self._engine, self.name)
+        try:
+            if not mirror.closed:
+                await self._follow(mirror)
+        finally:
+            await mirror.abandon()
+
+    async def _follow(self, mirror: Mirror) -> None:
+        """Errors of the remote side are retried here, where what was taken is known; those of the mirror are raised."""
+        following = Following(mirror.last_seqno, table=mirror.table, last_row=mirror.last_row)
+        loop = asyncio.get_running_loop()
+        while not following.ended:
+            asked_at = loop.time()
+            try:
+                whole = await self._request(following, mirror)
+                wait_s = following.finish(loop.time() - asked_at) if whole else 0.0
+            except (OutboundError, ClientError) as error:
+                error.url = error.url or self.surl.shown
+                await _settle(following, mirror)  # the rows before the fault are good
+                failures = following.failed(error, sys.maxsize)
+                self._note(FollowerState.RETRYING, error)
+                # A replica that lags behind gets its time, whoever calls.
+                wait_s = max(self._backoff_s(failures), error.retry_after_s or 0.0)
+                await self._pause(wait_s, wakeable=not isinstance(error, ProtocolError))
+            else:
+                await _settle(following, mirror)
+                await self._pause(wait_s)
+        await mirror.close()
+
+    async def _request(self, following: Following, mirror: Mirror) -> bool:
+        """One request; whether its answer was received whole.
+
+        A failed append ends it, and so does a Notify that brings no row: the remote server may be silent for long.
+        """
+        try:
+            async with asyncio.timeout(None) as self._receiving:
+                with mirror.on_failure(self._give_up):
+                    await self._receive(following, mirror)
+        except TimeoutError:
+            await mirror.flush()  # raises what went wrong with the append
+            return False
+        finally:
+            self._receiving = None
+        return True
+
+    def _give_up(self) -> None:
+        if self._receiving is not None and not self._receiving.expired():
+            self._receiving.reschedule(asyncio.get_running_loop().time())
+
+    def _heard(self) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        if self._receiving is not None and self._receiving.when() is not None:
+            self._receiving.reschedule(None)
+
+    async def _receive(self, following: Following, mirror: Mirror) -> None:
+        async with self._client.stream(
+            "GET",
+            self._url(following.since_id),
+            headers={"accept": MEDIA_TYPE},
+            idle_s=limits.FOLLOW_IDLE_S + limits.FOLLOW_SILENCE_S,
+        ) as answer:
+            self._check_status(answer)
+            following.begin(answer.headers)
+            self._remote_last_seqno = following.last_seqno
+            if mirror.table is None and following.table is not None:
+                await mirror.create(following.table)
+            self._note(FollowerState.FOLLOWING)
+            try:
+                async with contextlib.aclosing(aiter(answer)) as pieces:  # type: ignore[type-var]
+                    async for piece in pieces:
+                        if rows := following.feed(piece):
+                            self._heard()
+                            await mirror.add(rows)
+                        if following.is_done():
+                            return
+            except TargetUnreachableError as error:
+                if error.how != "timeout":  # silence is no failure of a table that nothing is appended to
+                    raise
+
+    def _url(self, since_id: int) -> str:
+        surl = str(self.surl)
+        query = f"since_id={since_id}&timeout={limits.FOLLOW_HOLD_S:g}&idle={limits.FOLLOW_IDLE_S:g}"
+        return f"{surl}{'&' if '?' in surl else '?'}{query}"
+
+    def _check_status(self, answer: StreamedAnswer) -> None:
+        if answer.status == _OK:
+            return
+        error = TargetAnswerError(f"answered {answer.status}")
+        asked_s = answer.headers.get("retry-after", "").strip()
+        if asked_s.isdecimal() and asked_s.isascii():  # a date is not worth its parser here
+            error.retry_after_s = min(float(asked_s[:9]), limits.FOLLOW_REFUSED_S)
+        error.retryable = answer.status == _NOT_FOUND or is_retryable(answer.status)
+        error.url = self.surl.shown
+        raise error
+
+    def _backoff_s(self, failures: int) -> float:
+        """Growing waits; half of each is random, so that many followers do not come back at the same moment."""
+        wait_s = min(limits.RETRY_MAX_S, limits.RETRY_FIRST_S * 2.0 ** min(failures - 1, 30))
+        return wait_s * (0.5 + self._entropy() / 2)
+
+    async def _pause(self, wait_s: float, *, wakeable: bool = True) -> None:
+        if not wakeable:
+            await asyncio.sleep(wait_s)
+        elif wait_s > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()
+        self._woken.clear()
+
+    def _note(self, state: FollowerState, error: Exception | None = None) -> None:
+        said = None if error is None else str(error) or type(error).__name__
+        if (state, said) == (self._state, self._last_error):
+            return
+        if state is not self._state:
+            self._state, self._since_ms = state, self._engine.now_ms()
+        self._last_error = said
+        level = {FollowerState.RETRYING: logging.WARNING, FollowerState.STOPPED: logging.ERROR}.get(state, logging.INFO)
+        if state is FollowerState.STOPPED and said is None:
+            level, said = logging.INFO, "the table is closed"
+        log.log(level, "%s into table %r: %s%s", self.surl.shown, self.name, state.value, f": {said}" if said else "")
+
+
+async def _settle(following: Following, mirror: Mirror) -> None:
+    """Wait until the mirror has what was taken. To go on otherwise would leave rows out."""
+    await mirror.flush()
+    if mirror.last_seqno != following.position:
+        raise RuntimeError(f"the mirror ends with row {mirror.last_seqno}, and rows up to {following.position} came")

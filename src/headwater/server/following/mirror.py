@@ -1,0 +1,134 @@
+"""The local table of a followed SURL. It holds the rows as they came, so its last SeqNo is the follower's position.
+
+Rows are appended while further ones are received: what came during an append is the next one, so that appends grow with
+the load. At most about two batches are in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+
+from headwater.engine import Engine
+from headwater.engine.messages import FindRow, ReadMore, StreamInfo
+from headwater.errors import ConfigurationError, StreamGoneError, StreamNotFoundError
+from headwater.limits import FOLLOW_BATCH_BYTES
+from headwater.log.commands import Append, Create
+from headwater.log.content import ContentKind
+from headwater.protocol.tables.content_type import TableType, format_table_type, parse_table_type
+from headwater.protocol.tables.paths import log_path
+from headwater.protocol.tables.rows import Row, format_row, parse_row
+
+
+class Mirror:
+    """Made by `open_mirror`. `table` is None as long as the local table does not exist."""
+
+    def __init__(self, engine: Engine, name: str, found: StreamInfo | None, last_row: Row | None) -> None:
+        self.name = name
+        self.table = None if found is None else parse_table_type(found.content_type)
+        self.closed = found is not None and found.closed
+        self.last_row = last_row
+        self.last_seqno = 0 if found is None else found.last_seqno
+        self._engine = engine
+        self._path = log_path(name)
+        self._id = 0 if found is None else found.id
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._appending: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None  # after it the rows that came meanwhile are not appended
+        self._tell_failure: Callable[[], None] | None = None
+
+    async def create(self, table: TableType) -> None:
+        content_type = format_table_type(table)
+        await self._engine.execute(
+            Create(
+                path=self._path,
+                now_ms=self._engine.now_ms(),
+                content_type=content_type,
+                kind=ContentKind.MIRROR,
+            )
+        )
+        self._id = (await self._engine.info(self._path)).id
+        self.table = table
+
+    async def add(self, rows: list[Row]) -> None:
+        """Append rows soon; what goes wrong is told (`on_failure`), and raised by every later call."""
+        if self._appending is not None and self._appending.done():
+            await self.flush()
+        lines = [format_row(row) for row in rows]
+        self._pending += lines
+        self._pending_bytes += sum(map(len, lines))
+        if self._appending is None:
+            self._appending = asyncio.create_task(self._append_pending())
+        if self._pending_bytes >= FOLLOW_BATCH_BYTES:
+            await self.flush()
+
+    @contextlib.contextmanager
+    def on_failure(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Within the block, `tell` is called when an append has failed."""
+        self._tell_failure = tell
+        try:
+            yield
+        finally:
+            self._tell_failure = None
+
+    async def flush(self) -> None:
+        """Wait until all rows are durable."""
+        if self._appending is not None:
+            await asyncio.wait((self._appending,))
+            self._appending = None
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        await self.flush()
+        await self._check_same()
+        await self._engine.execute(Append(self._path, self._engine.now_ms(), b"", close=True))
+        self.closed = True
+
+    async def abandon(self) -> None:
+        """Stop appending. Rows that are lost by it are asked for again."""
+        if self._appending is not None:
+            self._appending.cancel()
+            await asyncio.gather(self._appending, return_exceptions=True)
+
+    async def _append_pending(self) -> None:
+        try:
+            await self._append_batches()
+        except Exception as error:  # noqa: BLE001 - raised by the next call
+            self._failure = error
+            if self._tell_failure is not None:
+                self._tell_failure()
+
+    async def _append_batches(self) -> None:
+        while self._pending:
+            batch = b"".join(self._pending)
+            self._pending.clear()
+            self._pending_bytes = 0
+            content_type = await self._check_same()
+            reply = await self._engine.execute(Append(self._path, self._engine.now_ms(), batch, content_type))
+            self.last_seqno = reply.last_seqno
+
+    async def _check_same(self) -> str:
+        """Its content type, if the table is the one that was opened: another one of this name is not to be touched."""
+        found = self._engine.loaded(self._path) or await self._engine.info(self._path)
+        if found.id != self._id:
+            raise StreamGoneError(f"table {self.name!r} was deleted and made again while it was a mirror")
+        return found.content_type
+
+
+async def open_mirror(engine: Engine, name: str) -> Mirror:
+    """The mirror of this name, with its last row. A table of this name that is not a mirror is an error."""
+    try:
+        found = await engine.find_row(FindRow(log_path(name), -1))
+    except StreamNotFoundError:
+        return Mirror(engine, name, None, None)
+    table, start = found.table, found.start
+    if table.kind is not ContentKind.MIRROR:
+        raise ConfigurationError(f"table {name!r} exists and is no mirror; follow into another one, or delete it")
+    if start.position == table.tail:
+        return Mirror(engine, name, table, None)
+    read = await engine.read_more(ReadMore(table.id, start.record, table.tail, table.tail - start.record))
+    last = read.data[start.skip :].partition(b"\n")[0]
+    return Mirror(engine, name, table, parse_row(last.decode()))

@@ -1,0 +1,82 @@
+"""Which SURLs the server follows: those that its operator names, and those that Notify names below an allowed prefix.
+
+Nothing is followed by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from headwater.errors import InvalidPathError, TargetRefusedError
+from headwater.limits import FOLLOWERS_MAX
+from headwater.outbound import Target, parse_target
+from headwater.protocol.streams.paths import parse_path
+from headwater.protocol.streams.reads import parse_query
+from headwater.protocol.tables.paths import check_name
+
+_OWN_PARAMETERS = ("since_id", "timeout", "idle")  # of a request: the follower sets them
+
+
+class FollowPolicy(msgspec.Struct, frozen=True):
+    follows: Mapping[str, Target] = {}  # by the name of the local table
+    allowed: tuple[Target, ...] = ()  # prefixes of SURLs that come by Notify
+    development: bool = False  # loopback may be called, by http too
+
+    def allows(self, surl: Target) -> bool:
+        return any(_is_below(surl, prefix) for prefix in self.allowed)
+
+
+def parse_policy(
+    follow: Iterable[str] | Mapping[str, str] = (), allow_follow: Iterable[str] = (), *, development: bool = False
+) -> FollowPolicy:
+    """A policy from `NAME=SURL` settings, or the same as a mapping, and prefixes; ValueError says what is wrong."""
+    given = follow.items() if isinstance(follow, Mapping) else [_split(setting) for setting in follow]
+    follows: dict[str, Target] = {}
+    for name, url in given:
+        table = _parse_name(name)
+        if table in follows:
+            raise ValueError(f"table {table!r} cannot follow two SURLs")
+        follows[table] = parse_surl(url, development=development)
+    if len(follows) > FOLLOWERS_MAX:
+        raise ValueError(f"a server follows at most {FOLLOWERS_MAX} SURLs, got {len(follows)}")
+    allowed = tuple(parse_surl(prefix, development=development) for prefix in allow_follow)
+    return FollowPolicy(follows, allowed, development)
+
+
+def parse_surl(url: str, *, development: bool) -> Target:
+    """A SURL that can be followed; ValueError otherwise."""
+    try:
+        target = parse_target(url, development=development)
+    except TargetRefusedError as error:
+        raise ValueError(str(error)) from None
+    query = target.path.partition("?")[2]
+    for name in _OWN_PARAMETERS:
+        if name in parse_query(query):
+            raise ValueError(f"a SURL to follow cannot have the parameter {name}: the follower sets it")
+    return target
+
+
+def _split(setting: str) -> tuple[str, str]:
+    name, equals, url = setting.partition("=")
+    if not equals:
+        raise ValueError(f"expected NAME=SURL, got {setting!r}")
+    return name, url
+
+
+def _parse_name(name: str) -> str:
+    try:
+        return check_name(parse_path(name))
+    except InvalidPathError as error:
+        raise ValueError(str(error)) from None
+
+
+def _is_below(surl: Target, prefix: Target) -> bool:
+    """Whole segments count: `/a` admits `/a`, `/a/b` and `/a?q`, not `/ab`."""
+    if (surl.scheme, surl.host, surl.port) != (prefix.scheme, prefix.host, prefix.port):
+        return False
+    rest = surl.path.removeprefix(prefix.path)
+    if rest == surl.path:
+        return False
+    return not rest or prefix.path.endswith("/") or rest[0] in "/?"

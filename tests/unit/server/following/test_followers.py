@@ -1,0 +1,502 @@
+"""Followers against honest and hostile servers: the mirror has the remote's rows, or the status says why not."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from headwater import errors, limits
+from headwater.engine import Engine
+from headwater.engine.messages import Read
+from headwater.errors import StreamNotFoundError
+from headwater.log.commands import Append, Create, Delete
+from headwater.log.content import ContentKind
+from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.paths import log_path
+from headwater.server.following import Followers, follower, open_followers, parse_policy
+from headwater.server.following.follower import FollowerState, FollowerStatus
+from headwater.store.memory import MemoryStore
+from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, lines, table_server
+from tests.unit.client import test_tables as scripts
+from tests.unit.engine.test_engine import with_engine
+
+PATH = log_path("t")
+FOLLOWING, RETRYING, STOPPED = FollowerState.FOLLOWING, FollowerState.RETRYING, FollowerState.STOPPED
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RETRY_FIRST_S", 0.002)
+    monkeypatch.setattr(limits, "RETRY_MAX_S", 0.02)
+    monkeypatch.setattr(limits, "FOLLOW_POLL_S", 0.005)
+    monkeypatch.setattr(follower, "Following", functools.partial(Following, repeated_bytes_max=2_000_000))
+
+
+async def rows(engine: Engine) -> bytes:
+    return (await engine.read(Read(PATH, bytes_max=10_000_000))).data
+
+
+async def until(followers: Followers, wanted: Callable[[FollowerStatus], object]) -> FollowerStatus:
+    async with asyncio.timeout(20):
+        while True:
+            status = followers.status()[0]
+            if wanted(status):
+                return status
+            await asyncio.sleep(0.005)
+
+
+def following(
+    url: str,
+    body: Callable[[Engine, Followers], Awaitable[None]],
+    *,
+    before: Callable[[Engine], Awaitable[None]] | None = None,
+    store: MemoryStore | None = None,
+    allowed: tuple[str, ...] = (),
+) -> None:
+    """Run a body beside a follower that mirrors a SURL, if there is one, into the table t."""
+
+    async def main(engine: Engine) -> None:
+        if before is not None:
+            await before(engine)
+        policy = parse_policy({"t": url} if url else {}, allowed, development=True)
+        followers = open_followers(engine, policy, engine.limits)
+        followers.start()
+        try:
+            await body(engine, followers)
+        finally:
+            await followers.stop()
+
+    with_engine(main, store)
+
+
+# An honest server
+
+
+def test_rows_are_mirrored_as_they_arrive_and_keep_seqno_and_timestamp() -> None:
+    with table_server() as server:
+        server.put("t", "+ a 1", "+ b 2")
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 2)
+            for number in range(3, 30):
+                server.put("t", f"+ k{number} r")
+            status = await until(followers, lambda status: status.last_seqno == 29)
+            assert (status.state, status.last_error, status.lag_rows) == (FOLLOWING, None, 0)
+            assert await rows(engine) == b"".join(server.tables["t"].rows)
+            table = await engine.info(PATH)
+            assert (table.kind, table.content_type) == (ContentKind.MIRROR, CONTENT_TYPE)
+
+        following(f"{server.url}/v1/table/t", body)
+
+
+def test_a_table_that_is_larger_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.server.following.mirror.FOLLOW_BATCH_BYTES", 4_096)
+    sizes: list[int] = []
+    with table_server() as server:
+        server.put("t", *(f"+ k{number} {'r' * 300}" for number in range(2_000)))
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 2_000)
+            assert await rows(engine) == b"".join(server.tables["t"].rows)
+            assert max(sizes) < 4_096 + limits.OUTBOUND_READ_BYTES + 400
+
+        submit = Engine.execute
+
+        async def noted(engine: Engine, command: object) -> object:
+            if isinstance(command, Append):
+                sizes.append(len(command.body))
+            return await submit(engine, command)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Engine, "execute", noted)
+        following(f"{server.url}/v1/table/t", body)
+
+
+def test_the_next_follower_resumes_after_the_last_row() -> None:
+    with table_server() as server:
+        server.put("t", "+ a 1", "+ b 2")
+
+        async def mirrored(engine: Engine) -> None:
+            await engine.execute(
+                Create(
+                    path=PATH,
+                    now_ms=0,
+                    content_type=CONTENT_TYPE,
+                    kind=ContentKind.MIRROR,
+                    body=b"".join(server.tables["t"].rows),
+                )
+            )
+            server.put("t", "+ c 3")
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 3)
+            assert "since_id=1&" in server.requests[0]  # row 2 is asked for once more, to be compared
+            assert await rows(engine) == b"".join(server.tables["t"].rows)
+
+        following(f"{server.url}/v1/table/t", body, before=mirrored)
+
+
+def test_a_remote_table_that_is_closed_ends_the_follower_and_closes_the_mirror() -> None:
+    with table_server() as server:
+        server.put("t", "+ a 1")
+        server.tables["t"].closed = True
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            status = await until(followers, lambda status: status.state is STOPPED)
+            assert status.last_error is None
+            assert (await engine.info(PATH)).closed
+            assert await rows(engine) == server.tables["t"].rows[0]
+
+        following(f"{server.url}/v1/table/t", body)
+
+
+def test_a_table_that_does_not_exist_yet_is_waited_for() -> None:
+    with table_server() as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            status = await until(followers, lambda status: status.last_error)
+            assert status.state is RETRYING
+            assert "404" in str(status.last_error)
+            server.put("t", "+ a 1")
+            status = await until(followers, lambda status: status.last_seqno == 1)
+            assert (status.state, status.last_error) == (FOLLOWING, None)
+
+        following(f"{server.url}/v1/table/t", body)
+
+
+def test_a_server_that_says_when_to_come_back_is_asked_then() -> None:
+    def busy(number: int, path: str) -> Iterator[bytes]:
+        yield head("503 Service Unavailable", Retry_After="1") if number < 2 else head() + lines(1)
+
+    with hostile_server(busy) as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_error)
+            await asyncio.sleep(0.2)
+            assert len(server.seen) == 1
+            assert followers.notified("t", server.url)  # or at once, if it says itself that there is something
+            await until(followers, lambda status: len(server.seen) == 2)
+            await until(followers, lambda status: status.last_seqno == 1)
+
+        following(server.url, body)
+
+
+def test_nobody_listens() -> None:
+    async def body(engine: Engine, followers: Followers) -> None:
+        status = await until(followers, lambda status: status.last_error)
+        assert status.state is RETRYING
+        await asyncio.sleep(0.1)
+        assert followers.status()[0].state is RETRYING
+
+    following("http://127.0.0.1:1025/v1/table/t", body)
+
+
+# Local tables
+
+
+def test_a_local_table_that_is_no_mirror_is_left_alone() -> None:
+    async def occupied(engine: Engine) -> None:
+        await engine.execute(
+            Create(path=PATH, now_ms=0, content_type=CONTENT_TYPE, kind=ContentKind.ROWS, body=b"+\tk\tr")
+        )
+
+    with table_server() as server:
+        server.put("t", "+ a 1", "+ b 2")
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            before = await rows(engine)
+            status = await until(followers, lambda status: status.last_error)
+            assert status.state is RETRYING
+            assert "is no mirror" in str(status.last_error)
+            await asyncio.sleep(0.1)
+            assert await rows(engine) == before
+            assert not server.requests
+
+        following(f"{server.url}/v1/table/t", body, before=occupied)
+
+
+def test_a_mirror_of_another_schema_is_left_alone() -> None:
+    async def other(engine: Engine) -> None:
+        kind = CONTENT_TYPE.replace("version=1", "version=2")
+        await engine.execute(Create(path=PATH, now_ms=0, content_type=kind, kind=ContentKind.MIRROR, body=lines(1)))
+
+    with table_server() as server:
+        server.put("t", "+ a 1", "+ b 2")
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            status = await until(followers, lambda status: status.state is STOPPED)
+            assert errors.SchemaChangedError.title in str(status.last_error)
+            assert await rows(engine) == lines(1)
+
+        following(f"{server.url}/v1/table/t", body, before=other)
+
+
+def test_a_local_table_that_is_replaced_is_not_written_to() -> None:
+    with table_server() as server:
+        server.put("t", "+ a 1")
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 1)
+            await engine.execute(Delete(PATH, engine.now_ms()))
+            await engine.execute(Create(path=PATH, now_ms=0, content_type=CONTENT_TYPE, kind=ContentKind.ROWS))
+            server.put("t", "+ b 2")
+            status = await until(followers, lambda status: status.last_error)
+            assert status.state is RETRYING
+            assert (await engine.info(PATH)).last_seqno == 0
+
+        following(f"{server.url}/v1/table/t", body)
+
+
+@pytest.mark.parametrize("failure", [errors.StorageFullError, errors.OverloadedError])
+@pytest.mark.parametrize("batch_bytes", [100, 1_000_000])
+def test_a_mirror_that_cannot_be_appended_to_is_tried_again(
+    failure: type[errors.HeadwaterError], batch_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.server.following.mirror.FOLLOW_BATCH_BYTES", batch_bytes)
+    execute, failures = Engine.execute, iter(range(5))
+
+    async def refused(engine: Engine, command: object) -> object:
+        if isinstance(command, Append) and next(failures, None) is not None:
+            await asyncio.sleep(0.002)
+            raise failure("for now")
+        return await execute(engine, command)  # type: ignore[arg-type]
+
+    with table_server() as server:
+        server.idle_s = 60.0  # it is silent after the rows
+        server.put("t", *(f"+ k{number} r" for number in range(2_000)))
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            status = await until(followers, lambda status: status.last_error)
+            assert "for now" in str(status.last_error)
+            await until(followers, lambda status: status.last_seqno == 2_000)
+            assert await rows(engine) == b"".join(server.tables["t"].rows)
+
+        monkeypatch.setattr(Engine, "execute", refused)
+        following(f"{server.url}/v1/table/t", body)
+
+
+# Hostile servers
+
+
+def refused_by_the_client(number: int, path: str) -> Iterator[bytes]:
+    yield head(Content_Encoding="gzip") + scripts.BOMB
+
+
+HOSTILE: list[tuple[Script, FollowerState, type[errors.HeadwaterError], list[int]]] = [
+    (scripts.out_of_order, STOPPED, errors.RowOrderError, [1, 2, 4]),
+    (scripts.out_of_order_gapless, RETRYING, errors.MissingRowError, [1, 2]),
+    (scripts.missing, RETRYING, errors.MissingRowError, [1, 2]),
+    (scripts.truncated_always, RETRYING, errors.InvalidRowError, [1, 2]),
+    (scripts.wrong_type, RETRYING, errors.ProtocolError, []),
+    (scripts.schema_changes, STOPPED, errors.SchemaChangedError, [1, 2]),
+    (scripts.endless_line, RETRYING, errors.InvalidRowError, [1]),
+    (scripts.endless_body, RETRYING, errors.ProtocolError, []),
+    (refused_by_the_client, RETRYING, errors.TargetAnswerError, []),
+    (scripts.unasked_encoding, RETRYING, errors.TargetAnswerError, []),
+    (scripts.redirect, RETRYING, errors.RedirectRefusedError, []),
+    (scripts.restarts, STOPPED, errors.HistoryChangedError, [1, 2, 3]),
+    (scripts.changes_history, STOPPED, errors.HistoryChangedError, [1, 2, 3]),
+    (scripts.no_row_at_all, RETRYING, errors.InvalidRowError, [1]),
+    (scripts.bad_last_seqno, RETRYING, errors.ProtocolError, []),
+    (scripts.nothing_but_garbage, RETRYING, errors.TargetUnreachableError, []),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "error", "expected"), HOSTILE, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_a_hostile_server_ends_in_a_clear_error(
+    script: Script, state: FollowerState, error: type[errors.HeadwaterError], expected: list[int]
+) -> None:
+    with hostile_server(script) as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            status = await until(
+                followers, lambda found: found.state is state and str(found.last_error).startswith(error.title)
+            )
+            assert server.url in str(status.last_error)
+            if script is scripts.endless_body:
+                assert (await rows(engine)).startswith(b"1\t")
+                assert (await engine.info(PATH)).last_seqno == 1
+            elif expected:
+                await until(followers, lambda found: found.last_seqno == expected[-1])
+                assert await rows(engine) == lines(*expected)
+            else:
+                await absent_or_empty(engine)
+            if not error.retryable:
+                doubted = error in (errors.MissingRowError, errors.InvalidRowError, errors.HistoryChangedError)
+                await asyncio.sleep(0.15 if doubted else 0.05)
+                asked = len(server.seen)
+                assert asked <= limits.FOLLOW_TRIES_MAX + 1
+                await asyncio.sleep(0.05)
+                assert len(server.seen) == asked  # not asked again soon
+
+        following(server.url, body)
+
+
+async def absent_or_empty(engine: Engine) -> None:
+    try:
+        assert await rows(engine) == b""
+    except StreamNotFoundError:
+        return
+
+
+@pytest.mark.parametrize(
+    "script",
+    [scripts.missing_once, scripts.repeated, scripts.truncated, scripts.truncated_by_length],
+    ids=lambda script: script.__name__,
+)
+def test_what_can_be_mended_is(script: Script) -> None:
+    with hostile_server(script) as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno >= 6)
+            assert (await rows(engine)).startswith(lines(1, 2, 3, 4, 5, 6))
+
+        following(server.url, body)
+
+
+def test_a_history_that_changed_while_the_server_was_down_is_noticed() -> None:
+    async def mirrored(engine: Engine) -> None:
+        await engine.execute(
+            Create(path=PATH, now_ms=0, content_type=CONTENT_TYPE, kind=ContentKind.MIRROR, body=lines(1, 2, 3))
+        )
+
+    def made_again(number: int, path: str) -> Iterator[bytes]:
+        yield head() + lines(*range(scripts.since_of(path) + 1, 9), record="other")
+
+    with hostile_server(made_again) as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            status = await until(followers, lambda status: status.state is STOPPED)
+            assert errors.HistoryChangedError.title in str(status.last_error)
+            assert await rows(engine) == lines(1, 2, 3)
+
+        following(server.url, body, before=mirrored)
+
+
+# Notify
+
+
+def test_notify_wakes_the_follower_of_a_surl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLLOW_POLL_S", 30.0)
+    monkeypatch.setattr(limits, "FOLLOW_POLL_MAX_S", 30.0)
+
+    def answered_at_once(number: int, path: str) -> Iterator[bytes]:
+        yield head() + (lines(1) if number < 2 else lines(1, 2))
+
+    with hostile_server(answered_at_once) as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: len(server.seen) == 2)
+            await asyncio.sleep(0.05)
+            assert not followers.notified("t", f"{server.url}/other")
+            assert len(server.seen) == 2
+            assert followers.notified("t", server.url)
+            await until(followers, lambda status: status.last_seqno == 2)
+
+        following(server.url, body)
+
+
+def test_notify_gives_up_an_answer_that_is_held_open_and_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLLOW_NOTIFIED_S", 0.3)
+    ended = threading.Event()
+
+    def dead(number: int, path: str) -> Iterator[bytes]:
+        yield head() + lines(1, 2)[:-3] if not number else head() + lines(1, 2)
+        if not number:
+            ended.wait(20)
+
+    with hostile_server(dead) as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 1)
+            assert followers.notified("t", server.url)  # just after a row: the connection is alive
+            await asyncio.sleep(0.7)
+            assert len(server.seen) == 1
+            assert followers.notified("t", server.url)
+            status = await until(followers, lambda status: status.last_seqno == 2)
+            assert status.last_error is None
+            ended.set()
+
+        following(server.url, body)
+
+
+def test_notify_does_not_disturb_an_answer_that_brings_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLLOW_NOTIFIED_S", 0.5)
+    with table_server() as server:
+        server.idle_s = 60.0
+        server.put("t", "+ k 1")
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 1)
+            await asyncio.sleep(0.6)
+            assert followers.notified("t", f"{server.url}/v1/table/t")
+            server.put("t", "+ k 2")
+            await until(followers, lambda status: status.last_seqno == 2)
+            await asyncio.sleep(0.6)
+            assert len(server.requests) == 1
+            assert await rows(engine) == b"".join(server.tables["t"].rows)
+
+        following(f"{server.url}/v1/table/t", body)
+
+
+def test_notify_follows_what_the_policy_allows_and_nothing_else() -> None:
+    with table_server() as server:
+        for name in ("a/t", "b/t", "at"):
+            server.put(name, "+ k r")
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            root = f"{server.url}/v1/table"
+            for surl in (
+                f"{root}/b/t",
+                f"{root}/at",
+                "http://127.0.0.1:1026/v1/table/a/t",
+                "ftp://x",
+                "http://10.0.0.1/",
+            ):
+                assert not followers.notified("t", surl)
+            assert followers.status() == []
+            assert followers.notified("t", f"{root}/a/t")
+            await until(followers, lambda status: status.last_seqno == 1)
+            assert not followers.notified("t", f"{root}/a/u")  # the table has a SURL already
+            assert followers.notified("u", f"{root}/a/t")
+            assert [status.name for status in followers.status()] == ["t"]
+
+        following("", body, allowed=(f"{server.url}/v1/table/a",))
+
+
+def test_nothing_is_followed_by_default() -> None:
+    async def body(engine: Engine, followers: Followers) -> None:
+        assert not followers.notified("t", "http://127.0.0.1:1026/v1/table/t")
+        assert followers.status() == []
+
+    following("", body)
+
+
+@pytest.mark.parametrize(
+    ("follow", "allow"),
+    [
+        (["t"], []),
+        (["=http://localhost/t"], []),
+        (["t=http://10.0.0.1/t"], []),
+        (["t=http://example.com/t"], []),
+        (["t=http://localhost/t?since_id=4"], []),
+        (["__stp/t=http://localhost/t"], []),
+        (["t/notify=http://localhost/t"], []),
+        (["t=http://localhost/t", "t=http://localhost/u"], []),
+        ([], ["file:///etc"]),
+    ],
+)
+def test_a_policy_that_makes_no_sense(follow: list[str], allow: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_policy(follow, allow, development=True)
+
+
+def test_loopback_is_followed_in_development_only() -> None:
+    assert parse_policy(["t=http://127.0.0.1:4437/v1/table/t"], development=True).follows
+    with pytest.raises(ValueError, match="https"):
+        parse_policy(["t=http://127.0.0.1:4437/v1/table/t"])
