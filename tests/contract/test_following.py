@@ -13,6 +13,8 @@ from bench.servers import headwater
 from headwater.server.asgi import App
 from tests.table_servers import CONTENT_TYPE, TableServer, table_server
 
+pytestmark = pytest.mark.slow  # servers, and time-outs that pass
+
 FOLLOWERS = "/__stp/followers"
 NOW = {"timeout": "0"}
 

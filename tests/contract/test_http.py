@@ -509,6 +509,7 @@ def test_12_22_only_a_trusted_proxy_says_what_its_client_asked_for(
     assert untrusted == f"{str(client.base_url).rstrip('/')}{path}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forwarded", FORWARDED)
 @pytest.mark.parametrize("trusted", ["127.0.0.1", "127.0.0.0/8"])
 def test_12_22_the_location_behind_a_trusted_proxy(path: str, forwarded: dict[str, str], trusted: str) -> None:

@@ -21,6 +21,8 @@ from tests.contract.test_tables import NOW, SCHEMA, problem, rows
 from tests.edges import EDGES, edge, root_of
 from tests.nurls import Receiver, receiver
 
+pytestmark = pytest.mark.slow  # servers, and time-outs that pass
+
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 

@@ -584,6 +584,7 @@ def test_a_table_that_is_deleted_begins_anew(client: httpx.Client, table: str) -
     assert client.get(table, params={"until_id": "1"}, headers={"if-none-match": tag}).status_code == 200
 
 
+@pytest.mark.slow
 def test_seqnos_go_on_after_a_restart(tmp_path: object) -> None:
     """Servers SHOULD retain historical SeqNo rows for replay."""
     with headwater("--data-dir", f"{tmp_path}/data") as server:
@@ -599,6 +600,7 @@ def test_seqnos_go_on_after_a_restart(tmp_path: object) -> None:
         assert seqnos(httpx.get(url, params={"since_id": "-2", **NOW}).content) == [5, 6]
 
 
+@pytest.mark.slow
 def test_the_active_view_survives_a_restart(tmp_path: object) -> None:
     """The second server reads the snapshot that the first wrote, and the rows after it."""
     with headwater("--data-dir", f"{tmp_path}/data") as server:

@@ -90,6 +90,7 @@ def trickle(wire: Wire, seconds: float) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_12_16_bodies_of_all_connections_together_are_bounded() -> None:
     head = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n"
     with limited("request_bytes_in_flight_max=4000000") as own, ExitStack() as stack:
@@ -113,6 +114,7 @@ def test_12_16_bodies_of_all_connections_together_are_bounded() -> None:
             assert wire.answer().status == 204
 
 
+@pytest.mark.slow
 def test_12_16_unread_responses_of_all_connections_together_are_bounded() -> None:
     with limited("response_bytes_in_flight_max=6000000", "read_chunk_bytes=10000000") as own, ExitStack() as stack:
         control = stack.enter_context(Wire(own))
@@ -349,6 +351,7 @@ def read_all(sock: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.slow
 def test_12_2_connections_above_the_limit_are_told_so() -> None:
     with limited("connections_max=5") as own, ExitStack() as stack:
         served = [stack.enter_context(Wire(own)) for _ in range(5)]
@@ -364,6 +367,7 @@ def test_12_2_connections_above_the_limit_are_told_so() -> None:
         assert [wire.ask("GET", "/v1/stream/none").status for wire in served] == [404] * 5
 
 
+@pytest.mark.slow
 def test_12_2_connections_that_are_being_refused_take_no_place() -> None:
     with limited("connections_max=2") as own, ExitStack() as stack:
         first, second = (stack.enter_context(Wire(own)) for _ in range(2))

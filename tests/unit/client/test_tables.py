@@ -16,6 +16,8 @@ from headwater.client import Client, Escape, ProducerTuple, Put, Remove, Report,
 from tests.shells import SHELLS, client_of
 from tests.table_servers import TableServer, head, hostile_server, lines, table_server
 
+pytestmark = pytest.mark.slow  # servers, and time-outs that pass
+
 QUICK = Retry(first_s=0.001, most_s=0.01)
 
 

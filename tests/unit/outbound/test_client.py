@@ -26,6 +26,8 @@ from headwater.outbound import OutboundClient, open_outbound
 from headwater.outbound.resolver import SystemResolver
 from tests.unit.outbound.rig import LIMITS, PUBLIC, Names, Peer, Respond, Wire, peer, public_client, trusting
 
+pytestmark = pytest.mark.slow  # servers, and time-outs that pass
+
 URL = "https://tables.example/v1/table/a?since_id=3"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

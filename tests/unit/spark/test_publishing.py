@@ -19,6 +19,8 @@ from headwater.spark.options import WriteOptions, write_options
 from headwater.spark.publishing import JOURNAL_ROOT, Gatherer, Publisher, RowChunk, place_of
 from tests.servers import Server
 
+pytestmark = pytest.mark.slow
+
 _numbers = itertools.count()
 
 

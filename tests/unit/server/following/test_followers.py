@@ -24,6 +24,8 @@ from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, line
 from tests.unit.client import test_tables as scripts
 from tests.unit.engine.test_engine import with_engine
 
+pytestmark = pytest.mark.slow  # servers, and time-outs that pass
+
 PATH = log_path("t")
 FOLLOWING, RETRYING, STOPPED = FollowerState.FOLLOWING, FollowerState.RETRYING, FollowerState.STOPPED
 

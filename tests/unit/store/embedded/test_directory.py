@@ -94,6 +94,7 @@ async def settled(directory: Path) -> None:
     raise AssertionError("nothing was folded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
 def test_everything_is_there_after_a_restart(tmp_path: Path, limits: Limits) -> None:
     async def first(engine: Engine) -> None:
@@ -331,6 +332,7 @@ def names(directory: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "left"),
     [
