@@ -13,9 +13,9 @@ from headwater.protocol.streams.etags import encoded, etag, matched
 from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
 from headwater.server import compression
+from headwater.server.bodies import BodyFeed, cut
 from headwater.server.http import Request, Response
 from headwater.server.service import Service
-from headwater.server.streams.bodies import BodyFeed
 from headwater.server.streams.feeds import FeedSession
 from headwater.server.streams.replies import CLOSED, NO_STORE, SANDBOX, UP_TO_DATE, offset_text
 
@@ -57,7 +57,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
     if accepted is not None and response.status == 200 and len(reply.data) >= bounds.COMPRESS_BYTES_MIN:
         await _compress(service, accepted, response)
     if reply.held is not None and response.body:
-        response.feed, response.body = BodyFeed(service.turns, response.body, reply.held), ()
+        response.feed, response.body = BodyFeed(service.turns, cut(response.body), reply.held), ()
     return response
 
 
