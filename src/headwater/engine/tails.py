@@ -34,9 +34,9 @@ class Tail:
     def __init__(self) -> None:
         self.subscribers: dict[Subscriber, None] = {}  # in the order in which they came
         self.waiters: dict[asyncio.Future[None], None] = {}
-        self._told = Turns(limits.TOLD_PER_TURN, self._go_on)
+        self._told = PacedCalls(limits.TOLD_PER_TURN, self._go_on)
         self._next: Update | None = None  # to be told when everybody was told of the one before
-        self._woken = Turns(limits.WOKEN_PER_TURN)
+        self._woken = PacedCalls(limits.WOKEN_PER_TURN)
 
     @property
     def empty(self) -> bool:
@@ -79,7 +79,7 @@ class Tail:
             self._woken.add([partial(_wake, waiter) for waiter in self.waiters])
 
 
-class Turns:
+class PacedCalls:
     """Calls in order, so many in one turn of the loop: the first ones at once. After the last one `done` is called."""
 
     __slots__ = ("_calls", "_done", "_per_turn")

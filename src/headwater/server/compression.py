@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import zlib
 from collections.abc import Callable
@@ -65,6 +66,13 @@ def check_request_encoding(content_encoding: str) -> None:
         raise UnsupportedEncodingError(
             f"a body must not be encoded, this one is {content_encoding[:80]!r}; send it without Content-Encoding"
         )
+
+
+async def encode_body(body: tuple[Buffer, ...], encoding: str, inline_bytes: int) -> bytes:
+    """Encode a body, in a thread if it is larger than what may be encoded at once."""
+    if sum(map(len, body)) <= inline_bytes:
+        return encode(body, encoding)
+    return await asyncio.get_running_loop().run_in_executor(None, encode, body, encoding)
 
 
 class Encoder(Protocol):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from headwater import limits as bounds
 from headwater.engine.messages import Read, ReadReply
 from headwater.log.content import ContentKind
@@ -17,10 +15,16 @@ from headwater.server.bodies import BodyFeed, cut
 from headwater.server.http import Request, Response
 from headwater.server.service import Service
 from headwater.server.streams.feeds import FeedSession
-from headwater.server.streams.replies import CLOSED, NO_STORE, SANDBOX, UP_TO_DATE, offset_text
-
-_VARY = ("vary", "accept-encoding")
-_UNBUFFERED = ("x-accel-buffering", "no")  # nginx and others would keep events back until a buffer is full
+from headwater.server.streams.replies import (
+    CLOSED,
+    NO_CACHE,
+    NO_STORE,
+    SANDBOX,
+    UNBUFFERED,
+    UP_TO_DATE,
+    VARY,
+    offset_text,
+)
 
 
 async def head(service: Service, request: Request, path: str) -> Response:
@@ -63,7 +67,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
 
 def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
     cursor = next_cursor(query.cursor, service.now_ms, service.entropy())
-    found = [("content-type", "text/event-stream"), ("cache-control", "no-cache"), _UNBUFFERED, SANDBOX]
+    found = [("content-type", "text/event-stream"), NO_CACHE, UNBUFFERED, SANDBOX]
     if reply.stream.kind is ContentKind.BINARY:
         found.append((headers.SSE_DATA_ENCODING, "base64"))
     return Response(200, tuple(found), feed=FeedSession(service, reply, cursor))
@@ -95,7 +99,7 @@ def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadRepl
         return Response(200, tuple(found), wrap(stream.kind, data))
     tag = etag(stream.id, reply.start, reply.next, closed=closed)
     caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=at_tail)
-    found += [("cache-control", caching), _VARY]
+    found += [("cache-control", caching), VARY]
     if_none_match = request.headers.get("if-none-match")
     known = None if if_none_match is None or live else matched(if_none_match, tag)
     if known is not None:
@@ -110,11 +114,7 @@ async def _compress(service: Service, accepted: str, response: Response) -> None
     encoding = compression.choose_encoding(accepted)
     if encoding is None:
         return
-    body = response.body
-    if sum(map(len, body)) <= service.limits.compress_inline_bytes:
-        data = compression.encode(body, encoding)
-    else:
-        data = await asyncio.get_running_loop().run_in_executor(None, compression.encode, body, encoding)
+    data = await compression.encode_body(response.body, encoding, service.limits.compress_inline_bytes)
     found = [(name, encoded(value, encoding) if name == "etag" else value) for name, value in response.headers]
     response.headers = (*found, ("content-encoding", encoding))
     response.body = (data,)

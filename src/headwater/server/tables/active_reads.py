@@ -14,11 +14,8 @@ from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, gathered
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
-from headwater.server.streams.replies import SANDBOX
+from headwater.server.streams.replies import NO_CACHE, SANDBOX, VARY
 from headwater.server.tables.replies import described, last_seqno, table_type
-
-_VARY = ("vary", "accept-encoding")
-_NO_CACHE = ("cache-control", "no-cache")
 
 
 async def read_active(service: Service, request: Request, path: str, query: TableQuery) -> Response:
@@ -40,7 +37,7 @@ def _answer(
     first = rows[0][: rows[0].index(b"\t")].decode() if rows else ""
     tag = f'"{table.id}:{what}:{first}:{len(rows)}:{seqno if what == "active" else ""}"'
     gapless = [header for header in described(table) if header[0] == GAPLESS]
-    found: Headers = (last_seqno(seqno), *gapless, _NO_CACHE, _VARY, SANDBOX)
+    found: Headers = (last_seqno(seqno), *gapless, NO_CACHE, VARY, SANDBOX)
     if_none_match = request.headers.get("if-none-match")
     known = None if if_none_match is None else matched(if_none_match, tag)
     if known is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from headwater import limits as bounds
 from headwater.engine.messages import FindRow, ReadMore, RowReply, StreamInfo
 from headwater.errors import StreamNotFoundError
@@ -14,15 +12,10 @@ from headwater.protocol.tables.queries import TableQuery, View, parse_table_quer
 from headwater.server import compression
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
-from headwater.server.streams.replies import CLOSED, NO_STORE, SANDBOX
+from headwater.server.streams.replies import CLOSED, NO_CACHE, NO_STORE, SANDBOX, UNBUFFERED, VARY
 from headwater.server.tables.active_reads import read_active
 from headwater.server.tables.feeds import RowFeed
 from headwater.server.tables.replies import described, speaking_of, table_type
-
-NO_CACHE = ("cache-control", "no-cache")
-
-_VARY = ("vary", "accept-encoding")
-_UNBUFFERED = ("x-accel-buffering", "no")  # nginx and others would keep rows back until a buffer is full
 
 
 async def head(service: Service, request: Request, path: str) -> Response:
@@ -56,7 +49,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
         check_accept(request.headers.get("accept"), table_type(reply.table))
         if query.until_id is not None or query.timeout_s == 0 or reply.table.closed:
             return await _finite(service, request, query, reply)
-    found = (("content-type", reply.table.content_type), *described(reply.table), NO_CACHE, _UNBUFFERED, SANDBOX)
+    found = (("content-type", reply.table.content_type), *described(reply.table), NO_CACHE, UNBUFFERED, SANDBOX)
     feed = RowFeed(service, reply.table, reply.start, timeout_s=query.timeout_s, idle_s=query.idle_s)
     return Response(200, found, feed=feed)
 
@@ -73,7 +66,7 @@ def _events(service: Service, request: Request, query: TableQuery, reply: RowRep
         idle_s=query.idle_s,
         events=True,
     )
-    return Response(200, (("content-type", EVENTS_TYPE), *described(table), NO_CACHE, _UNBUFFERED, SANDBOX), feed=feed)
+    return Response(200, (("content-type", EVENTS_TYPE), *described(table), NO_CACHE, UNBUFFERED, SANDBOX), feed=feed)
 
 
 async def _finite(service: Service, request: Request, query: TableQuery, reply: RowReply) -> Response:
@@ -88,7 +81,7 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
     closed = table.closed and end == table.tail
     tag = etag(table.id, reply.since_id, until_id, closed=closed and not ended)
     caching = lasting(table, service.now_ms) if ended else NO_CACHE
-    found: Headers = (*described(table), caching, _VARY, SANDBOX)
+    found: Headers = (*described(table), caching, VARY, SANDBOX)
     if closed:
         found += (CLOSED,)
     if_none_match = request.headers.get("if-none-match")
@@ -113,13 +106,8 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
     body = (memoryview(first.data)[start.skip :],)
     if encoding is None:
         return Response(200, found, body)
-    return Response(200, found, (await compress(service, body, encoding),))
-
-
-async def compress(service: Service, body: tuple[memoryview | bytes, ...], encoding: str) -> bytes:
-    if sum(map(len, body)) <= service.limits.compress_inline_bytes:
-        return compression.encode(body, encoding)
-    return await asyncio.get_running_loop().run_in_executor(None, compression.encode, body, encoding)
+    data = await compression.encode_body(body, encoding, service.limits.compress_inline_bytes)
+    return Response(200, found, (data,))
 
 
 async def _end(service: Service, table: StreamInfo, until_id: int) -> int:

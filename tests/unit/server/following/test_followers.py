@@ -263,7 +263,7 @@ def test_a_mirror_that_cannot_be_appended_to_is_tried_again(
     async def refused(engine: Engine, command: object) -> object:
         if isinstance(command, Append) and next(failures, None) is not None:
             await asyncio.sleep(0.002)
-            raise failure("for now")
+            raise failure("this once")
         return await execute(engine, command)  # type: ignore[arg-type]
 
     with table_server() as server:
@@ -272,7 +272,7 @@ def test_a_mirror_that_cannot_be_appended_to_is_tried_again(
 
         async def body(engine: Engine, followers: Followers) -> None:
             status = await until(followers, lambda status: status.last_error)
-            assert "for now" in str(status.last_error)
+            assert "this once" in str(status.last_error)
             await until(followers, lambda status: status.last_seqno == 2_000)
             assert await rows(engine) == b"".join(server.tables["t"].rows)
 
