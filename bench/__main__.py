@@ -1,6 +1,6 @@
 """`python -m bench`: every bench, or those named.
 
-python -m bench [memory] [durable] [client] [state] [spark] [--seconds 5] [--out bench/results]
+python -m bench [memory] [durable] [client] [state] [spark] [tables] [--seconds 5] [--out bench/results]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from bench.report import save, table
 from bench.server_bench import Bench, run_durable, run_memory
 from bench.spark_bench import run_spark
 from bench.state_bench import run_state
+from bench.table_bench import run_tables
 
 BENCHES = {
     "memory": run_memory,
@@ -20,6 +21,7 @@ BENCHES = {
     "client": run_client,
     "state": run_state,
     "spark": run_spark,
+    "tables": run_tables,
 }
 
 

@@ -16,17 +16,34 @@ from bench.servers import Server
 from headwater.client.load import percentile
 
 
-def request(method: str, server: Server, path: str, body: bytes = b"", headers: str = "") -> bytes:
+@dataclass(frozen=True)
+class Wire:
+    """What differs between streams and tables."""
+
+    root: str
+    content_type: str
+    live: str  # the query of a live read from the beginning
+    ready: bytes  # what its answer holds once it is live
+    message: bytes  # what comes before the JSON text of a message
+
+
+STREAMS = Wire("/v1/stream/", "application/json", "offset=-1&live=sse", b"upToDate", b"")
+TABLES = Wire("/v1/table/", "text/sequence", "timeout=300&idle=300", b"\r\n\r\n", b"+\tkey\t")
+
+
+def request(
+    method: str, server: Server, path: str, body: bytes = b"", headers: str = "", wire: Wire = STREAMS
+) -> bytes:
     return (
-        f"{method} /v1/stream/{path} HTTP/1.1\r\nhost: {server.host}:{server.port}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+        f"{method} {wire.root}{path} HTTP/1.1\r\nhost: {server.host}:{server.port}\r\n"
+        f"content-type: {wire.content_type}\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
     ).encode() + body
 
 
-def call(server: Server, method: str, path: str, body: bytes = b"") -> bytes:
+def call(server: Server, method: str, path: str, body: bytes = b"", wire: Wire = STREAMS) -> bytes:
     """One request on a connection of its own; the response, headers and all."""
     with socket.create_connection((server.host, server.port)) as sock:
-        sock.sendall(request(method, server, path, body, "connection: close\r\n"))
+        sock.sendall(request(method, server, path, body, "connection: close\r\n", wire))
         parts = []
         while data := sock.recv(1 << 20):
             parts.append(data)
@@ -98,14 +115,16 @@ class _Writer(asyncio.Protocol):
             self._transport.close()
 
 
-async def append_load(server: Server, streams: list[list[str]], body: bytes, seconds: float) -> Appends:
+async def append_load(
+    server: Server, streams: list[list[str]], body: bytes, seconds: float, wire: Wire = STREAMS
+) -> Appends:
     """Append to streams over one connection for each list; a connection takes its streams in turn."""
     loop = asyncio.get_running_loop()
     result = Appends()
     started_s = time.perf_counter()
     waiting = []
     for names in streams:
-        requests = [request("POST", server, name, body) for name in names]
+        requests = [request("POST", server, name, body, wire=wire) for name in names]
         done = loop.create_future()
         waiting.append(done)
 
@@ -119,12 +138,12 @@ async def append_load(server: Server, streams: list[list[str]], body: bytes, sec
     return result
 
 
-def create_streams(server: Server, names: list[str]) -> None:
+def create_streams(server: Server, names: list[str], wire: Wire = STREAMS) -> None:
     pipelined = 16 if server.name == "headwater" else 1  # the reference loses some of what is pipelined
     with socket.create_connection((server.host, server.port)) as sock:
         for first in range(0, len(names), pipelined):
             group = names[first : first + pipelined]
-            sock.sendall(b"".join(request("PUT", server, name) for name in group))
+            sock.sendall(b"".join(request("PUT", server, name, wire=wire) for name in group))
             answers = b""
             while answers.count(b"HTTP/1.1 2") < len(group) or not answers.endswith(b"\r\n\r\n"):
                 answers += sock.recv(1 << 20)
@@ -155,6 +174,24 @@ def read_all(server: Server, name: str) -> tuple[int, float]:
             offset = _header(head, b"stream-next-offset").decode()
             if _header(head, b"stream-up-to-date"):
                 return size, time.perf_counter() - started_s
+
+
+def read_rows(server: Server, query: str) -> tuple[int, float]:
+    """One finite read of a table: rows and seconds. Rows are counted by their newlines."""
+    buffer = bytearray(4 << 20)
+    view = memoryview(buffer)
+    started_s = time.perf_counter()
+    with socket.create_connection((server.host, server.port)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        # HTTP/1.0: a body without chunks, whose newlines are those of the rows.
+        sock.sendall(request("GET", server, query, wire=TABLES).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        head, got = _read_head(sock, view)
+        if b" 200 " not in head[:20]:
+            raise RuntimeError(f"a read failed: {head[:200]!r}")
+        ends = bytes(got).count(b"\n")
+        while count := sock.recv_into(view):
+            ends += buffer.count(b"\n", 0, count)
+    return ends, time.perf_counter() - started_s
 
 
 def _read_head(sock: socket.socket, view: memoryview) -> tuple[bytes, bytes]:
@@ -189,10 +226,13 @@ def _read_chunked(sock: socket.socket, view: memoryview, got: bytes) -> int:
 
 
 class _Follower(asyncio.Protocol):
-    """A reader of server-sent events that notes when each message arrived."""
+    """A live reader that notes when each message arrived."""
 
-    def __init__(self, head: bytes, arrivals: dict[bytes, list[float]], ready: asyncio.Future[None]) -> None:
+    def __init__(
+        self, head: bytes, mark: bytes, arrivals: dict[bytes, list[float]], ready: asyncio.Future[None]
+    ) -> None:
         self._head = head
+        self._mark = mark
         self._arrivals = arrivals
         self._ready = ready
         self._buffer = b""
@@ -203,7 +243,7 @@ class _Follower(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now_s = time.perf_counter()
         self._buffer += data
-        if not self._ready.done() and b"upToDate" in self._buffer:
+        if not self._ready.done() and self._mark in self._buffer:
             self._ready.set_result(None)
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
@@ -213,10 +253,10 @@ class _Follower(asyncio.Protocol):
 
 
 async def follow(
-    server: Server, name: str, count: int, arrivals: dict[bytes, list[float]]
+    server: Server, name: str, count: int, arrivals: dict[bytes, list[float]], wire: Wire = STREAMS
 ) -> list[asyncio.BaseTransport]:
     loop = asyncio.get_running_loop()
-    head = request("GET", server, f"{name}?offset=-1&live=sse")
+    head = request("GET", server, f"{name}?{wire.live}", wire=wire)
     transports, waiting = [], []
     for first in range(0, count, 200):
         for _ in range(min(200, count - first)):
@@ -224,7 +264,7 @@ async def follow(
             waiting.append(ready)
 
             def connect(r: asyncio.Future[None] = ready) -> _Follower:
-                return _Follower(head, arrivals, r)
+                return _Follower(head, wire.ready, arrivals, r)
 
             transport, _ = await loop.create_connection(connect, server.host, server.port)
             transports.append(transport)
@@ -233,16 +273,19 @@ async def follow(
     return transports
 
 
-async def delivery_load(server: Server, name: str, subscribers: int, messages: int, pause_s: float) -> list[float]:
+async def delivery_load(
+    server: Server, name: str, subscribers: int, messages: int, pause_s: float, wire: Wire = STREAMS
+) -> list[float]:
     """Seconds from sending an append to its arrival at each subscriber."""
     arrivals: dict[bytes, list[float]] = {}
     sent: dict[bytes, float] = {}
-    transports = await follow(server, name, subscribers, arrivals)
+    transports = await follow(server, name, subscribers, arrivals, wire)
     reader, writer = await asyncio.open_connection(server.host, server.port)
     for number in range(messages):
         mark = b"%016d" % number
         sent[mark] = time.perf_counter()
-        writer.write(request("POST", server, name, b'{"bench":"%b","pad":"%b"}' % (mark, b"x" * 60)))
+        body = wire.message + b'{"bench":"%b","pad":"%b"}' % (mark, b"x" * 60)
+        writer.write(request("POST", server, name, body, wire=wire))
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(pause_s)
     for _ in range(100):

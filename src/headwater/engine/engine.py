@@ -40,6 +40,7 @@ from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError
 from headwater.limits import LARGE_READ_BYTES, Limits
 from headwater.log.commands import Command, Reply
+from headwater.log.content import ContentKind
 from headwater.log.state import Document
 from headwater.store.contract import Store
 
@@ -122,6 +123,11 @@ class Engine:
         """A stream that is in memory, as readers see it; nothing is renewed."""
         stream = self._catalogue.visible(path)
         return None if stream is None else stream.info()
+
+    def framing(self, path: str) -> tuple[str, ContentKind] | None:
+        """The content type and kind of a stream that is in memory. They never change."""
+        stream = self._catalogue.visible(path)
+        return None if stream is None else (stream.state.content_type, stream.state.kind)
 
     def read(self, asked: Read) -> Awaitable[ReadReply]:
         return self._reader.read(asked)

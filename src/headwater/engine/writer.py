@@ -244,8 +244,8 @@ class Writer:
                 if type(changed) is LoadedStream:
                     if type(event) is Appended:
                         changed.tail += len(event.data)
-                        if changed.last_seqno >= 0 and event.data:
-                            changed.last_seqno = last_seqno_of(event.data)
+                        if changed.last_seqno >= 0 and type(entry.answer) is Reply:
+                            changed.last_seqno = entry.answer.last_seqno
                         if event.close:
                             changed.closed = True
                         if changed.live is not None:

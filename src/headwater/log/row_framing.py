@@ -22,8 +22,12 @@ def stored(kind: ContentKind, body: bytes, last_seqno: int, at_ms: int) -> tuple
     """
     if kind is ContentKind.MIRROR:
         return body, check_order(body, last_seqno)
-    changes = body.removesuffix(b"\n").split(b"\n")
-    return format_rows(changes, last_seqno + 1, format_timestamp(at_ms)), last_seqno + len(changes)
+    first_seqno, timestamp = last_seqno + 1, format_timestamp(at_ms)
+    body = body.removesuffix(b"\n")
+    if b"\n" not in body:
+        return b"%d\t%b\t%b\n" % (first_seqno, timestamp.encode(), body), first_seqno
+    changes = body.split(b"\n")
+    return format_rows(changes, first_seqno, timestamp), last_seqno + len(changes)
 
 
 def format_rows(changes: Sequence[bytes], first_seqno: int, timestamp: str) -> bytes:
@@ -31,8 +35,6 @@ def format_rows(changes: Sequence[bytes], first_seqno: int, timestamp: str) -> b
 
     All are joined in one step, without an object for each row.
     """
-    if len(changes) == 1:
-        return b"%d\t%b\t%b\n" % (first_seqno, timestamp.encode(), changes[0])
     count = len(changes)
     before = b"%d\t" + timestamp.encode() + b"\t"
     parts = [b"\n"] * (3 * count)
@@ -41,12 +43,13 @@ def format_rows(changes: Sequence[bytes], first_seqno: int, timestamp: str) -> b
     return b"".join(parts)
 
 
+@lru_cache(maxsize=16)  # many rows are appended in one millisecond
 def format_timestamp(ms: int) -> str:
     """Milliseconds since 1970 as `2026-01-08T00:00:00.123Z`."""
     return f"{_second(ms // 1000)}{ms % 1000:03d}Z"
 
 
-@lru_cache(maxsize=16)  # rows that are appended one after the other share their second
+@lru_cache(maxsize=16)
 def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
 

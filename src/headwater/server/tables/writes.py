@@ -9,14 +9,14 @@ from functools import lru_cache
 import msgspec
 
 from headwater.engine.committer import Answer
-from headwater.engine.messages import FindRow, StreamInfo
+from headwater.engine.messages import FindRow
 from headwater.errors import ConflictError, HeadwaterError, InternalError, InvalidForkError, InvalidHeaderError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, CHANGES_INLINE_BYTES, CHANGES_MAX, Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.streams import headers
-from headwater.protocol.tables.changes import parse_changes
+from headwater.protocol.tables.changes import is_plain_change, parse_changes
 from headwater.protocol.tables.content_type import TableType, check_changes_type, format_table_type, parse_table_type
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.headers import parse_fork_seqno
@@ -25,9 +25,12 @@ from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
 from headwater.server.service import ProducerKey, Service
 from headwater.server.streams.replies import CLOSED, NO_STORE
-from headwater.server.tables.replies import last_seqno, table_problem, table_type
+from headwater.server.tables.replies import last_seqno, table_problem, type_of
 
 log = logging.getLogger("headwater.server")
+
+_MIRROR = ContentKind.MIRROR  # names of their own: see log/content.py
+_NO_ESCAPES = Escape.NONE
 
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
@@ -36,19 +39,21 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     close = False
     if not headers.OF_APPENDS.isdisjoint(given):
         producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
-    table = service.engine.loaded(path)
+    engine = service.engine
+    framing = engine.framing(path)
     body = request.body
     key = None if producer is None else (path, producer.id)
-    if table is None or len(body) > CHANGES_INLINE_BYTES or (service.appending and key in service.appending):
-        asked = Append(path, service.now_ms, body, None, producer, seq, close)
+    if framing is None or len(body) > CHANGES_INLINE_BYTES or (service.appending and key in service.appending):
+        asked = Append(path, engine.now_ms(), body, None, producer, seq, close)
         before = None if key is None else service.appending.get(key)
         task = service.in_background(_append_later(service, request, asked, before, respond))
         if key is not None:
             _keep_order(service, key, task)
         return
-    if body or not close or table.kind is ContentKind.MIRROR:
-        body = _checked(service.limits, request, table)
-    _submit(service, Append(path, service.now_ms, body, table.content_type, producer, seq, close), respond)
+    content_type, kind = framing
+    if body or not close or kind is _MIRROR:
+        body = _checked(service.limits, request, content_type, kind)
+    _submit(service, Append(path, engine.now_ms(), body, content_type, producer, seq, close), respond)
 
 
 def _keep_order(service: Service, key: ProducerKey, task: asyncio.Task[None]) -> None:
@@ -72,9 +77,9 @@ async def _append_later(
         table = await service.engine.info(asked.path)
         body = asked.body
         if len(body) > CHANGES_INLINE_BYTES:
-            body = await asyncio.to_thread(_checked, service.limits, request, table)
-        elif body or not asked.close or table.kind is ContentKind.MIRROR:
-            body = _checked(service.limits, request, table)
+            body = await asyncio.to_thread(_checked, service.limits, request, table.content_type, table.kind)
+        elif body or not asked.close or table.kind is _MIRROR:
+            body = _checked(service.limits, request, table.content_type, table.kind)
         command = msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, content_type=table.content_type)
         _submit(service, command, respond)
     except HeadwaterError as error:
@@ -84,24 +89,32 @@ async def _append_later(
         respond(problem(InternalError("the server log has the cause")))
 
 
-def _checked(limits: Limits, request: Request, table: StreamInfo) -> bytes:
+def _checked(limits: Limits, request: Request, table_type: str, kind: ContentKind) -> bytes:
     """The changes of a body as they are kept, one in a line."""
-    if table.kind is ContentKind.MIRROR:
+    if kind is _MIRROR:
         raise ConflictError("the table mirrors another one, which gives its rows their SeqNos; append there")
-    kind = table_type(table)
     content_type = request.headers.get("content-type")
-    if content_type is not None and content_type != table.content_type:
-        if len(content_type) > CACHED_TEXT_LENGTH_MAX:
-            check_changes_type(content_type, kind)
-        else:
-            _check_known_type(content_type, kind)
-    return _changes(limits, request.body, kind.escape)
+    if content_type is not None and len(content_type) > CACHED_TEXT_LENGTH_MAX:
+        escape = _escape_of(content_type, table_type)
+    else:
+        escape = _known_escape_of(content_type, table_type)
+    return _changes(limits, request.body, escape)
 
 
-_check_known_type = lru_cache(maxsize=1024)(check_changes_type)
+def _escape_of(content_type: str | None, table_type: str) -> Escape:
+    """How the fields of a body are escaped, which is sent with a content type to a table of another."""
+    table = type_of(table_type)
+    if content_type is not None and content_type != table_type:
+        check_changes_type(content_type, table)
+    return table.escape
+
+
+_known_escape_of = lru_cache(maxsize=1024)(_escape_of)
 
 
 def _changes(limits: Limits, body: bytes, escape: Escape) -> bytes:
+    if escape is _NO_ESCAPES and is_plain_change(body):
+        return body
     return b"\n".join(parse_changes(body, min(CHANGES_MAX, limits.messages_per_append_max), escape).lines)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headwater import limits
 from headwater.errors import EmptyBodyError, InvalidChangeError, TooManyMessagesError
-from headwater.protocol.tables.changes import Changes, format_changes, parse_changes
+from headwater.protocol.tables.changes import Changes, format_changes, is_plain_change, parse_changes
 from headwater.protocol.tables.escaping import Escape, escape, is_escaped, unescape
 from headwater.protocol.tables.rows import Action, Row, format_rows, parse_row
 
@@ -26,6 +26,18 @@ def test_a_body_is_lines_of_action_key_and_record() -> None:
     lines = [b"+\ta\thello world", b"-\ta\t", b"-\tb\t", b"-\tc\tobsolete", b"+\td\t"]
     expected = Changes(lines, [b"+", b"-", b"-", b"-", b"+"], [b"a", b"a", b"b", b"c", b"d"])
     assert parse_changes(body, 5) == parse_changes(body + b"\n", 5) == expected
+
+
+@pytest.mark.parametrize("body", [b"+\tkey\trecord", b"-\tkey\t\n", b"+\ta b\t{}\n"])
+def test_one_change_in_plain_ascii_is_recognised(body: bytes) -> None:
+    assert is_plain_change(body)
+
+
+@given(st.text("+-\t\n\rkr\x00\xe9", max_size=8))
+def test_what_is_plain_is_one_valid_change(text: str) -> None:
+    body = text.encode()
+    if is_plain_change(body):
+        assert parse_changes(body, 1).lines == [body.removesuffix(b"\n")]
 
 
 @pytest.mark.parametrize(
