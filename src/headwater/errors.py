@@ -35,6 +35,7 @@ HeadwaterError
 │   │   ├── DocumentConflictError  409
 │   │   ├── SequenceRegressionError 409
 │   │   ├── SeqNoRegressionError   409
+│   │   ├── MirrorMismatchError    409
 │   │   ├── ViewTooLargeError      409
 │   │   ├── TooManyNurlsError      409
 │   │   └── SequenceGapError       409
@@ -291,6 +292,13 @@ class SequenceRegressionError(ConflictError):
 class SeqNoRegressionError(ConflictError):
     title = "Rows are out of order"
     advice = "Append rows with SeqNos that increase, from after the last row of the table on."
+
+
+class MirrorMismatchError(ConflictError):
+    """Rows for a mirror that leave a row out, or differ from rows that it has."""
+
+    title = "Rows do not fit the mirror"
+    advice = "Go on after the mirror's last row. If the source was made again, mirror it into another table."
 
 
 class ViewTooLargeError(ConflictError):

@@ -55,6 +55,7 @@ TABLE_TIMEOUT_MAX_S = 300.0
 TABLE_IDLE_S = 10.0  # without a new row, after which a read ends
 TABLE_IDLE_MAX_S = 300.0
 CHANGES_INLINE_BYTES = 1024 * 1024  # of a body that is checked at once; a larger one is checked in a thread
+ROWS_INLINE_BYTES = 64 * 1024  # of rows for a mirror, the same
 CHANGES_MAX = 100_000  # in one append: numbering them must not hold the loop
 NOTIFY_BODY_BYTES_MAX = 64 * 1024
 NOTIFY_NURLS_MAX = 64  # in one form

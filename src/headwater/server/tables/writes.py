@@ -10,7 +10,14 @@ import msgspec
 
 from headwater.engine.committer import Answer
 from headwater.engine.messages import FindRow
-from headwater.errors import ConflictError, HeadwaterError, InternalError, InvalidForkError, InvalidHeaderError
+from headwater.errors import (
+    BadRequestError,
+    ConflictError,
+    HeadwaterError,
+    InternalError,
+    InvalidForkError,
+    InvalidHeaderError,
+)
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, CHANGES_INLINE_BYTES, CHANGES_MAX, Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
@@ -19,12 +26,13 @@ from headwater.protocol.streams import headers
 from headwater.protocol.tables.changes import is_plain_change, parse_changes
 from headwater.protocol.tables.content_type import TableType, check_changes_type, format_table_type, parse_table_type
 from headwater.protocol.tables.escaping import Escape
-from headwater.protocol.tables.headers import parse_fork_seqno
+from headwater.protocol.tables.headers import AFTER_SEQNO, parse_fork_seqno, parse_mirror
 from headwater.protocol.tables.paths import TABLE_ROOT, log_path, name_of, parse_address, surl_path
 from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
 from headwater.server.service import ProducerKey, Service
 from headwater.server.streams.replies import CLOSED, NO_STORE
+from headwater.server.tables import mirrors
 from headwater.server.tables.replies import last_seqno, table_problem, type_of
 
 log = logging.getLogger("headwater.server")
@@ -35,6 +43,9 @@ _NO_ESCAPES = Escape.NONE
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
+    if AFTER_SEQNO in given:
+        mirrors.append(service, request, path, respond)
+        return
     producer = seq = None
     close = False
     if not headers.OF_APPENDS.isdisjoint(given):
@@ -92,7 +103,10 @@ async def _append_later(
 def _checked(limits: Limits, request: Request, table_type: str, kind: ContentKind) -> bytes:
     """The changes of a body as they are kept, one in a line."""
     if kind is _MIRROR:
-        raise ConflictError("the table mirrors another one, which gives its rows their SeqNos; append there")
+        raise ConflictError(
+            "the table mirrors another one, which gives its rows their SeqNos: append changes there, "
+            "or send rows of it here with STP-After-SeqNo"
+        )
     content_type = request.headers.get("content-type")
     if content_type is not None and len(content_type) > CACHED_TEXT_LENGTH_MAX:
         escape = _escape_of(content_type, table_type)
@@ -152,11 +166,14 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
     seqno = parse_fork_seqno(given)
     if source is None and seqno is not None:
         raise InvalidHeaderError("STP-Fork-SeqNo needs Stream-Forked-From")
+    mirror = parse_mirror(given)
+    if mirror and request.body:
+        raise BadRequestError("a mirror is created without rows; append them afterwards, with STP-After-SeqNo")
     command = Create(
         path=path,
         now_ms=service.now_ms,
         content_type=None if source is not None and content_type is None else format_table_type(kind),
-        kind=ContentKind.ROWS,
+        kind=ContentKind.MIRROR if mirror else ContentKind.ROWS,
         fork=None if source is None else ForkRequest(source),
         ttl_s=ttl_s,
         expires_ms=expires_ms,
