@@ -3,6 +3,8 @@
 from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream, AsyncTable, AsyncTableReader
 from headwater.client.effects import Batch, Report
 from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
+from headwater.client.mirroring import Mirrored
+from headwater.client.nurls import Nurl
 from headwater.client.outbox import Delivery, ProducerMetrics
 from headwater.client.reading import LiveMode
 from headwater.client.session import Retry, Timeouts
@@ -28,6 +30,8 @@ __all__ = [
     "Delivery",
     "Escape",
     "LiveMode",
+    "Mirrored",
+    "Nurl",
     "Producer",
     "ProducerMetrics",
     "ProducerTuple",

@@ -16,9 +16,9 @@ from headwater.errors import HeadwaterError, InvalidRowError, NetworkError, Prot
 from headwater.protocol.encodings import GZIP, IDENTITY
 from headwater.protocol.inflating import Inflater
 from headwater.protocol.tables.content_type import MEDIA_TYPE, TableType, format_table_type
-from headwater.protocol.tables.escaping import Escape, escape, unescape
+from headwater.protocol.tables.escaping import Escape, unescape
 from headwater.protocol.tables.following import Following
-from headwater.protocol.tables.rows import ADD, Row
+from headwater.protocol.tables.rows import ADD, Row, escaped
 
 AT_ONCE = "0"  # the `timeout` of a read that is not held open
 
@@ -59,6 +59,7 @@ class TableReading:
                 wait_s = following.finish(session.clock() - started)
             except HeadwaterError as error:
                 yield CloseReply()
+                self._told_tail = False
                 error.url = error.url or self._url
                 yield from pause(session, error, following.failed(error, self._attempts))
                 continue
@@ -71,8 +72,8 @@ class TableReading:
         reply = yield from self._open(self._request())
         inflater = Inflater(reply.headers.get("content-encoding"))
         following.begin(reply.headers)
-        if self._last_row is not None and self._is_escaped():
-            following.remember(_escaped(self._last_row))
+        if self._last_row is not None and following.table is not None:
+            following.remember(escaped(self._last_row, following.table.escape))
         if following.up_to_date and not self._told_tail:
             yield from self._emit([])
         while not following.is_done():
@@ -137,10 +138,6 @@ def _first_piece(reply: HttpReply, body: bytes) -> bytes:
         return b"".join(itertools.islice(Inflater(reply.headers.get("content-encoding")).feed(body), 1))
     except ProtocolError:
         return b""
-
-
-def _escaped(row: Row) -> Row:
-    return msgspec.structs.replace(row, key=escape(row.key), record=escape(row.record))
 
 
 def _unescaped(row: Row) -> Row:

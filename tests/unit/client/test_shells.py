@@ -73,7 +73,7 @@ def test_what_waits_is_a_coroutine() -> None:
         "__repr__",
         "__aiter__",
     }
-    at_once |= {"tables", "rows", "follow"}
+    at_once |= {"tables", "rows", "follow", "mirror"}
     at_once |= {"changes", "table", "on_change", "transaction", "action"}
     for _, asynchronous in PAIRS:
         for name, value in public(asynchronous).items():
