@@ -215,6 +215,8 @@ SPARK_JAVA_VERSION_S = 60.0  # that `java -version` may take
 # The commands' bounds.
 CLI_READ_BYTES = 64 * 1024  # of standard input or a file, in one message of a stream that is not JSON
 CLI_PROGRESS_AFTER_S = 1.0  # a command that is done sooner shows no progress bar
+CLI_STATUS_S = 10.0  # between two lines about a mirror that gets rows
+CLI_STATUS_RATE_S = 5.0  # over which rows per second are counted
 CLI_TABLE_COLUMNS_MAX = 10_000  # the width of a table: lines are never cut
 CLI_COMPLETE_CONNECT_S = 0.5
 CLI_COMPLETE_ANSWER_S = 1.0
