@@ -39,16 +39,17 @@ log = logging.getLogger("headwater.server")
 
 _MIRROR = ContentKind.MIRROR  # names of their own: see log/content.py
 _NO_ESCAPES = Escape.NONE
+_OF_APPENDS = headers.OF_APPENDS | {AFTER_SEQNO}
 
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
-    if AFTER_SEQNO in given:
-        mirrors.append(service, request, path, respond)
-        return
     producer = seq = None
     close = False
-    if not headers.OF_APPENDS.isdisjoint(given):
+    if not _OF_APPENDS.isdisjoint(given):
+        if AFTER_SEQNO in given:
+            mirrors.append(service, request, path, respond)
+            return
         producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
     engine = service.engine
     framing = engine.framing(path)
