@@ -16,7 +16,10 @@ GAPLESS = "stp-gapless"  # `true`: SeqNos count 1, 2, 3, so a follower can tell 
 
 FORK_SEQNO = "stp-fork-seqno"  # of a fork: the last row that it inherits; all rows if absent
 
-REQUEST_HEADERS = (FORK_SEQNO,)
+VIEW_OF = "stp-view-of"  # of a PUT: the URL path of the stream that the table is a view of
+VIEW_TYPE = "stp-view-type"  # the type of its entities, percent-encoded
+
+REQUEST_HEADERS = (FORK_SEQNO, VIEW_OF, VIEW_TYPE)
 RESPONSE_HEADERS = (LAST_SEQNO, GAPLESS)
 
 
