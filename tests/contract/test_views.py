@@ -13,11 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+from bench.servers import headwater
 
 from headwater.limits import Limits
 from headwater.server.asgi import App
 from headwater.store.embedded.opening import open_store
 from tests.edges import EDGES, edge, root_of
+from tests.table_servers import table_server
 
 JSON = {"content-type": "application/json"}
 ROWS = {"content-type": "text/sequence"}
@@ -363,6 +365,21 @@ def test_a_large_append_becomes_many_rows_in_order(site: Site) -> None:
     site.append(stream, *messages)
     eventually(lambda: site.http.head(view).headers["stp-last-seqno"], "20000")
     assert [json.loads(line.split(" ", 2)[2])["n"] for line in site.changes(view)] == list(range(20_000))
+
+
+@pytest.mark.slow
+def test_a_mirror_of_a_remote_table_can_be_a_source() -> None:
+    with table_server() as remote:
+        remote.put("prices", "+ apples 1.20", "- apples")
+        with headwater("--memory", "--follow", f"copy={remote.url}/v1/table/prices") as server:
+            site = Site(server.url)
+            with site.http:
+                eventually(lambda: site.http.head("/v1/table/copy").headers.get("stp-last-seqno"), "2")
+                view = site.stream_view("/v1/table/copy")
+                remote.put("prices", "+ pears 2.10")
+                eventually(lambda: len(site.http.get(view).json()), 3)
+                found = [(one["headers"]["seqno"], one["key"], one.get("value")) for one in site.http.get(view).json()]
+                assert found == [("1", "apples", 1.2), ("2", "apples", None), ("3", "pears", 2.1)]
 
 
 def test_an_app_stops_its_views_and_goes_on_where_they_were(tmp_path: Path) -> None:
