@@ -22,6 +22,7 @@ HeadwaterError
 │   ├── StaleEpochError            403
 │   ├── OriginNotAllowedError      403
 │   ├── StreamNotFoundError        404
+│   ├── ViewSourceNotFoundError    404
 │   ├── UnknownRouteError          404
 │   ├── MethodNotAllowedError      405
 │   ├── NotAcceptableError         406
@@ -38,6 +39,7 @@ HeadwaterError
 │   │   ├── MirrorMismatchError    409
 │   │   ├── ViewTooLargeError      409
 │   │   ├── TooManyNurlsError      409
+│   │   ├── TooManyViewsError      409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
 │   ├── OffsetGoneError            410
@@ -221,6 +223,12 @@ class StreamNotFoundError(RequestError):
     advice = "Create the stream, or correct its URL."
 
 
+class ViewSourceNotFoundError(RequestError):
+    status = 404
+    title = "Source of the view not found"
+    advice = "Create the stream or table before the view of it, or correct its URL path."
+
+
 class UnknownRouteError(RequestError):
     status = 404
     title = "Nothing here"
@@ -309,6 +317,11 @@ class ViewTooLargeError(ConflictError):
 class TooManyNurlsError(ConflictError):
     title = "Too many NURLs"
     advice = "Withdraw NURLs that are no longer needed, or raise the limit."
+
+
+class TooManyViewsError(ConflictError):
+    title = "Too many views"
+    advice = "Delete views that are no longer needed, or raise the limit."
 
 
 class SequenceGapError(ConflictError):

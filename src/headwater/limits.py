@@ -83,6 +83,16 @@ FOLLOW_REFUSED_S = 60.0  # after an answer that is no table, or a local table th
 FOLLOWERS_MAX = 256  # SURLs that a server follows
 INFLATE_PIECE_BYTES = 64 * 1024
 
+# Views.
+VIEW_READ_BYTES = 256 * 1024  # of the source of a view that is behind, read in one step
+VIEW_INLINE_BYTES = 64 * 1024  # of a source, converted on the loop; more is converted in a thread
+VIEW_BATCH_BYTES = 256 * 1024  # of what a view appends at once, unless one record is larger
+VIEW_BATCH_RECORDS = 10_000
+VIEW_UNRECORDED_BYTES = 4 * 1024 * 1024  # of a source that gave a view nothing, before its position is recorded alone
+VIEWS_BEHIND_AT_ONCE = 2  # views that are behind and take a step at the same time
+VIEW_LOOK_S = 1.0  # between two looks whether a source is there again
+VIEW_REASON_LENGTH_MAX = 200  # why a message was skipped
+
 # The store's own numbers.
 CHUNK_BYTES = 1024 * 1024  # of a stream's bytes in one row of the index
 SMALL_CHUNK_BYTES = 64 * 1024  # smaller ones are merged
@@ -278,6 +288,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     active_keys_max: int = 1_000_000  # live keys of a table that is asked for its active view
     active_bytes_max: int = 256 * 1024 * 1024  # of active views in memory; the least recently used make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
+    views_max: int = 1_000
     nurls_per_table_max: int = 100
     nurls_max: int = 10_000  # of all tables
     notify_posts_max: int = 64  # to NURLs, at a time

@@ -30,6 +30,7 @@ def blocking(client: Client) -> None:
     assert_type(table, Table)
     assert_type(table.table_type, TableType | None)
     assert_type(table.create(schema="price", version=2, escape=Escape.BACKSLASH, ttl_s=60), bool)
+    assert_type(table.create(view_of=client.stream("s").url, entity_type="price"), bool)
     assert_type(table.append([Put("a", "1"), Remove("b"), ("+", "c", "2")]), AppendedRows)
     assert_type(table.append([Put("a", "1")], producer=ProducerTuple("id", 0, 0), close=True), AppendedRows)
     assert_type(table.append_all(Put(str(number), "r") for number in range(9)), AppendedRows)

@@ -11,6 +11,7 @@ from headwater.client.session import Retry, Timeouts
 from headwater.client.sync import Client, Producer, Reader, Stream, Table, TableReader
 from headwater.client.tables import AppendedRows, Change, Put, Remove, TableInfo
 from headwater.log.producers import ProducerTuple
+from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import Row
@@ -37,6 +38,7 @@ __all__ = [
     "ProducerTuple",
     "Put",
     "Reader",
+    "RecordFormat",
     "RecordInfo",
     "Remove",
     "Report",

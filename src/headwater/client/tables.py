@@ -18,6 +18,7 @@ from headwater.client.session import Session, exchange, with_query
 from headwater.errors import ProtocolError
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.encodings import IDENTITY
+from headwater.protocol.state.view_headers import format_table_view
 from headwater.protocol.streams import headers
 from headwater.protocol.tables.changes import format_changes
 from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type
@@ -90,9 +91,10 @@ def create(
     expires_at: datetime | str | None = None,
     mirror: bool = False,
     attempts_max: int | None = None,
+    view: dict[str, str] | None = None,
 ) -> Flow[bool]:
     """Make a table. False if it was there already, made alike."""
-    given = {"content-type": format_table_type(table)}
+    given = {"content-type": format_table_type(table), **(view or {})}
     if ttl_s is not None:
         given[headers.TTL] = str(ttl_s)
     if expires_at is not None:
@@ -101,6 +103,12 @@ def create(
         given[MIRROR] = "true"
     reply = yield from exchange(session, _request("PUT", url, given), attempts_max=attempts_max)
     return reply.status == 201
+
+
+def view_headers(source: str | None, entity_type: str | None) -> dict[str, str]:
+    """The headers that make a table a view of a stream; none without one."""
+    flows.check_view(source, entity_type)
+    return format_table_view(urlsplit(source).path, entity_type) if source and entity_type else {}
 
 
 def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:

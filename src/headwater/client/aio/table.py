@@ -48,21 +48,27 @@ class AsyncTable:
     async def create(
         self,
         *,
-        schema: str = "text",
+        schema: str | None = None,
         version: int = 1,
         escape: Escape = Escape.NONE,
         ttl_s: int | None = None,
         expires_at: datetime | str | None = None,
         mirror: bool = False,
+        view_of: str | None = None,
+        entity_type: str | None = None,
     ) -> bool:
         """Make the table. With Escape.BACKSLASH its keys and records may hold tabs and line ends.
 
         A `mirror` takes rows with the SeqNos that another server gave them: `append_rows`, or all of it by `mirror`.
+        With the URL of a stream on the same server as `view_of` it is a view: the server keeps it current with the
+        stream's state events of one entity type. The schema is `json` for a view and `text` otherwise, unless given.
+
         False if it was there already with the same configuration; with another it is a ConfigurationError.
         """
-        table = TableType(schema, version, escape)
+        view = tables.view_headers(view_of, entity_type)
+        table = TableType(schema or ("json" if view else "text"), version, escape)
         made = await self._client._run(
-            tables.create(self._session, self.url, table, ttl_s=ttl_s, expires_at=expires_at, mirror=mirror)
+            tables.create(self._session, self.url, table, ttl_s=ttl_s, expires_at=expires_at, mirror=mirror, view=view)
         )
         self.table_type = table
         return made

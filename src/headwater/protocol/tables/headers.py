@@ -19,7 +19,10 @@ FORK_SEQNO = "stp-fork-seqno"  # of a fork: the last row that it inherits; all r
 MIRROR = "stp-mirror"  # `true`: the rows of the table are numbered elsewhere
 AFTER_SEQNO = "stp-after-seqno"  # of rows for a mirror: the SeqNo in the source that they come after, 0 for the first
 
-REQUEST_HEADERS = (FORK_SEQNO, MIRROR, AFTER_SEQNO)
+VIEW_OF = "stp-view-of"  # of a PUT: the URL path of the stream that the table is a view of
+VIEW_TYPE = "stp-view-type"  # the type of its entities, percent-encoded
+
+REQUEST_HEADERS = (FORK_SEQNO, MIRROR, AFTER_SEQNO, VIEW_OF, VIEW_TYPE)
 RESPONSE_HEADERS = (LAST_SEQNO, GAPLESS, MIRROR)
 
 
