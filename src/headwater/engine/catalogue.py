@@ -113,7 +113,7 @@ class Catalogue:
         self._paths: dict[str, LoadedStream] = {}  # newest, by path
         self._ids: dict[int, LoadedStream] = {}  # newest, by id
         self._visible: dict[str, LoadedStream] = {}  # durable, by path
-        self._deleting: set[int] = set()  # accepted deletions that are not durable yet
+        self._deleting: dict[int, LoadedStream] = {}  # by id: their deletion is accepted and not durable yet
         self._documents: dict[str, LoadedDocument] = {}
         self.renewals: dict[LoadedStream, None] = {}  # streams whose renewal could not be recorded yet
         self.removals = 0  # how often a stream or document has left the catalogue
@@ -172,7 +172,7 @@ class Catalogue:
         stream = self._ids[event.id]
         if evolve(stream.state, event) is None:
             self._forget(stream)
-            self._deleting.add(stream.id)
+            self._deleting[stream.id] = stream
         return stream
 
     def _forget(self, stream: LoadedStream) -> None:
@@ -187,6 +187,10 @@ class Catalogue:
     def visible(self, path: str) -> LoadedStream | None:
         return self._visible.get(path)
 
+    def visible_by_id(self, stream_id: int) -> LoadedStream | None:
+        """A stream that is there as long as its deletion is not durable."""
+        return self._ids.get(stream_id) or self._deleting.get(stream_id)
+
     def all_visible(self) -> list[LoadedStream]:
         return list(self._visible.values())
 
@@ -195,7 +199,7 @@ class Catalogue:
 
     def hide(self, stream: LoadedStream) -> None:
         """A deletion is durable."""
-        self._deleting.discard(stream.id)
+        self._deleting.pop(stream.id, None)
         if self._visible.get(stream.path) is stream:
             del self._visible[stream.path]
 
@@ -257,7 +261,7 @@ class Catalogue:
         """Drop a stream's newest state; `restore` puts the durable one in its place."""
         if self._ids.get(stream.id) is stream:
             self._forget(stream)
-        self._deleting.discard(stream.id)
+        self._deleting.pop(stream.id, None)
         stream.pending = 0
 
     def restore(self, stream: LoadedStream, state: StreamState) -> None:

@@ -55,7 +55,7 @@ class LiveReaders:
             self._drop_tail(stream)
 
     def followed(self, stream_id: int) -> LoadedStream:
-        stream = self._catalogue.by_id(stream_id)
+        stream = self._catalogue.visible_by_id(stream_id)
         if stream is None:
             raise StreamNotFoundError("the stream was deleted")
         return stream

@@ -21,8 +21,15 @@ class Rows:
         self._reader = reader
 
     async def find(self, asked: FindRow) -> RowReply:
-        stream = await self._reader.find(asked.path, renew=True)
-        table, since_id = stream.info(), asked.since_id
+        """The stream of the reply is loaded: a search may take long, and the stream may be evicted meanwhile."""
+        while True:
+            stream = await self._reader.find(asked.path, renew=True)
+            reply = await self._find(stream, asked.since_id)
+            if (await self._reader.find(asked.path, renew=False)).id == stream.id:
+                return reply
+
+    async def _find(self, stream: LoadedStream, since_id: int) -> RowReply:
+        table = stream.info()
         if since_id < 0:
             if table.kind is ContentKind.MIRROR:
                 return await self._last_rows(stream, -since_id)

@@ -41,8 +41,9 @@ class Run(Protocol):
         """When the record with this index was appended."""
 
 
-# Records from one index up to another of a run. The run may grow, but what it holds does not change.
-RecordRange: TypeAlias = tuple[Run, int, int]
+# Records from one index up to another of a run, and where the last of them ends, which a fork may have cut. The run may
+# grow, but what it holds does not change.
+RecordRange: TypeAlias = tuple[Run, int, int, int]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -52,10 +53,10 @@ class Piece(msgspec.Struct, frozen=True):
     ranges: tuple[RecordRange, ...] = ()
 
     def records(self) -> Iterator[RecordEnd]:
-        """The end and time of each record. The last one ends where the piece does, even if it was cut there."""
-        for run, first, last in self.ranges:
+        """The end and time of each record. One that a fork or the piece has cut ends there."""
+        for run, first, last, end in self.ranges:
             for index in range(first, last):
-                yield RecordEnd(min(run.start + run.ends[index], self.next), run.time(index))
+                yield RecordEnd(min(run.start + run.ends[index], end), run.time(index))
 
 
 def join(pieces: Sequence[Piece]) -> Piece:
@@ -77,7 +78,7 @@ def read_runs(runs: Iterable[Run], start: int, end: int, bytes_max: int) -> Piec
         if parts and size > bytes_max:
             break
         parts.append(run.slice(position - run.start, stop))
-        ranges.append((run, first, last))
+        ranges.append((run, first, last, run.start + stop))
         position += size
         bytes_max -= size
         if bytes_max <= 0 or position >= end or stop < run.ends[-1]:

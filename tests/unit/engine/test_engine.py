@@ -118,6 +118,30 @@ def test_nothing_is_visible_before_it_is_durable() -> None:
     with_engine(body, store)
 
 
+def test_a_stream_is_there_until_its_deletion_is_durable() -> None:
+    """For those who read it by its id too: a crash could undo the deletion."""
+    store = SlowStore()
+
+    async def body(engine: Engine) -> None:
+        creating = asyncio.ensure_future(engine.execute(create(engine, "s", body=b"here")))
+        await turn()
+        store.release()
+        await creating
+        stream = await engine.info("s")
+        deleting = asyncio.ensure_future(engine.execute(Delete("s", engine.now_ms())))
+        await turn()
+        reader = Reader()
+        assert engine.follow(stream.id, reader).tail == 4
+        assert (await engine.read_more(ReadMore(stream.id, 0))).data == b"here"
+        store.release()
+        await deleting
+        assert reader.reason is Ended.DELETED
+        with pytest.raises(StreamNotFoundError):
+            await engine.read_more(ReadMore(stream.id, 0))
+
+    with_engine(body, store)
+
+
 def test_answers_that_depend_on_a_record_under_way_wait_for_it() -> None:
     store = SlowStore()
 

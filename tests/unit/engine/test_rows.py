@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from headwater.engine import Engine
-from headwater.engine.messages import FindRow, Read
+from headwater.engine.messages import FindRow, Read, ReadMore
 from headwater.limits import ROW_PROBE_BYTES
-from headwater.log.commands import Append, Create
+from headwater.log.commands import Append, Create, Delete, ForkRequest
 from headwater.log.content import ContentKind
 from headwater.log.row_framing import seqno_of
 from headwater.store.memory import MemoryStore
@@ -39,11 +40,11 @@ async def filled(engine: Engine, kind: ContentKind, batches: list[list[bytes]]) 
         await engine.execute(Append("t", engine.now_ms(), b"".join(batch), TYPE))
 
 
-async def rows_after(engine: Engine, since_id: int) -> list[bytes]:
+async def rows_after(engine: Engine, since_id: int, path: str = "t") -> list[bytes]:
     """The rows that a reader gets that begins where it is told to."""
-    reply = await engine.find_row(FindRow("t", since_id))
+    reply = await engine.find_row(FindRow(path, since_id))
     offset = reply.table.offset(reply.start.record)
-    data = (await engine.read(Read("t", offset, bytes_max=1 << 30))).data
+    data = (await engine.read(Read(path, offset, bytes_max=1 << 30))).data
     return data[reply.start.skip :].splitlines(keepends=True)
 
 
@@ -105,6 +106,75 @@ def test_a_row_costs_a_few_reads_in_a_long_table() -> None:
             most = max(most, store.reads - before)
         assert most <= 4
         assert store.read_bytes <= store.reads * 2 * ROW_PROBE_BYTES
+
+    with_engine(body, store)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 5, 7])
+def test_rows_of_forks_that_leave_within_a_record(cut: int) -> None:
+    """What a fork has of the record that it was cut from ends there, though the source's record goes on."""
+
+    async def body(engine: Engine) -> None:
+        batch = [b"+\tk%d\t%b\n" % (n, b"r" * 30) for n in range(4)]
+        await filled(engine, ContentKind.ROWS, [batch, batch])
+        found = await engine.find_row(FindRow("t", cut))
+        fork = ForkRequest("t", found.table.offset(found.start.record), found.start.skip, last_seqno=cut)
+        await engine.execute(Create(path="f", now_ms=engine.now_ms(), kind=ContentKind.ROWS, fork=fork))
+        for _ in range(3):
+            await engine.execute(Append("f", engine.now_ms(), b"".join(batch), TYPE))
+        for since_id in range(cut + 12):
+            rows = await rows_after(engine, since_id, "f")
+            assert [seqno_of(row) for row in rows] == list(range(since_id + 1, cut + 13))
+
+    with_engine(body)
+
+
+class SlowReads(MemoryStore):
+    """While a read is under way, others do something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
+        piece = await super().read(stream_id, start, end, bytes_max)
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        return piece
+
+
+def test_a_table_that_is_evicted_during_a_search_is_loaded_again() -> None:
+    store = SlowReads()
+
+    async def body(engine: Engine) -> None:
+        await filled(engine, ContentKind.ROWS, [[b"+\tk\tr\n"] * 5])
+
+        async def evict() -> None:
+            for _ in range(2):  # the first look finds that it was used
+                await engine._catalogue.evict(0, 0)
+
+        store.meanwhile = evict
+        found = await engine.find_row(FindRow("t", 3))
+        store.meanwhile = None
+        read = await engine.read_more(ReadMore(found.table.id, found.start.record, bytes_max=1 << 20))
+        assert read.data[found.start.skip :].startswith(b"4\t")
+
+    with_engine(body, store)
+
+
+def test_a_table_that_is_made_again_during_a_search_is_searched_again() -> None:
+    store = SlowReads()
+
+    async def body(engine: Engine) -> None:
+        await filled(engine, ContentKind.ROWS, [[b"+\tk\tr\n"] * 5])
+
+        async def make_again() -> None:
+            store.meanwhile = None
+            await engine.execute(Delete("t", engine.now_ms()))
+            await filled(engine, ContentKind.ROWS, [[b"+\tkey\trecord\n"] * 4])
+
+        store.meanwhile = make_again
+        assert [seqno_of(row) for row in await rows_after(engine, 3)] == [4]
 
     with_engine(body, store)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from headwater import limits
 from headwater.errors import BadRequestError, InvalidHeaderError
@@ -63,6 +63,7 @@ OF_APPENDS = frozenset({SEQ, CLOSED, PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ})
 
 _DIGITS = re.compile(r"[0-9]{1,16}")
 _CANONICAL = re.compile(r"0|[1-9][0-9]*")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC3339 = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
@@ -125,7 +126,7 @@ def parse_instant(name: str, value: str, error: type[BadRequestError] = InvalidH
         raise error(f"{name} must be an RFC 3339 timestamp, got {value[:80]!r}")
     try:
         moment = datetime.fromisoformat(value.upper()).astimezone(UTC)
-        return int(moment.timestamp() * 1000)
+        return (moment - _EPOCH) // timedelta(milliseconds=1)  # a float would be a millisecond off now and then
     except (ValueError, OverflowError):
         raise error(f"{name} names no moment: {value[:80]!r}") from None
 

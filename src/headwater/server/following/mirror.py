@@ -107,7 +107,8 @@ class Mirror:
             self._pending.clear()
             self._pending_bytes = 0
             content_type = await self._check_same()
-            reply = await self._engine.execute(Append(self._path, self._engine.now_ms(), batch, content_type))
+            append = Append(self._path, self._engine.now_ms(), batch, content_type, kind=ContentKind.MIRROR)
+            reply = await self._engine.execute(append)
             self.last_seqno = reply.last_seqno
 
     async def _check_same(self) -> str:

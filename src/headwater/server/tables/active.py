@@ -103,8 +103,13 @@ class ActiveView:
 
     @property
     def is_over(self) -> bool:
-        """Whether its table was deleted or the server stops."""
-        return isinstance(self._failure, StreamNotFoundError)
+        """Whether it has to be built again: its table was deleted, or could not be read. One that is too large is not:
+        that would cost a read of the table for every request."""
+        return self._failure is not None and not self.is_too_large
+
+    @property
+    def is_too_large(self) -> bool:
+        return isinstance(self._failure, ViewTooLargeError)
 
     def open(self) -> None:
         self._tail = self._engine.follow(self._id, self).tail
@@ -250,7 +255,8 @@ class ActiveViews:
             view.open()
             self._views[table.id] = view
             self._look_later()
-        view.used_s = asyncio.get_running_loop().time()
+        if not view.is_too_large:  # else it is looked at again some time, however often it is asked for
+            view.used_s = asyncio.get_running_loop().time()
         return await view.current(table.tail)
 
     def _check(self, view: ActiveView, limits: Limits) -> None:

@@ -1,7 +1,8 @@
 """A row feed: the rows of one read as a response that stays open, from catching up to live.
 
 A finite answer ends at a position: what was there when it was asked for, or a range. A live answer goes on with rows as
-they arrive, until none came for `idle_s`, or for `timeout_s` in all. Then it ends behind the rows that are there.
+they arrive, until none came for `idle_s`, or for `timeout_s` in all. Then it ends behind the rows that are there. One
+that begins beyond the end of the table waits for the rows after `since_id`.
 
 A live reader gets frames that were encoded once for everyone. Nothing is buffered for one whose connection does not
 drain: when it has drained, it reads from the store until it has caught up again. A finite answer that cannot be
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from headwater.engine.messages import Ended, ReadMore, ReadReply, RowPosition, StreamInfo, Update
 from headwater.errors import HeadwaterError
 from headwater.limits import BODY_PIECE_BYTES
+from headwater.log.row_framing import position_after
 from headwater.protocol.streams.sse import KEEP_ALIVE
 from headwater.protocol.tables.sse import event_frames
 from headwater.server.compression import Encoder
@@ -68,6 +70,7 @@ class RowFeed:
         "_record",
         "_sent_s",
         "_service",
+        "_since_id",
         "_sink",
         "_skip",
         "_spoke_s",
@@ -83,6 +86,7 @@ class RowFeed:
         table: StreamInfo,
         start: RowPosition,
         *,
+        since_id: int = 0,
         end: int | None = None,
         first: ReadReply | None = None,
         encoder: Encoder | None = None,
@@ -93,6 +97,7 @@ class RowFeed:
         self._service = service
         self._table = table
         self._record, self._skip = start.record, start.skip
+        self._since_id = since_id if since_id > table.last_seqno else 0  # rows up to it are yet to come
         self._end = end  # where the answer ends, once that is known
         self._finite = end is not None
         self._first = first
@@ -146,7 +151,7 @@ class RowFeed:
         sink = self._sink
         if self._ended or self._end is not None or self._catching_up is not None or sink is None:
             return
-        if self._skip or update.start != self._record or len(update.data) > BODY_PIECE_BYTES:
+        if self._skip or self._since_id or update.start != self._record or len(update.data) > BODY_PIECE_BYTES:
             self._go_on()
         elif not sink.blocked:
             if update.data:
@@ -247,6 +252,12 @@ class RowFeed:
     async def _write(self, sink: Sink, reply: ReadReply) -> None:
         """Write what was read, as the client takes it. `reply` keeps large data counted meanwhile."""
         data = reply.data[self._skip :] if self._skip else reply.data
+        if self._since_id:
+            data = data[position_after(data, self._since_id) :]
+            if not data:
+                self._record, self._skip = reply.next, 0
+                return
+            self._since_id = 0
         for rows in _pieces(data):
             while sink.blocked and not self._ended:
                 self._drained = asyncio.get_running_loop().create_future()

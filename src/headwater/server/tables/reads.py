@@ -50,7 +50,9 @@ async def read(service: Service, request: Request, path: str) -> Response:
         if query.until_id is not None or query.timeout_s == 0 or reply.table.closed:
             return await _finite(service, request, query, reply)
     found = (("content-type", reply.table.content_type), *described(reply.table), NO_CACHE, UNBUFFERED, SANDBOX)
-    feed = RowFeed(service, reply.table, reply.start, timeout_s=query.timeout_s, idle_s=query.idle_s)
+    feed = RowFeed(
+        service, reply.table, reply.start, since_id=reply.since_id, timeout_s=query.timeout_s, idle_s=query.idle_s
+    )
     return Response(200, found, feed=feed)
 
 
@@ -62,6 +64,7 @@ def _events(service: Service, request: Request, query: TableQuery, reply: RowRep
         service,
         table,
         reply.start,
+        since_id=reply.since_id,
         timeout_s=query.timeout_s,
         idle_s=query.idle_s,
         events=True,

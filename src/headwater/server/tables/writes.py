@@ -73,7 +73,7 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     content_type, kind = framing
     if body or not close or kind is _MIRROR:
         body = _checked(service.limits, request, content_type, kind)
-    _submit(service, Append(path, engine.now_ms(), body, content_type, producer, seq, close), respond)
+    _submit(service, Append(path, engine.now_ms(), body, content_type, producer, seq, close, kind=kind), respond)
 
 
 def _keep_order(service: Service, key: ProducerKey, task: asyncio.Task[None]) -> None:
@@ -102,8 +102,8 @@ async def _append_later(
             body = _checked(service.limits, request, table.content_type, table.kind)
         if service.views is not None:
             service.views.check_writable(asked.path)  # it may have been created meanwhile
-        command = msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, content_type=table.content_type)
-        _submit(service, command, respond)
+        known = {"content_type": table.content_type, "kind": table.kind}
+        _submit(service, msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, **known), respond)
     except HeadwaterError as error:
         respond(table_problem(asked.path, error))
     except Exception:

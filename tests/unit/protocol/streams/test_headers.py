@@ -94,3 +94,8 @@ def test_kept_values_are_bounded() -> None:
 def test_header_names_are_lower_case() -> None:
     for name in (*headers.REQUEST_HEADERS, *headers.RESPONSE_HEADERS):
         assert name == name.lower()
+
+
+@pytest.mark.parametrize("ms", [1_032_023, 1_763_200_800_001, 253_402_300_799_999, 0, 1_001])
+def test_instants_are_kept_to_the_millisecond(ms: int) -> None:
+    assert parse_expiry({"stream-expires-at": format_instant(ms)}) == (None, ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 
 from headwater.engine import Engine
 from headwater.engine.messages import FindRow, Read
-from headwater.errors import ViewTooLargeError
+from headwater.errors import OverloadedError, ViewTooLargeError
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
 from headwater.log.row_framing import seqno_of
 from headwater.server.tables import active
 from headwater.server.tables.active import ActiveViews, LiveRows
+from headwater.store.memory import MemoryStore
+from headwater.store.pieces import Piece
 from tests.unit.engine.test_engine import with_engine
 from tests.unit.engine.test_rows import CountingStore
 
@@ -121,6 +124,53 @@ def test_too_many_live_keys_are_refused() -> None:
             await live_rows(engine, ActiveViews(), Limits(active_bytes_max=100))
 
     with_table(body)
+
+
+def test_a_view_that_is_too_large_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is asked for: its keys may have been deleted meanwhile."""
+    monkeypatch.setattr(active, "ACTIVE_IDLE_S", 0.2)
+    limits = Limits(active_keys_max=1)
+
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        await append(engine, b"+\ta\t1\n+\tb\t1\n")
+        with pytest.raises(ViewTooLargeError):
+            await live_rows(engine, views, limits)
+        await append(engine, b"-\ta\t\n")
+        async with asyncio.timeout(5):
+            while True:
+                with contextlib.suppress(ViewTooLargeError):
+                    assert len(await live_rows(engine, views, limits)) == 1
+                    return
+                await asyncio.sleep(0.01)
+
+    with_table(body)
+
+
+class FailingStore(MemoryStore):
+    """Reads fail as often as it is told."""
+
+    failures = 0
+
+    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
+        if self.failures:
+            self.failures -= 1
+            raise OverloadedError("too many open files")
+        return await super().read(stream_id, start, end, bytes_max)
+
+
+def test_a_view_that_could_not_be_read_is_built_again() -> None:
+    store = FailingStore()
+
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        await append(engine, b"+\ta\t1\n")
+        store.failures = 1
+        with pytest.raises(OverloadedError):
+            await live_rows(engine, views)
+        assert len(await live_rows(engine, views)) == 1
+
+    with_table(body, store=store)
 
 
 async def snapshot_paths(engine: Engine) -> list[str]:

@@ -9,7 +9,7 @@ from headwater.limits import CHANGES_INLINE_BYTES
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Request, Response
 from headwater.server.service import Service
-from tests.unit.engine.test_engine import with_engine
+from tests.unit.engine.test_engine import SlowStore, turn, with_engine
 
 
 def asked(dispatcher: Dispatcher, method: str, body: bytes = b"", **headers: str) -> asyncio.Future[Response]:
@@ -40,3 +40,28 @@ def test_a_producer_can_send_on_while_a_large_body_is_checked() -> None:
         assert not service.tasks
 
     with_engine(body)
+
+
+def test_changes_are_not_appended_to_another_table_than_they_were_checked_for() -> None:
+    """The table is deleted and made again, with escapes, before the deletion is durable."""
+    store = SlowStore()
+
+    async def body(engine: Engine) -> None:
+        dispatcher = Dispatcher(Service(engine, engine.limits))
+        created = asked(dispatcher, "PUT")
+        await turn()
+        store.release()
+        assert (await created).status == 201
+        answers = [asked(dispatcher, "DELETE")]
+        await turn()
+        answers.append(asked(dispatcher, "PUT", content_type="text/sequence; escape=backslash"))
+        await turn()
+        answers.append(asked(dispatcher, "POST", b"+\tkey\tno \\escape"))
+        for _ in range(3):
+            await turn()
+            if store.held:
+                store.release()
+        assert [answer.status for answer in await asyncio.gather(*answers)] == [204, 201, 409]
+        assert (await engine.info("\x01t")).last_seqno == 0
+
+    with_engine(body, store)
