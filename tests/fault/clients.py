@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 
 from headwater.engine import Engine
-from headwater.engine.messages import Ended, FindRecords, Read, StreamInfo, Update
+from headwater.engine.messages import FindRecords, Read, StreamInfo
 from headwater.errors import (
     ConflictError,
     DocumentConflictError,
@@ -21,11 +21,26 @@ from headwater.errors import (
     StreamGoneError,
     StreamNotFoundError,
 )
-from headwater.log.commands import Append, Command, Create, Delete, ForkRequest, Reply, WriteDocument
+from headwater.limits import Limits
+from headwater.log.commands import (
+    Append,
+    Command,
+    Create,
+    Delete,
+    Expire,
+    ForkRequest,
+    Reply,
+    WriteDocument,
+    WriteDocuments,
+)
+from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING
 from headwater.log.producers import ProducerTuple
+from headwater.protocol.tables.paths import LOG_PREFIX
 from tests.fault.document_clients import DocumentClients
-from tests.fault.oracle import BrokenPromiseError, JointWrite, KnownStream, Lifetime
+from tests.fault.oracle import BrokenPromiseError, Follower, JointWrite, KnownStream, Lifetime
+from tests.fault.table_clients import Tables
+from tests.fault.table_oracle import changes_of, check_table
 from tests.fault.world import KEYS, PATHS, World, Writer
 
 ABSENT = (StreamNotFoundError, StreamGoneError, OffsetGoneError)
@@ -34,8 +49,9 @@ ABSENT = (StreamNotFoundError, StreamGoneError, OffsetGoneError)
 class Clients:
     """The clients of one life."""
 
-    def __init__(self, world: World, engine: Engine) -> None:
+    def __init__(self, world: World, engine: Engine, limits: Limits) -> None:
         self.quiet = False
+        self.tables = Tables(world, engine, limits)
         self._world = world
         self._random = world.random
         self._disk = world.disk
@@ -44,6 +60,7 @@ class Clients:
         self._changing: dict[str, tuple[str, int]] = {}  # path → what changes its life, and how many ask for it
         self._reads: list[tuple[KnownStream, int, int, int]] = []  # stream, asked, answered, refusals then
         self._documents = DocumentClients(world, engine, self._ask)
+        self._mirroring = False  # a table has one follower
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -79,8 +96,12 @@ class Clients:
                 await self._use(known, name, action)
 
     async def _use(self, known: KnownStream, name: str, action: float) -> None:
-        if action < 0.65:
+        if action < 0.65 and known.is_mirror:
+            await self._mirror(known)
+        elif action < 0.65:
             await self._append(known, name)
+        elif action < 0.74 and known.is_table:
+            await self._read(known)
         elif action < 0.83:
             await self.look(known)
         elif action < 0.88:
@@ -95,7 +116,10 @@ class Clients:
     async def _ask(self, command: Command) -> Reply:
         """A crash answers nobody; and a server whose disk works has no internal errors."""
         try:
-            reply = await self._engine.execute(command)
+            if not isinstance(command, WriteDocuments | Expire) and command.path.startswith(LOG_PREFIX):
+                reply = await self.tables.execute(command)
+            else:
+                reply = await self._engine.execute(command)
         except InternalError as error:
             if not self._disk.failed_syncs and not self._disk.crashed:
                 raise BrokenPromiseError(f"{type(command).__name__}: {error}") from error
@@ -143,11 +167,13 @@ class Clients:
     async def _create(self, path: str) -> None:
         async def create() -> None:
             known = KnownStream(path, self._world.next_generation())
-            command = self._creation(known)
+            command = await self._creation(known)
             source = self._world.streams.get(command.fork.source) if command.fork is not None else None
             self._world.uncertain.add(path)
             try:
-                reply = await self._ask(command)
+                # To find the row where a fork begins is a read of its source.
+                with self.using(source) if source is not None and source.is_table else contextlib.nullcontext():
+                    reply = await self._ask(command)
             except InternalError:  # leaves open what happened
                 return
             except HeadwaterError as error:
@@ -160,7 +186,7 @@ class Clients:
 
         await self._change("create", path, create)
 
-    def _creation(self, known: KnownStream) -> Create:
+    async def _creation(self, known: KnownStream) -> Create:
         now_ms = self._engine.now_ms()
         known.kind = "application/json" if known.path == "json" else "text/plain"
         fork = self._fork_request() if known.path.startswith("fork") else None
@@ -170,6 +196,8 @@ class Clients:
         ttl_s, expires_ms = self._random.choice(
             [(None, None), (None, None), (None, None), (1, None), (4, None), (20, None), (None, now_ms + 3000)]
         )
+        if known.is_table:
+            return await self.tables.creation(known, now_ms, ttl_s, expires_ms)
         return Create(
             path=known.path,
             now_ms=now_ms,
@@ -181,7 +209,7 @@ class Clients:
         )
 
     def _fork_request(self) -> ForkRequest | None:
-        sources = sorted(self._world.streams)
+        sources = sorted(path for path, known in self._world.streams.items() if not known.is_table)
         if not sources or self._random.random() < 0.1:
             return None
         source = self._world.streams[self._random.choice(sources)]
@@ -205,7 +233,10 @@ class Clients:
 
     async def _append(self, known: KnownStream, name: str) -> None:
         if self._random.random() < 0.15:
-            await self._append_with_document(known, name)
+            if known.is_table:
+                await self._send(known, f"{name}00", self._world.next_number(), None, ())
+            else:
+                await self._append_with_document(known, name)
             return
         key = f"{name}@{known.path}"
         writer = self._world.writers.get(key)
@@ -245,6 +276,8 @@ class Clients:
         asked_ms = self._engine.now_ms()
         text = f"<{name}:{number}{'.' * random.Random(number).choice([0, 10, 700])}>"
         body = f'["{text}","x"]' if known.kind == "application/json" else text
+        if known.is_table:
+            body = b"\n".join(changes_of(name, number)).decode()
         with self.using(known):
             try:
                 reply = await self._ask(
@@ -263,16 +296,45 @@ class Clients:
             except HeadwaterError:
                 return False
         known.acknowledged.append(number)
-        if reply.tail is not None and not reply.duplicate:
-            known.tails.append(reply.tail)
+        if known.is_table:
+            known.last_seqno = max(known.last_seqno, reply.last_seqno)
+        if not reply.duplicate:
+            if reply.tail is not None:
+                known.tails.append(reply.tail)
+            else:
+                known.last_seqnos[number] = reply.last_seqno
             if known.life is not None:
                 known.life.record(asked_ms)
             self._recorded(asked_ms)
         return True
 
+    async def _mirror(self, known: KnownStream) -> None:
+        """Append the next rows of the remote table, as its follower does."""
+        if self._mirroring:
+            return
+        self._mirroring = True
+        try:
+            with self.using(known):
+                last_seqno = await self.tables.extend_mirror(known)
+            known.last_seqno = max(known.last_seqno, last_seqno)
+        except ABSENT:
+            if not self._disk.crashed:
+                self._world.lose(known, self._engine.now_ms())
+        except ConflictError as error:
+            if self._world.streams.get(known.path) is known and not known.closed and not known.may_be_closed:
+                raise BrokenPromiseError(f"{known.path!r} refused rows: {error}") from None
+        except HeadwaterError:
+            return
+        finally:
+            self._mirroring = False
+
+    async def _read(self, known: KnownStream) -> None:
+        with self.using(known):
+            await self.tables.read(known)
+
     async def look(self, known: KnownStream) -> None:
         """Read a stream from its beginning to its tail."""
-        asked_ms, before = self._engine.now_ms(), (known.seen, known.closed)
+        asked_ms, before, last_seqno = self._engine.now_ms(), (known.seen, known.closed), known.last_seqno
         expired, refusals, full = known.has_expired(asked_ms), self._disk.refusals, self._engine._store.full
         with self.using(known):
             found = await self.content(known.path)
@@ -288,8 +350,13 @@ class Clients:
         known.id = stream.id
         self._note_life(known, stream)
         known.check_seen(whole, stream.closed, before)
+        if known.is_table:
+            known.is_mirror = stream.kind is ContentKind.MIRROR
+            check_table(stream, whole, known.last_seqnos)
+            if stream.last_seqno < last_seqno:
+                raise BrokenPromiseError(f"{known.path!r} lost rows that were acknowledged")
         self._world.names.note(stream, known.generation, whole)
-        if not full and not self._engine._store.full:  # else renewals are not recorded
+        if whole and not full and not self._engine._store.full:  # else renewals are not recorded, and nothing is read
             self._reads.append((known, asked_ms, self._engine.now_ms(), refusals))
 
     def _note_life(self, known: KnownStream, stream: StreamInfo) -> None:
@@ -387,22 +454,3 @@ class Clients:
                 del self._world.streams[known.path]
 
         await self._change("delete", known.path, delete)
-
-
-class Follower:
-    def __init__(self, known: KnownStream, stream_id: int) -> None:
-        self.position = 0
-        self.broken: BrokenPromiseError | None = None
-        self._known = known
-        self._id = stream_id
-
-    def deliver(self, update: Update) -> None:
-        known = self._known
-        if update.stream_id != self._id or update.start != self.position:
-            self.broken = BrokenPromiseError(f"{known.path}: an update from {update.start} after {self.position}")
-        if len(known.seen) == update.start:
-            known.seen += update.data
-        self.position = update.end
-
-    def ended(self, reason: Ended) -> None:
-        """Deleted, or the server stops."""

@@ -16,11 +16,14 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from unittest.mock import patch
 
-from headwater.engine import Engine
+from headwater.engine import Engine, rows
 from headwater.errors import StorageFullError
 from headwater.limits import Limits
 from headwater.log.commands import WriteDocument, WriteDocuments
+from headwater.server.following import mirror
+from headwater.server.tables import active, feeds, snapshots, writes
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
@@ -39,8 +42,20 @@ LIMITS = Limits(
     documents_loaded_max=1,
     expiry_sweep_s=0.5,
     expiry_grace_s=2.0,
+    read_chunk_bytes=1500,
+    sse_chunk_bytes=800,
 )
 ROUND_S = 0.05
+# Bounds of tables that a history would not reach as they are.
+SMALL = (
+    (rows, "ROW_PROBE_BYTES", 1200),
+    (active, "ACTIVE_STEP_BYTES", 500),
+    (active, "ACTIVE_SNAPSHOT_BYTES_MIN", 1500),
+    (snapshots, "ACTIVE_SNAPSHOT_RECORD_BYTES", 400),
+    (feeds, "BODY_PIECE_BYTES", 700),
+    (writes, "CHANGES_INLINE_BYTES", 600),
+    (mirror, "FOLLOW_BATCH_BYTES", 500),
+)
 
 
 class Death(Enum):
@@ -70,6 +85,12 @@ class History:
 
     def run(self) -> str:
         """Live all lives; a digest of everything that happened."""
+        with contextlib.ExitStack() as small:
+            for module, name, value in SMALL:
+                small.enter_context(patch.object(module, name, value))
+            return self._run()
+
+    def _run(self) -> str:
         for life in range(self.lives):
             self.random.seed(f"{self.seed} {life}")  # whatever the end of the life before has drawn
             if life:
@@ -154,7 +175,7 @@ class History:
         engine = await self._start(fatal)
         if self.random.random() < 0.2 and not last:
             self.disk.failing_sync_in = self.random.randint(0, 60)
-        clients = Clients(self.world, engine)
+        clients = Clients(self.world, engine, LIMITS)
         await self._check_promises(clients, engine)
         clients.start()
         backup = asyncio.ensure_future(self._back_up())
@@ -241,6 +262,9 @@ class History:
                 return
         stream, whole = content
         known.check_whole(whole)
+        if known.is_table:
+            with clients.using(known):
+                await clients.tables.check(known)
         await clients.check_times(known, stream)
         found[known] = whole
         known.closed, known.may_be_closed, known.may_be_deleted = stream.closed, False, False

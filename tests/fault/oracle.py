@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import Ended, StreamInfo, Update
 from headwater.limits import TTL_RENEWAL_PARTS
 from headwater.log.offsets import Offset
 from headwater.log.state import Document
+from headwater.protocol.tables.paths import LOG_PREFIX
 from headwater.store.pieces import RecordEnd
 
 MESSAGE = re.compile(rb"<(w\d+):(\d+)\.*>")
@@ -65,6 +66,13 @@ class KnownStream:
     may_be_closed: bool = False
     may_be_deleted: bool = False
     asking: int = 0  # requests under way
+    is_mirror: bool = False
+    last_seqno: int = 0  # of a table: the largest that was acknowledged
+    last_seqnos: dict[int, int] = field(default_factory=dict)  # those of its appends, by the numbers of messages
+
+    @property
+    def is_table(self) -> bool:
+        return self.path.startswith(LOG_PREFIX)
 
     def must_exist(self, now_ms: int) -> bool:
         return self.life is not None and not self.may_be_deleted and not self.life.may_have_ended(now_ms)
@@ -111,6 +119,27 @@ def check_messages(path: str, whole: bytes) -> set[int]:
         if numbers != sorted(numbers):
             raise BrokenPromiseError(f"{path}: the messages of a writer are out of order")
     return {number for numbers in by_writer.values() for number in numbers}
+
+
+class Follower:
+    """A live reader of a stream."""
+
+    def __init__(self, known: KnownStream, stream_id: int) -> None:
+        self.position = 0
+        self.broken: BrokenPromiseError | None = None
+        self._known = known
+        self._id = stream_id
+
+    def deliver(self, update: Update) -> None:
+        known = self._known
+        if update.stream_id != self._id or update.start != self.position:
+            self.broken = BrokenPromiseError(f"{known.path}: an update from {update.start} after {self.position}")
+        if len(known.seen) == update.start:
+            known.seen += update.data
+        self.position = update.end
+
+    def ended(self, reason: Ended) -> None:
+        """Deleted, or the server stops."""
 
 
 class Names:

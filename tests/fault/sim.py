@@ -202,6 +202,25 @@ class SimLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual.now_s
 
+    def run_in_executor(  # type: ignore[override]
+        self, executor: concurrent.futures.Executor | None, work: Callable[..., T], *arguments: Any
+    ) -> asyncio.Future[T]:
+        """There are no threads: what would be done in one is done a little later."""
+        if executor is not None:
+            return super().run_in_executor(executor, work, *arguments)
+        future: asyncio.Future[T] = self.create_future()
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(work(*arguments))
+            except Exception as error:  # noqa: BLE001 - whoever asked decides what it means
+                future.set_exception(error)
+
+        self.call_later(0.003, run)
+        return future
+
     def _write_to_self(self) -> None:
         """There is no other thread to wake it."""
 

@@ -9,14 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from headwater.engine import Engine
 from headwater.engine.catalogue import Catalogue
 from headwater.engine.loading import Loader
 from headwater.engine.reader import Reader
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError
-from headwater.log import deciding
+from headwater.log import deciding, row_framing
+from headwater.log.content import ContentKind
 from headwater.log.events import Appended, Record
 from headwater.log.state import StreamState
+from headwater.server.following.mirror import Mirror
+from headwater.server.tables import feeds, snapshots
+from headwater.server.tables.active import LiveRows
 from headwater.store.contract import Commit, Done
 from headwater.store.embedded import journal, journal_writer, recovery, salvage
 from headwater.store.embedded.disk import Disk, File
@@ -26,6 +31,7 @@ from headwater.store.embedded.journal_writer import JournalFailedError, seal_tai
 from headwater.store.embedded.recovery import Unsealed
 from headwater.store.embedded.store import EmbeddedStore
 from headwater.store.embedded.syncing import Synced
+from headwater.store.pieces import Piece, RecordEnd
 from tests.fault import copies
 from tests.fault.lives import History
 from tests.fault.oracle import BrokenPromiseError
@@ -181,6 +187,75 @@ def test_ancestors_that_are_not_released_are_caught(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(deciding, "_removal", removal)
     assert caught(60)
+
+
+# Tables
+
+
+def test_seqnos_with_gaps_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = row_framing.stored
+
+    def stored(kind: ContentKind, body: bytes, last_seqno: int, at_ms: int) -> tuple[bytes, int]:
+        return real(kind, body, last_seqno + (kind is ContentKind.ROWS and last_seqno == 7), at_ms)
+
+    monkeypatch.setattr(row_framing, "stored", stored)
+    assert "do not count" in caught(60)
+
+
+def test_rows_that_are_not_as_they_were_sent_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = row_framing.format_rows
+    monkeypatch.setattr(row_framing, "format_rows", lambda changes, *more: real([c.rstrip() for c in changes], *more))
+    assert "not what was appended" in caught(60)
+
+
+def test_rows_of_a_fork_that_are_looked_for_in_its_source_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def records(self: Piece) -> list[RecordEnd]:
+        return [
+            RecordEnd(min(run.start + run.ends[index], self.next), run.time(index))
+            for run, first, last, _ in self.ranges
+            for index in range(first, last)
+        ]
+
+    monkeypatch.setattr(Piece, "records", records)
+    assert caught(100)
+
+
+def test_a_deletion_that_is_told_before_it_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Catalogue, "visible_by_id", Catalogue.by_id)
+    assert "did not find it" in caught(60)
+
+
+def test_rows_up_to_since_id_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "position_after", lambda rows, since_id: 0)
+    assert "brought other rows" in caught(60)
+
+
+def test_an_active_view_that_misses_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = LiveRows.apply
+    monkeypatch.setattr(LiveRows, "apply", lambda self, rows: real(self, rows.replace(b"\t-\tk5\t", b"\t+\tk5\t")))
+    assert "active view" in caught(60)
+
+
+def test_a_snapshot_that_is_not_complete_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = snapshots.write
+
+    async def write(engine: Engine, table_id: int, position: int, last_seqno: int, rows: list[bytes]) -> object:
+        return await real(engine, table_id, position, last_seqno, rows[:-1])
+
+    monkeypatch.setattr(snapshots, "write", write)
+    assert "active view" in caught(100)
+
+
+def test_a_mirror_that_forgets_its_position_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_framing, "check_order", lambda rows, last_seqno: row_framing.last_seqno_of(rows))
+    real = Mirror.__init__
+
+    def forgetful(self: Mirror, *more: Any) -> None:
+        real(self, *more)
+        self.last_seqno = 0
+
+    monkeypatch.setattr(Mirror, "__init__", forgetful)
+    assert "other rows than its remote" in caught(60)
 
 
 # Commands

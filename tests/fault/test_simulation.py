@@ -8,6 +8,11 @@ import os
 import pytest
 
 from headwater.engine.loading import Loader
+from headwater.engine.rows import Rows
+from headwater.server.following.mirror import Mirror
+from headwater.server.tables.active import ActiveView
+from headwater.server.tables.feeds import RowFeed
+from headwater.server.tables.snapshots import SnapshotReader
 from headwater.store.embedded import journal
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.maintenance import Maintenance
@@ -17,6 +22,7 @@ from tests.fault.clients import Clients
 from tests.fault.document_clients import DocumentClients
 from tests.fault.lives import History
 from tests.fault.sim_disk import SimDisk
+from tests.fault.table_clients import Tables
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 GROUPS = 20
@@ -52,6 +58,15 @@ REACHED = [
     (Clients, "_append_with_document"),
     (DocumentClients, "_delete"),
     (Clients, "check_times"),
+    (Rows, "_search"),
+    (Rows, "_last_rows"),
+    (RowFeed, "_catch_up"),
+    (ActiveView, "_snapshot"),
+    (SnapshotReader, "read"),
+    (Mirror, "_append_batches"),
+    (Tables, "_fork_request"),
+    (Tables, "_active"),
+    (Tables, "_live"),
     (History, "_check_recovered"),
     (History, "_check_catalogue"),
 ]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from headwater.protocol.tables.paths import log_path
 from tests.fault.oracle import BrokenPromiseError, JointWrite, KnownDocument, KnownStream, Names
 from tests.fault.sim_disk import SimDisk
 
-PATHS = ("a", "b", "c", "json", "fork1", "fork2", "fork3")
+MIRROR = log_path("mirror")
+TABLE_FORK = log_path("fork")
+PATHS = ("a", "b", "c", "json", "fork1", "fork2", "fork3", log_path("t1"), log_path("t2"), TABLE_FORK, MIRROR)
 KEYS = ("d0", "d1", "d2")
 
 

@@ -1,0 +1,112 @@
+"""What a table must hold, as far as its clients know: whole batches, byte for byte, numbered without gaps."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+
+from headwater.engine.messages import StreamInfo
+from headwater.log.content import ContentKind
+from tests.fault.oracle import BrokenPromiseError, KnownStream
+
+TABLE_TYPE = "text/sequence; charset=utf-8; schema=sim; version=1"
+
+_BATCH = re.compile(rb"\+\tk\d\t<(w\d+|created):(\d+)\.*>")
+_STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+
+
+def changes_of(name: str, number: int) -> list[bytes]:
+    """The changes of an append, by its number: what is sent and what must be found are made by the same rule."""
+    rng = random.Random(number)
+    changes = [f"+\tk{rng.randrange(6)}\t<{name}:{number}{'.' * rng.choice([0, 10, 700])}>"]
+    for place in range(rng.choice([0, 0, 0, 1, 4, 20])):
+        key = f"k{rng.randrange(6)}"
+        changes.append(
+            f"-\t{key}\t" if rng.random() < 0.4 else f"+\t{key}\té {number} {place}{'x' * rng.randrange(40)}"
+        )
+    return [change.encode() for change in changes]
+
+
+def remote_rows(first: int, count: int) -> list[bytes]:
+    """Rows of the remote table that is mirrored, which never ends. Its SeqNos have gaps."""
+    return [
+        b"%d\t2026-01-08T00:00:%02dZ\t%c\tk%d\t%b\n"
+        % (place * 3 + place % 3, place % 60, b"+-"[place % 5 == 4], place % 7, b"r" * (place * 37 % 300))
+        for place in range(first, first + count)
+    ]
+
+
+def place_after(seqno: int) -> int:
+    """Where in the remote table the rows after a SeqNo begin."""
+    return 1 if not seqno else next(place for place in range(seqno // 4, seqno) if place * 3 + place % 3 == seqno) + 1
+
+
+def check_table(stream: StreamInfo, whole: bytes, last_seqnos: Mapping[int, int]) -> None:
+    """All bytes of a table; `last_seqnos` are those that appends were acknowledged with, by their numbers."""
+    if whole and not whole.endswith(b"\n"):
+        raise BrokenPromiseError(f"{stream.path!r}: its last row is not whole")
+    if stream.kind is ContentKind.MIRROR:
+        _check_mirror(stream, whole)
+        return
+    rows = [line.split(b"\t", 2) for line in whole.split(b"\n")[:-1]]
+    if [row[0] for row in rows] != [b"%d" % seqno for seqno in range(1, len(rows) + 1)]:
+        raise BrokenPromiseError(f"{stream.path!r}: its SeqNos do not count its rows")
+    if len(rows) != stream.last_seqno:
+        raise BrokenPromiseError(f"{stream.path!r} says that it has {stream.last_seqno} rows and has {len(rows)}")
+    stamps = [row[1] for row in rows]
+    if not all(map(_STAMP.fullmatch, stamps)) or any(one > other for one, other in pairwise(stamps)):
+        raise BrokenPromiseError(f"{stream.path!r}: its timestamps run backwards")
+    ends = [0]
+    for line in whole.split(b"\n")[:-1]:
+        ends.append(ends[-1] + len(line) + 1)
+    cuts = {ends.index(span.end) for span in stream.lineage if span.end in ends}
+    _check_batches(stream.path, [row[2] for row in rows], cuts, last_seqnos)
+
+
+def _check_batches(path: str, changes: Sequence[bytes], cuts: Collection[int], last_seqnos: Mapping[int, int]) -> None:
+    """Each append is there as it was sent, whole but for those that a fork was cut from."""
+    done = 0
+    while done < len(changes):
+        head = _BATCH.fullmatch(changes[done])
+        if head is None:
+            raise BrokenPromiseError(f"{path!r}: row {done + 1} begins no append")
+        number = int(head[2])
+        expected = changes_of(head[1].decode(), number)
+        end = min((cut for cut in cuts if done < cut < done + len(expected)), default=done + len(expected))
+        if list(changes[done:end]) != expected[: end - done]:
+            raise BrokenPromiseError(f"{path!r}: the rows from {done + 1} on are not what was appended")
+        if head[1] != b"created" and last_seqnos.get(number, end) != end:
+            raise BrokenPromiseError(f"{path!r}: append {number} was acknowledged with another SeqNo than {end}")
+        done = end
+
+
+def _check_mirror(stream: StreamInfo, whole: bytes) -> None:
+    count = whole.count(b"\n")
+    expected = remote_rows(1, count)
+    if whole != b"".join(expected):
+        raise BrokenPromiseError(f"{stream.path!r}: a mirror has other rows than its remote table")
+    if stream.last_seqno != (int(expected[-1].split(b"\t")[0]) if expected else 0):
+        raise BrokenPromiseError(f"{stream.path!r}: a mirror has another last SeqNo than its last row")
+
+
+def live_rows(rows: Sequence[bytes], last_seqno: int) -> list[bytes]:
+    """The active view of a table once the rows up to a SeqNo are applied."""
+    live: dict[bytes, bytes] = {}
+    for row in rows:
+        seqno, _, action, key, _ = row.split(b"\t", 4)
+        if int(seqno) > last_seqno:
+            break
+        live.pop(key, None)
+        if action == b"+":
+            live[key] = row
+    return list(live.values())
+
+
+def check_range(known: KnownStream, found: bytes, whole: bytes, since_id: int) -> None:
+    """A read of the rows after a SeqNo, or of the last ones, against all rows of the table."""
+    rows = whole.splitlines(keepends=True)
+    expected = rows[since_id:] if since_id < 0 else [row for row in rows if int(row.split(b"\t")[0]) > since_id]
+    if found != b"".join(expected):
+        raise BrokenPromiseError(f"{known.path!r}: a read from {since_id} brought other rows than there are")
