@@ -1,6 +1,6 @@
-"""Notify over every edge: each test names the sentence of the STP specification that it shows, or our own part.
+"""Notify over every edge: delivery, retries, withdrawal and the table of NURLs, which are ours.
 
-Delivery, retries, withdrawal and the table of NURLs are ours.
+`test_stp_specification.py` has what the specification says.
 """
 
 from __future__ import annotations
@@ -9,54 +9,22 @@ import os
 import signal
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
-from urllib.parse import quote
 
 import httpx
 import pytest
 from bench.servers import Server, headwater
 
-from tests.contract.test_tables import NOW, SCHEMA, problem, rows
-from tests.edges import EDGES, edge, root_of
+from tests.contract.tables import FORM, NOW, SCHEMA, advertise, advertised, problem, rows
 from tests.nurls import Receiver, receiver
 
 pytestmark = pytest.mark.slow  # servers, and time-outs that pass
-
-FORM = {"content-type": "application/x-www-form-urlencoded"}
-
-
-@pytest.fixture(scope="module", params=EDGES)
-def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    with edge(request.param) as server:
-        root = root_of(request.param, server).replace("/v1/stream", "/v1/table")
-        with httpx.Client(base_url=root, timeout=10) as client:
-            yield client
-
-
-@pytest.fixture
-def table(client: httpx.Client) -> str:
-    name = f"/n/{uuid.uuid4().hex}"
-    assert client.put(name, headers=SCHEMA).status_code == 201
-    return name
 
 
 @pytest.fixture
 def peer() -> Iterator[Receiver]:
     with receiver() as server:
         yield server
-
-
-def advertise(client: httpx.Client, table: str, url: str, event: str = "rows") -> None:
-    answer = client.post(f"{table}/notify", content=f"{event}={quote(url, safe='')}", headers=FORM)
-    assert (answer.status_code, answer.content) == (204, b""), answer.text
-
-
-def advertised(client: httpx.Client, table: str) -> list[list[str]]:
-    """Action, event type and record of each row of the table of NURLs."""
-    lines = client.get(f"{table}/notify", params=NOW).text.splitlines()
-    found = [line.split("\t")[2:] for line in lines]
-    return [[action, key.partition("/")[0], record] for action, key, record in found]
 
 
 def until(expected: object, look: object, within_s: float = 10.0) -> None:
@@ -66,75 +34,10 @@ def until(expected: object, look: object, within_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-# The form
-
-
-def test_posts_are_form_encoded(client: httpx.Client, table: str) -> None:
-    """NURLs accept HTTP POSTs with Content-Type: application/x-www-form-urlencoded."""
-    body = "rows=https://example.com/nurl"
-    for content_type in ("application/x-www-form-urlencoded", "application/x-www-form-urlencoded; charset=utf-8"):
-        answer = client.post(f"{table}/notify", content=body, headers={"content-type": content_type})
-        assert answer.status_code == 204
-    for other in ({}, {"content-type": "text/plain"}, {"content-type": "application/json"}):
-        refused = client.post(f"{table}/notify", content=body.encode(), headers=other)
-        assert (refused.status_code, problem(refused)) == (415, "unsupported-media-type")
-
-
-def test_surl_may_be_present_exactly_once(client: httpx.Client, table: str) -> None:
-    """`surl` MAY be present. If present, it MUST appear exactly once and MUST be a valid STP SURL."""
-    for body in (
-        "surl=https://example.com/state",
-        "surl=https%3A%2F%2Fexample.com%2Fstate&match=https://example.com/m",
-    ):
-        assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 204
-    for body in ("surl=https://a.example/&surl=https://b.example/", "surl=prices", "surl="):
-        refused = client.post(f"{table}/notify", content=body, headers=FORM)
-        assert (refused.status_code, problem(refused)) == (400, "invalid-notify")
-
-
-def test_a_handshake_has_no_surl(client: httpx.Client, table: str) -> None:
-    """If `surl` is absent, the Notify POST is treated as NURL advertisement / handshake only."""
-    advertise(client, table, "https://example.com/manifest_nurl", "manifest_nurl")
-    assert advertised(client, table) == [["+", "manifest_nurl", "https://example.com/manifest_nurl"]]
-
-
-def test_values_must_be_valid_nurls(client: httpx.Client, table: str) -> None:
-    """All other parameters MUST have values that are valid Notify URLs (NURLs)."""
-    for value in ("nonsense", "", "ftp://example.com/", "/relative", "https://", "https://example.com/a b"):
-        refused = client.post(f"{table}/notify", content=f"rows={quote(value)}", headers=FORM)
-        assert (refused.status_code, problem(refused)) == (400, "invalid-notify"), value
-    for value in ("https://10.0.0.1/", "http://example.com/", "https://169.254.169.254/", "https://example.com:22/"):
-        refused = client.post(f"{table}/notify", content=f"rows={quote(value)}", headers=FORM)
-        assert (refused.status_code, problem(refused)) == (403, "target-refused"), value
-    assert client.get(f"{table}/notify", params=NOW).status_code == 404  # nothing was kept
-
-
 def test_a_form_is_taken_whole_or_not_at_all(client: httpx.Client, table: str) -> None:
     body = "a=https://example.com/a&b=https://10.0.0.1/"
     assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 403
     assert client.get(f"{table}/notify", params=NOW).status_code == 404
-
-
-def test_unknown_names_must_be_ignored(client: httpx.Client, table: str) -> None:
-    """Unknown parameter names MUST be ignored; each key is an event_type token matching [a-z][a-z0-9_]*."""
-    body = "Rows=https://example.com/a&9=x&a-b=y&=z&&rows_2=https://example.com/b"
-    assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 204
-    assert advertised(client, table) == [["+", "rows_2", "https://example.com/b"]]
-
-
-def test_repeats_are_idempotent(client: httpx.Client, table: str) -> None:
-    """Notify POSTs MAY repeat and MUST be treated as idempotent."""
-    for _ in range(3):
-        advertise(client, table, "https://example.com/nurl")
-    advertise(client, table, "https://example.com/nurl", "other")
-    assert [event for _, event, _ in advertised(client, table)] == ["rows", "other"]
-
-
-def test_several_event_types(client: httpx.Client, table: str) -> None:
-    """Additional parameters MAY advertise event-specific callback NURLs."""
-    body = "manifest_notify=https://example.com/m&grant_notify=https://example.com/g"
-    assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 204
-    assert [event for _, event, _ in advertised(client, table)] == ["manifest_notify", "grant_notify"]
 
 
 def test_there_must_be_a_table(client: httpx.Client) -> None:
@@ -186,21 +89,6 @@ def test_a_deleted_table_takes_its_nurls_along(client: httpx.Client, table: str,
 
 
 # Delivery
-
-
-def test_recipients_get_the_surl(client: httpx.Client, table: str, peer: Receiver) -> None:
-    """Notify POSTs communicate an optional State URL (SURL) that may have new state; recipients MUST GET `surl`."""
-    client.post(table, content=rows(1))
-    advertise(client, table, peer.nurl("/here?token=1"))
-    peer.quiet(0, 0.1)
-    client.post(table, content=rows(2))
-    (path, content_type, body), *_ = peer.wait(1)
-    assert (path, content_type) == ("/here?token=1", FORM["content-type"])
-    name, _, surl = body.decode().partition("=")
-    assert name == "surl"
-    assert "&" not in surl
-    assert httpx.get(surl, params=NOW).content == client.get(table, params=NOW).content
-    peer.quiet(1, 0.2)
 
 
 def test_many_appends_are_one_post(client: httpx.Client, table: str, peer: Receiver) -> None:

@@ -1,155 +1,22 @@
-"""Tables over every edge: each test names the sentence of the STP specification that it shows, or our own part.
+"""Tables over every edge: what is ours, as writing, closing, forks, active views, caching, expiry and lists.
 
-MUST, SHOULD and MAY are those of the draft; writing, closing, expiry and lists are ours.
+`test_stp_specification.py` has what the specification says.
 """
 
 from __future__ import annotations
 
 import gzip
 import re
-import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import pytest
 from bench.servers import headwater
 
-from tests.edges import EDGES, edge, root_of
+from tests.contract.tables import NOW, SCHEMA, WHOLE_TYPE, meanwhile, problem, rows, seqnos
 
-SCHEMA = {"content-type": "text/sequence; schema=endpoint_manifest; version=1"}
-WHOLE_TYPE = "text/sequence; charset=utf-8; schema=endpoint_manifest; version=1"
-NOW = {"timeout": "0"}
-STAMP = rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z"
-
-
-@pytest.fixture(scope="module", params=EDGES)
-def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    with edge(request.param) as server:
-        root = root_of(request.param, server).replace("/v1/stream", "/v1/table")
-        with httpx.Client(base_url=root, timeout=10) as client:
-            yield client
-
-
-@pytest.fixture
-def table(client: httpx.Client) -> str:
-    name = f"/t/{uuid.uuid4().hex}"
-    assert client.put(name, headers=SCHEMA).status_code == 201
-    return name
-
-
-def rows(count: int, first: int = 1) -> bytes:
-    return b"".join(b"+\tkey%d\trecord %d\n" % (n, n) for n in range(first, first + count))
-
-
-def seqnos(body: bytes) -> list[int]:
-    assert body == b"" or body.endswith(b"\n")
-    return [int(line.split(b"\t")[0]) for line in body.splitlines()]
-
-
-def problem(response: httpx.Response) -> str:
-    assert response.headers["content-type"] == "application/problem+json"
-    return str(response.json()["type"]).removeprefix("urn:headwater:")
-
-
-@contextmanager
-def meanwhile(*steps: object) -> Iterator[None]:
-    """Run steps one after the other beside the test, 0.1 s apart."""
-
-    def run() -> None:
-        for step in steps:
-            time.sleep(0.1)
-            step()  # type: ignore[operator]
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
-# Row format and content type
-
-
-def test_each_row_is_a_tsv_line(client: httpx.Client, table: str) -> None:
-    """Each row is a TSV line: SeqNo \\t Timestamp \\t Action \\t PrimaryKey \\t Record."""
-    body = "+\tfhir_read\thttps://prov.com/fhir/read\n-\tfhir_read\t\n+\tcafé\tfree form, with spaces\n"
-    assert client.post(table, content=body.encode()).status_code == 204
-    read = client.get(table, params=NOW)
-    lines = read.content.split(b"\n")
-    assert lines.pop() == b""
-    for number, (line, change) in enumerate(zip(lines, body.encode().splitlines(), strict=True), 1):
-        assert re.fullmatch(rb"%d\t%b\t%b" % (number, STAMP, re.escape(change)), line)
-
-
-def test_responses_must_include_the_content_type(client: httpx.Client, table: str) -> None:
-    """STP responses MUST include: Content-Type: text/sequence; charset=utf-8; schema=<schema_id>; version=<n>."""
-    client.post(table, content=rows(3))
-    for response in (
-        client.get(table, params=NOW),
-        client.get(table, params={"since_id": "99", **NOW}),
-        client.get(table, params={"idle": "0.1"}),
-        client.get(table, params={"until_id": "2"}),
-        client.head(table),
-    ):
-        assert (response.status_code, response.headers["content-type"]) == (200, WHOLE_TYPE)
-
-
-def test_servers_may_include_the_last_seqno(client: httpx.Client, table: str) -> None:
-    """Servers MAY also include: STP-Last-SeqNo: <n>. Ours count without gaps and say so."""
-    assert client.head(table).headers["stp-last-seqno"] == "0"
-    assert client.post(table, content=rows(3)).headers["stp-last-seqno"] == "3"
-    for query in ({"since_id": "2", "idle": "0.1"}, {"until_id": "1"}, NOW):
-        read = client.get(table, params=query)
-        assert (read.headers["stp-last-seqno"], read.headers["stp-gapless"]) == ("3", "true")
-
-
-def test_rows_in_strictly_increasing_order(client: httpx.Client, table: str) -> None:
-    """Servers SHOULD return rows in strictly increasing SeqNo order for any response."""
-    for number in range(5):
-        client.post(table, content=rows(number + 1))
-    for query in (NOW, {"idle": "0.1"}, {"since_id": "-7", **NOW}):
-        found = seqnos(client.get(table, params=query).content)
-        assert found == list(range(found[0], 16))
-
-
-def test_timestamps_never_run_backwards(client: httpx.Client, table: str) -> None:
-    """Timestamp: RFC3339 UTC timestamp (informational; not authoritative)."""
-    for _ in range(5):
-        client.post(table, content=rows(2))
-    times = [line.split(b"\t")[1] for line in client.get(table, params=NOW).content.splitlines()]
-    assert times == sorted(times)
-
-
-# Delta sync
-
-
-def test_delta_sync(client: httpx.Client, table: str) -> None:
-    """since_id=N returns rows with SeqNo > N; since_id=-N the last N rows; if absent, treat as since_id=0."""
-    for first in range(1, 13, 3):
-        client.post(table, content=rows(3, first))
-    everything = list(range(1, 13))
-    for since_id, expected in (
-        ({}, everything),
-        ({"since_id": "0"}, everything),
-        ({"since_id": "-0"}, everything),
-        ({"since_id": "1"}, everything[1:]),
-        ({"since_id": "4"}, everything[4:]),
-        ({"since_id": "11"}, [12]),
-        ({"since_id": "12"}, []),
-        ({"since_id": "9223372036854775807"}, []),
-        ({"since_id": "-1"}, [12]),
-        ({"since_id": "-5"}, everything[-5:]),
-        ({"since_id": "-12"}, everything),
-        ({"since_id": "-9223372036854775807"}, everything),
-    ):
-        read = client.get(table, params={**since_id, **NOW})
-        assert (read.status_code, seqnos(read.content)) == (200, expected), since_id
-    for bad in ("x", "1.0", "", "9223372036854775808"):
-        assert problem(client.get(table, params={"since_id": bad})) == "invalid-query"
+# Ranges
 
 
 def test_a_long_table_is_read_from_any_row(client: httpx.Client, table: str) -> None:
@@ -217,40 +84,6 @@ def test_answers_are_compressed_as_asked(client: httpx.Client, table: str) -> No
 
 
 # Long-poll
-
-
-def test_rows_are_streamed_until_idle(client: httpx.Client, table: str) -> None:
-    """Servers SHOULD stream rows until timeout or idle, then close."""
-    client.post(table, content=rows(2))
-    began = time.monotonic()
-    arrivals: list[tuple[list[int], float]] = []
-    with meanwhile(lambda: client.post(table, content=rows(1)), lambda: client.post(table, content=rows(2))):
-        with client.stream("GET", table, params={"idle": "0.3"}) as read:
-            for piece in read.iter_raw():
-                arrivals.append((seqnos(piece), time.monotonic() - began))
-    assert [numbers for numbers, _ in arrivals] == [[1, 2], [3], [4, 5]]
-    assert arrivals[0][1] < arrivals[1][1] < arrivals[2][1]
-    assert 0.4 <= time.monotonic() - began < 3
-
-
-def test_rows_are_streamed_until_the_time_is_up(client: httpx.Client, table: str) -> None:
-    """Servers SHOULD stream rows until timeout or idle, then close."""
-    began = time.monotonic()
-    with meanwhile(*[lambda: client.post(table, content=rows(1))] * 5):
-        read = client.get(table, params={"timeout": "0.3", "idle": "5"})
-    assert time.monotonic() - began < 3
-    assert seqnos(read.content) == list(range(1, len(seqnos(read.content)) + 1))
-    assert 1 <= len(seqnos(read.content)) <= 4
-
-
-def test_clients_reconnect_using_the_last_processed_seqno(client: httpx.Client, table: str) -> None:
-    """Clients reconnect using last processed SeqNo."""
-    found: list[int] = []
-    with meanwhile(*[lambda: client.post(table, content=rows(2))] * 4):
-        while len(found) < 8:
-            since_id = found[-1] if found else 0
-            found += seqnos(client.get(table, params={"since_id": since_id, "timeout": "0.15"}).content)
-    assert found == list(range(1, 9))
 
 
 def test_a_timeout_of_zero_answers_at_once(client: httpx.Client, table: str) -> None:
@@ -346,27 +179,7 @@ def test_a_large_active_view(client: httpx.Client, table: str) -> None:
         assert seqnos(read.content) == [n for n in expected if n != 10_001]
 
 
-# Accept and HEAD
-
-
-@pytest.mark.parametrize(
-    ("accept", "status"),
-    [
-        ("text/sequence; charset=utf-8; schema=endpoint_manifest; version=1", 200),
-        ("text/sequence", 200),
-        ("*/*", 200),
-        ("text/html, */*;q=0.1", 200),
-        ("text/sequence; schema=other", 406),
-        ("text/sequence; schema=endpoint_manifest; version=2", 406),
-        ("application/json", 406),
-    ],
-)
-def test_accept(client: httpx.Client, table: str, accept: str, status: int) -> None:
-    """Accept: text/sequence; charset=utf-8; schema=endpoint_manifest; version=1."""
-    for query in (NOW, {"idle": "0.05"}):
-        assert client.get(table, params=query, headers={"accept": accept}).status_code == status
-    assert client.head(table, headers={"accept": accept}).status_code == status
-    assert client.get(table, params={"live": "sse", **NOW}, headers={"accept": "text/html"}).status_code == 406
+# HEAD
 
 
 def test_head(client: httpx.Client, table: str) -> None:
@@ -404,29 +217,6 @@ def test_a_table_can_begin_with_rows(client: httpx.Client) -> None:
     assert client.put(name, headers=SCHEMA, content=rows(2)).headers["stp-last-seqno"] == "2"
     assert seqnos(client.get(name, params=NOW).content) == [1, 2]
     assert problem(client.put(f"{name}x", headers=SCHEMA, content=b"nonsense")) == "invalid-change"
-
-
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        (b"+\ta\tb\n*\ta\tb\n", 2),
-        (b"+\ta\tb\n+\ta\tb\n+\ta\tb\tc\n", 3),
-        (b"+\t\tb\n", 1),
-        (b"+\ta\n", 1),
-        (b"1\t2026-01-08T00:00:00Z\t+\ta\tb\n", 1),
-        (b"+\ta\t\xff\n", 1),
-        (b"+\ta\tb\n\n", 2),
-    ],
-)
-def test_a_batch_is_atomic(client: httpx.Client, table: str, body: bytes, line: int) -> None:
-    """Action: + add/replace, - delete. Record: SHOULD avoid tabs; a tab or newline is refused with its line."""
-    producer = {"producer-id": "p", "producer-epoch": "0", "producer-seq": "0"}
-    for more in ({}, producer):
-        refused = client.post(table, content=body, headers=more)
-        assert (refused.status_code, problem(refused)) == (400, "invalid-change")
-        assert refused.json()["detail"].startswith(f"line {line}: ")
-    assert client.head(table).headers["stp-last-seqno"] == "0"
-    assert client.post(table, content=rows(1), headers=producer).headers["stp-last-seqno"] == "1"
 
 
 def test_escapes_are_checked_where_a_table_opted_in(client: httpx.Client, table: str) -> None:
@@ -582,22 +372,6 @@ def test_a_table_that_is_deleted_begins_anew(client: httpx.Client, table: str) -
     client.put(table, headers=SCHEMA)
     assert client.post(table, content=rows(1)).headers["stp-last-seqno"] == "1"
     assert client.get(table, params={"until_id": "1"}, headers={"if-none-match": tag}).status_code == 200
-
-
-@pytest.mark.slow
-def test_seqnos_go_on_after_a_restart(tmp_path: object) -> None:
-    """Servers SHOULD retain historical SeqNo rows for replay."""
-    with headwater("--data-dir", f"{tmp_path}/data") as server:
-        url = f"http://{server.host}:{server.port}/v1/table/kept"
-        httpx.put(url, headers=SCHEMA, content=rows(2))
-        httpx.post(url, content=rows(3))
-        before = httpx.get(url, params=NOW).content
-    with headwater("--data-dir", f"{tmp_path}/data") as server:
-        url = f"http://{server.host}:{server.port}/v1/table/kept"
-        assert httpx.get(url, params=NOW).content == before
-        assert httpx.head(url).headers["stp-last-seqno"] == "5"
-        assert httpx.post(url, content=rows(1)).headers["stp-last-seqno"] == "6"
-        assert seqnos(httpx.get(url, params={"since_id": "-2", **NOW}).content) == [5, 6]
 
 
 @pytest.mark.slow

@@ -48,7 +48,8 @@ class WatchedTable:
 
 
 class Notifier:
-    """`surl_received` is called with the name of a table and the SURL in a Notify POST to its NURL."""
+    """`surl_received` is called with the name of a table and the SURL in a Notify POST to its NURL, and says whether it
+    is followed."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Notifier:
         self.entropy = entropy
         self.now_ms = engine.now_ms
         self.sender = Sender(outbound, limits.notify_posts_max, public_url)
-        self.surl_received: Callable[[str, str], object] | None = None
+        self.surl_received: Callable[[str, str], bool] | None = None
         self._engine = engine
         self._registry = Registry(engine)
         self._tables: dict[int, WatchedTable] = {}

@@ -40,11 +40,23 @@ def notify(service: Service, request: Request, path: str, respond: Respond) -> N
 
 
 async def _notify(service: Service, notifier: Notifier, path: str, notification: Notification, base: str) -> None:
-    await service.engine.info(path)  # or there is no such table
+    try:
+        await service.engine.info(path)
+    except StreamNotFoundError:
+        # A table that is to be followed is made when it first answers. NURLs can be advertised for it then.
+        if not _follows(notifier, path, notification) or notification.nurls:
+            raise
+        return
     if notification.nurls:
         await notifier.advertise(path, notification.nurls, base)
-    if notification.surl is not None and notifier.surl_received is not None:
-        notifier.surl_received(name_of(path), notification.surl)
+    _follows(notifier, path, notification)
+
+
+def _follows(notifier: Notifier, path: str, notification: Notification) -> bool:
+    """Whether the SURL of a form is followed, or was already; then its follower asks for it."""
+    if notification.surl is None or notifier.surl_received is None:
+        return False
+    return notifier.surl_received(name_of(path), notification.surl)
 
 
 def withdraw(service: Service, request: Request, path: str, respond: Respond) -> None:

@@ -356,15 +356,21 @@ def test_a_surl_is_handed_on_with_the_name_of_the_table() -> None:
         service, answers, found = Service(engine, LIMITS, notifier), list[Response](), list[tuple[str, str]]()
         nurls.notify(service, form(b"surl=https://peer.example/state"), PATH, answers.append)
         await until(lambda: answers)  # advisory: without a follower it is ignored
-        notifier.surl_received = lambda name, surl: found.append((name, surl))
+
+        def received(name: str, surl: str) -> bool:
+            found.append((name, surl))
+            return name == "followed"
+
+        notifier.surl_received = received
         nurls.notify(
             service, form(b"surl=https://peer.example/state&rows=https://peer.example/n"), PATH, answers.append
         )
         nurls.notify(service, form(b"rows=https://peer.example/n"), PATH, answers.append)
-        nurls.notify(service, form(b"surl=https://peer.example/state"), "\x01none", answers.append)
-        await until(lambda: len(answers) == 4)
-        assert sorted(answer.status for answer in answers) == [204, 204, 204, 404]
-        assert found == [("prices", "https://peer.example/state")]
+        for name in ("none", "followed"):  # a table that is followed is made when it first answers
+            nurls.notify(service, form(b"surl=https://peer.example/state"), f"\x01{name}", answers.append)
+        await until(lambda: len(answers) == 5)
+        assert sorted(answer.status for answer in answers) == [204, 204, 204, 204, 404]
+        assert sorted(found) == [(name, "https://peer.example/state") for name in ("followed", "none", "prices")]
         assert len(await engine.documents("nurl/", "", 10)) == 1
 
     run(body)
