@@ -41,7 +41,7 @@ from tests.fault.document_clients import DocumentClients
 from tests.fault.oracle import BrokenPromiseError, Follower, JointWrite, KnownStream, Lifetime
 from tests.fault.table_clients import Tables
 from tests.fault.table_oracle import changes_of, check_table
-from tests.fault.world import KEYS, PATHS, World, Writer
+from tests.fault.world import KEYS, World, Writer
 
 ABSENT = (StreamNotFoundError, StreamGoneError, OffsetGoneError)
 
@@ -86,7 +86,7 @@ class Clients:
             if action < 0.12:
                 await self._documents.write(self._random.choice(KEYS))
                 continue
-            path = self._random.choice(PATHS)
+            path = self._random.choice(self._world.paths)
             known = self._world.streams.get(path)
             if known is not None and known.has_expired(self._engine.now_ms()):
                 known = None  # to be created over, or found to be gone

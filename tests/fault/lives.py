@@ -75,12 +75,13 @@ class History:
     make_store: Callable[..., EmbeddedStore] = EmbeddedStore
     make_syncer: Callable[[SimDisk], SimSyncer] = SimSyncer
     lives: int = 6
+    paths: tuple[str, ...] = PATHS
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.directory = Directory(SimDisk(self.random), SimIndex())
         self.disk = self.directory.disk
-        self.world = World(self.random, self.disk)
+        self.world = World(self.random, self.disk, self.paths)
         self.now_s = 1_000.0
 
     def run(self) -> str:
@@ -221,7 +222,7 @@ class History:
 
     async def _check_promises(self, clients: Clients, engine: Engine) -> None:
         found: dict[KnownStream, bytes] = {}
-        for path in PATHS:
+        for path in self.world.paths:
             known = await self._known_at(engine, path)
             if known is not None:
                 await self._check_stream(clients, known, found)

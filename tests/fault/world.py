@@ -11,7 +11,8 @@ from tests.fault.sim_disk import SimDisk
 
 MIRROR = log_path("mirror")
 TABLE_FORK = log_path("fork")
-PATHS = ("a", "b", "c", "json", "fork1", "fork2", "fork3", log_path("t1"), log_path("t2"), TABLE_FORK, MIRROR)
+STREAMS = ("a", "b", "c", "json", "fork1", "fork2", "fork3")
+PATHS = (*STREAMS, log_path("t1"), log_path("t2"), TABLE_FORK, MIRROR)
 KEYS = ("d0", "d1", "d2")
 
 
@@ -27,7 +28,8 @@ class Writer:
 class World:
     """Everything that clients know, through all lives of the server."""
 
-    def __init__(self, rng: random.Random, disk: SimDisk) -> None:
+    def __init__(self, rng: random.Random, disk: SimDisk, paths: tuple[str, ...] = PATHS) -> None:
+        self.paths = paths
         self.random = rng
         self.disk = disk
         self.names = Names()
