@@ -7,6 +7,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import random
 import re
 import resource
 import select
@@ -494,3 +495,31 @@ def test_12_15_requests_of_one_connection_are_begun_in_turns(server: Server) -> 
     with Wire(server) as wire:
         wire.send(b"PUT / HTTP/1.1\r\nhost: localhost\r\n\r\n" * count)
         assert [wire.answer().status for _ in range(count)] == [405] * count
+
+
+def test_damaged_requests_to_tables_leave_the_server_as_it_is(server: Server) -> None:
+    """Bytes of good requests are changed, left out and repeated at random: never an error of the server."""
+    rng = random.Random(13)
+    path = f"/v1/table/{uuid.uuid4().hex}"
+    with Wire(server) as wire:
+        assert wire.ask("PUT", path, b"+\tkey\trecord\n", content_type="text/sequence").status == 201
+    fields = b"host: localhost\r\nconnection: close\r\n"
+    good = [
+        b"GET %b?since_id=-1&timeout=0 HTTP/1.1\r\n%b\r\n",
+        b"GET %b?view=active HTTP/1.1\r\naccept: text/sequence; version=1\r\n%b\r\n",
+        b"POST %b HTTP/1.1\r\nproducer-id: p\r\nproducer-epoch: 0\r\nproducer-seq: 0\r\ncontent-length: 6\r\n%b\r\n"
+        b"+\ta\tb\n",
+        b"POST %b/notify HTTP/1.1\r\ncontent-type: application/x-www-form-urlencoded\r\ncontent-length: 2\r\n%b\r\n9=",
+    ]
+    for number in range(300):
+        data = bytearray(good[number % 4] % (path.encode(), fields))
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(data))
+            data[at : at + rng.randint(0, 2)] = rng.choice([b"", bytes([rng.randrange(256)]), b"\t", b"\r\n", b"%00"])
+        with half_closed(server, bytes(data)) as wire:
+            first = wire.sock.makefile("rb").readline()
+            assert re.match(rb"HTTP/1\.1 [1-4]|$", first), (bytes(data), first)
+    with Wire(server) as wire:
+        rows = wire.ask("GET", f"{path}?timeout=0").body.splitlines()
+        assert [row.split(b"\t")[0] for row in rows] == [b"%d" % seqno for seqno in range(1, len(rows) + 1)]
+        assert all(len(row.split(b"\t")) == 5 for row in rows)

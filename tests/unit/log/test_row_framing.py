@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,14 @@ from headwater.errors import ConfigurationError, InvalidForkError, SeqNoRegressi
 from headwater.log.commands import Append, Create, ForkRequest, Reply
 from headwater.log.content import ContentKind
 from headwater.log.producers import ProducerTuple
-from headwater.log.row_framing import format_timestamp, last_seqno_of, position_after, seqno_of
+from headwater.log.row_framing import (
+    check_order,
+    format_rows,
+    format_timestamp,
+    last_seqno_of,
+    position_after,
+    seqno_of,
+)
 from headwater.log.state import StreamState, evolve
 from tests.unit.log.world import World
 
@@ -150,3 +159,23 @@ def test_rows_are_found_by_halving(seqnos: list[int], seqno: int) -> None:
 
 def test_timestamps() -> None:
     assert format_timestamp(0) == "1970-01-01T00:00:00.000Z"
+
+
+@given(st.lists(st.binary(max_size=5).map(lambda data: data.replace(b"\n", b"")), min_size=1), st.integers(1, 10**12))
+def test_rows_are_formatted_as_one_after_the_other(changes: list[bytes], first: int) -> None:
+    expected = [b"%d\tt\t%b\n" % (seqno, change) for seqno, change in enumerate(changes, first)]
+    rows = format_rows(changes, first, "t")
+    assert rows == b"".join(expected)
+    assert (seqno_of(rows), last_seqno_of(rows)) == (first, first + len(changes) - 1)
+    for seqno in (0, first - 1, first, first + len(changes) // 2, first + len(changes)):
+        assert rows[position_after(rows, seqno) :] == b"".join(expected[max(0, seqno - first + 1) :])
+
+
+@given(st.lists(st.integers(0, 9), min_size=1), st.integers(0, 9))
+def test_an_order_is_checked_row_by_row(seqnos: list[int], last_seqno: int) -> None:
+    rows = b"".join(b"%d\tt\t+\tk\t\n" % seqno for seqno in seqnos)
+    if all(one < other for one, other in itertools.pairwise([last_seqno, *seqnos])):
+        assert check_order(rows, last_seqno) == seqnos[-1]
+    else:
+        with pytest.raises(SeqNoRegressionError):
+            check_order(rows, last_seqno)

@@ -160,3 +160,48 @@ def test_the_escapes_are_four_of_postgresql_copy() -> None:
     with pytest.raises(InvalidChangeError, match=r"line 1: there is a backslash that begins no escape"):
         parse_changes(b"+\tC:\\\tdir", 1, Escape.BACKSLASH)
     assert parse_changes(b"+\tC:\\\tdir", 1).keys == [b"C:\\"]  # without the opt-in a backslash is a backslash
+
+
+def naive(body: bytes, escaping: Escape) -> list[bytes] | int:
+    """The changes of a body, a line at a time; the number of the first line that is invalid."""
+    found = []
+    for number, line in enumerate(body.removesuffix(b"\n").split(b"\n"), 1):
+        action, *rest = line.split(b"\t")
+        if action == b"-" and len(rest) == 1:
+            rest.append(b"")
+        try:
+            text = b"\t".join(rest).decode()
+            if escaping is Escape.BACKSLASH:
+                unescape(text)
+        except ValueError:
+            return number
+        valid = action in (b"+", b"-") and len(rest) == 2 and 0 < len(rest[0]) <= limits.KEY_BYTES_MAX
+        if not valid or any(ord(c) < 32 or ord(c) == 127 for c in text.replace("\t", "")):
+            return number
+        found.append(b"\t".join((action, *rest)))
+    return found
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [b"+", b"-", b"\t", b"\n", b"k", b"\\", b"\\t", b"\r", b"\x00", b"\xc3\xa9", b"\xff", b"+\tk\tr\n"]
+        )
+    ),
+    st.sampled_from(Escape),
+)
+def test_any_bytes_are_changes_or_an_error_with_their_line(parts: list[bytes], escaping: Escape) -> None:
+    body = b"".join(parts)
+    if not body:
+        return
+    expected = naive(body, escaping)
+    if isinstance(expected, int):
+        with pytest.raises(InvalidChangeError) as caught:
+            parse_changes(body, 1_000, escaping)
+        assert caught.value.line == expected
+    else:
+        changes = parse_changes(body, 1_000, escaping)
+        assert changes.lines == expected
+        assert [(a, k) for a, k in zip(changes.actions, changes.keys, strict=True)] == [
+            tuple(line.split(b"\t")[:2]) for line in expected
+        ]

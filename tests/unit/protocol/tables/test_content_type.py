@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidHeaderError, NotAcceptableError, ProtocolError
 from headwater.protocol.tables.accept import check_accept, check_accept_events
-from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type, parse_table_type
+from headwater.protocol.tables.content_type import (
+    TableType,
+    check_changes_type,
+    format_table_type,
+    parse_answer_type,
+    parse_table_type,
+)
 from headwater.protocol.tables.escaping import Escape
 
 SEED = "text/sequence; charset=utf-8; schema=endpoint_manifest; version=1"
@@ -157,3 +165,29 @@ def test_a_long_accept_header_is_refused_before_it_is_parsed() -> None:
     with pytest.raises(InvalidHeaderError, match="longer"):
         check_accept('"\\' * 10_000, MANIFEST)
     check_accept('"\\' * 512, MANIFEST)
+
+
+PARTS = ["text/sequence", "text/*", "*/*", ";", ",", "=", '"', "\\", " ", "schema", "version", "escape", "q", "q=0"]
+PARTS += ["charset=utf-8", "schema=s", "version=1", "version=01", "backslash", "0.5", "é", "\x00", "a" * 300]
+
+
+@given(st.lists(st.sampled_from(PARTS)))
+def test_any_content_type_is_a_type_that_round_trips_or_an_error(parts: list[str]) -> None:
+    try:
+        table = parse_table_type("".join(parts))
+    except InvalidHeaderError:
+        return
+    assert parse_table_type(format_table_type(table)) == table
+    assert format_table_type(table).isascii()
+    check_changes_type("".join(parts), table)
+
+
+@given(st.lists(st.sampled_from(PARTS)))
+def test_any_accept_is_an_answer_or_an_error(parts: list[str]) -> None:
+    own = format_table_type(TableType("s", 1))
+    accept = "".join(parts)
+    for more in (own, f"{own}, text/html"):
+        check_accept(more, TableType("s", 1))
+    with contextlib.suppress(NotAcceptableError, InvalidHeaderError):  # the second one if it is too long
+        check_accept(accept, TableType("s", 1))
+        check_accept(f"{accept},{accept}", TableType("s", 1))  # what is accepted once is accepted twice

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import unquote_plus
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,3 +173,42 @@ def test_valid_urls(url: str) -> None:
 )
 def test_invalid_urls(url: str, fault: str) -> None:
     assert fault in (url_fault(url) or "")
+
+
+FORM_PARTS = [
+    b"surl",
+    b"rows",
+    b"Rows",
+    b"=",
+    b"&",
+    b"%",
+    b"%26",
+    b"+",
+    b"\xff",
+    b"https://a.example/x",
+    b"http://[::1]/",
+    b"x",
+]
+FORM_PARTS += [
+    b"surl=https://a.example/&",
+    b"rows=https%3A%2F%2Fa.example%2F%3Fa%3Db&",
+    b"9=x&",
+    b"javascript:",
+    b"@",
+    b"#",
+]
+
+
+@given(st.lists(st.sampled_from(FORM_PARTS)))
+def test_any_form_is_a_notification_that_round_trips_or_an_error(parts: list[bytes]) -> None:
+    body = b"".join(parts)
+    names = [unquote_plus(pair.partition("=")[0]) for pair in body.decode(errors="replace").split("&")]
+    try:
+        found = parse_notification(body)
+    except InvalidNotifyError:
+        return
+    assert names.count("surl") == (0 if found.surl is None else 1)
+    assert {name for name, _ in found.nurls} == {
+        name for name in names if re.fullmatch("(?!surl$)[a-z][a-z0-9_]*", name)
+    }
+    assert parse_notification(format_notification(found)) == found

@@ -169,3 +169,38 @@ def test_a_carriage_return_in_a_mirrored_row_cannot_inject_a_field() -> None:
     frames = event_frames(b"1\tt\t+\tk\tx\r\rid: 9\revent: control\r\n")
     assert b"\r" not in frames
     assert [line for line in frames.split(b"\n") if line and not line.startswith(b"data: ")] == [b"id: 1"]
+
+
+QUERY_PARTS = [
+    "since_id",
+    "until_id",
+    "timeout",
+    "idle",
+    "view",
+    "key",
+    "live",
+    "=",
+    "&",
+    "active",
+    "all",
+    "sse",
+    "0",
+    "-",
+]
+QUERY_PARTS += ["1", "9" * 20, "%", "%2D", "%ff", "+", ".", "é", "x", "since_id=5", "&view=active", "&live=sse"]
+
+
+@given(st.lists(st.sampled_from(QUERY_PARTS)), st.sampled_from([None, "", "7", "-7", "x"]))
+def test_any_query_is_within_limits_or_an_error(parts: list[str], last_event_id: str | None) -> None:
+    try:
+        found = parse_table_query("".join(parts), last_event_id)
+    except InvalidQueryError:
+        return
+    assert abs(found.since_id) <= limits.SEQNO_MAX
+    assert found.until_id is None or 0 <= found.until_id <= limits.SEQNO_MAX
+    assert 0 <= found.timeout_s <= limits.TABLE_TIMEOUT_MAX_S
+    assert 0 <= found.idle_s <= limits.TABLE_IDLE_MAX_S
+    assert found.key is None or 0 < len(found.key.encode()) <= limits.KEY_BYTES_MAX
+    assert not (found.events and found.view is View.ACTIVE)
+    if found.events and last_event_id:
+        assert found.since_id == int(last_event_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -214,3 +215,21 @@ def test_timestamps_that_are_not_rfc_3339_in_utc(text: str) -> None:
     with pytest.raises(InvalidRowError):
         parse_timestamp(text)
     assert parse_row(f"1\t{text}\t+\tk\tr").timestamp == text  # informational: the row is good all the same
+
+
+@given(
+    st.lists(
+        st.sampled_from(["\t", "0", "1", "9" * 18, "+", "-", "k", "\u0661", " ", "\r", "é", "2026-01-08T00:00:00Z"])
+    )
+)
+def test_any_line_is_the_row_that_it_is_formatted_from_or_an_error(parts: list[str]) -> None:
+    line = "".join(parts)
+    try:
+        row = parse_row(line)
+    except InvalidRowError:
+        fields = line.split("\t", 4)
+        seqno = fields[0]
+        plain = bool(re.fullmatch("0|[1-9][0-9]{0,18}", seqno)) and int(seqno) < 2**63
+        assert len(fields) < 5 or not plain or fields[2] not in ("+", "-") or not fields[3]
+    else:
+        assert format_row(row) == f"{line}\n".encode()
