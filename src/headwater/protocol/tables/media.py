@@ -11,7 +11,8 @@ _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _TYPE = re.compile(rf"\s*({_TOKEN}/{_TOKEN})\s*")
 _PARAMETER = re.compile(rf";\s*(?:({_TOKEN})=({_TOKEN}|{_QUOTED}))?\s*")
-_ELEMENT = re.compile(rf'(?:{_QUOTED}|[^,"])+')
+# A quote that is not closed extends to the end: to look for its end again at every quote would take quadratic time.
+_ELEMENT = re.compile(r'(?:"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[^,"])+')
 _WHOLE_TOKEN = re.compile(_TOKEN)
 _QUOTED_PAIR = re.compile(r"\\(.)")
 

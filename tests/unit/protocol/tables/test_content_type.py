@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 from hypothesis import given
@@ -191,3 +192,15 @@ def test_any_accept_is_an_answer_or_an_error(parts: list[str]) -> None:
     with contextlib.suppress(NotAcceptableError, InvalidHeaderError):  # the second one if it is too long
         check_accept(accept, TableType("s", 1))
         check_accept(f"{accept},{accept}", TableType("s", 1))  # what is accepted once is accepted twice
+
+
+@pytest.mark.parametrize("part", ['"', '"\\', '\\"', 'a/b;c="', "a/b;", ',"', "a/b;c=d,"])
+def test_a_hostile_accept_takes_no_longer_than_another(part: str) -> None:
+    accept = (part * 1024)[:1024]
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        with contextlib.suppress(NotAcceptableError):
+            check_accept(accept, TableType())
+        times.append(time.perf_counter() - began)
+    assert min(times) < 0.002
