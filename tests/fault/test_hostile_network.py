@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from bench.servers import Server, headwater
 
-from headwater.client import Client, Retry, Stream, Timeouts
+from headwater.client import Client, ProducerTuple, Put, Remove, Retry, Stream, Timeouts
 from headwater.errors import HeadwaterError
 from tests.fault.hostile import CALM, KINDS, Fate, hostile, seeded
 from tests.shells import SHELLS, client_of
@@ -228,3 +228,41 @@ def _in_background(stream: Stream, messages: list[Any], *, live: Any, pause_s: f
     writer = threading.Thread(target=write)
     writer.start()
     return writer
+
+
+# Tables
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_table_is_read_and_followed_exactly(small: Server, seed: int, shell: str) -> None:
+    with _direct(small) as direct, hostile(small, seeded(seed)) as proxy:
+        table = direct.table(f"read/{seed}-{shell}")
+        table.create()
+        for start in range(0, 200, 5):
+            table.append([Put(f"k{n % 30}", "é" * (n % 9)) for n in range(start, start + 5)])
+        expected = table.rows().all()
+        with client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
+            there = client.table(proxy.url + _behind(small, table.url))
+            assert there.rows().all() == expected
+            assert there.rows(since_id=-20).all() == expected[-20:]
+            assert there.active() == {row.key: row for row in expected[-30:]}
+            table.append([Remove("k1")], close=True)
+            assert there.follow().all() == [*expected, *table.rows(since_id=200).all()]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_appends_of_a_producer_to_a_table_are_exact(small: Server, seed: int, shell: str) -> None:
+    with _direct(small) as direct, hostile(small, seeded(seed)) as proxy:
+        table = direct.table(f"produce/{seed}-{shell}")
+        table.create()
+        with client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
+            there = client.table(proxy.url + _behind(small, table.url))
+            for seq in range(60):
+                there.append([Put(f"k{seq}", str(n)) for n in range(seq % 3 + 1)], producer=ProducerTuple("p", 0, seq))
+        rows = table.rows().all()
+        assert [row.seqno for row in rows] == list(range(1, 121))
+        assert [(row.key, row.record) for row in rows] == [
+            (f"k{seq}", str(n)) for seq in range(60) for n in range(seq % 3 + 1)
+        ]

@@ -19,7 +19,9 @@ from tests.edges import free_port
 
 KILLS = 20
 STREAMS = 24
+TABLES = 6
 TEXT = {"content-type": "application/json"}
+TABLE = {"content-type": "text/sequence"}
 
 
 class Life:
@@ -45,10 +47,15 @@ class Life:
 class Producer:
     """Appends numbers in order, and repeats each until it is acknowledged."""
 
+    headers = TEXT
+
     def __init__(self, name: str, stream: int) -> None:
         self.name = name
         self.path = f"/kill/{stream}"
         self.acknowledged = 0
+
+    def body(self) -> str:
+        return f'{{"from":"{self.name}","n":{self.acknowledged},"pad":"{"x" * 200}"}}'
 
     async def run(self, client: httpx.AsyncClient, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -57,10 +64,9 @@ class Producer:
     async def _append(self, client: httpx.AsyncClient) -> None:
         """Repeat one message until its answer comes, even after the stop: the one before may have been stored."""
         headers = {"producer-id": self.name, "producer-epoch": "0", "producer-seq": str(self.acknowledged)}
-        body = f'{{"from":"{self.name}","n":{self.acknowledged},"pad":"{"x" * 200}"}}'
         while True:
             try:
-                answer = await client.post(self.path, headers={**TEXT, **headers}, content=body)
+                answer = await client.post(self.path, headers={**self.headers, **headers}, content=self.body())
             except httpx.TransportError:
                 await asyncio.sleep(0.02)
                 continue
@@ -68,6 +74,30 @@ class Producer:
                 self.acknowledged += 1
                 return
             assert answer.status_code == 503, answer.text
+
+
+class TableProducer(Producer):
+    """The same for a table: two rows with each request."""
+
+    headers = TABLE
+
+    def __init__(self, name: str, stream: int) -> None:
+        super().__init__(name, stream)
+        self.path = f"../table/kill/{stream}"
+
+    def body(self) -> str:
+        return f"+\t{self.name}\t{self.acknowledged}\n-\t{self.name}\t{self.acknowledged} {'x' * 200}\n"
+
+
+async def check_table(client: httpx.AsyncClient, path: str, producers: list[Producer]) -> None:
+    """Rows that count without gaps, with both rows of every request, in order."""
+    read = await client.get(path, params={"timeout": "0"})
+    rows = [line.split("\t") for line in read.text.splitlines()]
+    assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1))
+    assert [row[1] for row in rows] == sorted(row[1] for row in rows)
+    for producer in producers:
+        found = [(action, record.split()[0]) for _, _, action, key, record in rows if key == producer.name]
+        assert found == [(action, str(n)) for n in range(producer.acknowledged) for action in "+-"], producer.name
 
 
 async def read_all(client: httpx.AsyncClient, path: str) -> list[dict[str, object]]:
@@ -95,7 +125,10 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path) -> Non
         ) as client:
             for stream in range(STREAMS):
                 assert (await client.put(f"/kill/{stream}", headers=TEXT)).status_code == 201
+            for table in range(TABLES):
+                assert (await client.put(f"../table/kill/{table}", headers=TABLE)).status_code == 201
             producers = [Producer(f"p{number}", number % STREAMS) for number in range(STREAMS * 2)]
+            producers += [TableProducer(f"t{number}", number % TABLES) for number in range(TABLES * 2)]
             stop = asyncio.Event()
             tasks = [asyncio.create_task(producer.run(client, stop)) for producer in producers]
             for _ in range(KILLS):
@@ -113,6 +146,9 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path) -> Non
                     if producer.path == f"/kill/{stream}":
                         numbers = [message["n"] for message in messages if message["from"] == producer.name]
                         assert numbers == list(range(producer.acknowledged)), producer.name
+            for table in range(TABLES):
+                path = f"../table/kill/{table}"
+                await check_table(client, path, [producer for producer in producers if producer.path == path])
         assert life.end(signal.SIGTERM) == 0
         return sum(producer.acknowledged for producer in producers)
 
