@@ -297,6 +297,16 @@ def test_the_times_of_records_survive_the_fold(run: Run) -> None:
     run(body)
 
 
+def test_records_of_one_batch_have_their_own_times(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a", b"12345"),), (Appended(1, 5, 2000, b"x"),), (Appended(1, 6, 3000, b"y"),))
+        ends = [RecordEnd(5, 1000), RecordEnd(6, 2000), RecordEnd(7, 3000)]
+        assert await bench.store.records(1, 0, 7, 9) == ends
+        assert list((await bench.store.read(1, 0, 7, 9)).records()) == ends
+
+    run(body)
+
+
 def test_a_loaded_state_is_a_copy(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "a"),), (Appended(1, 0, 2, b"x", ProducerTuple("p", 0, 0)),))

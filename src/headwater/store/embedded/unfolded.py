@@ -53,7 +53,8 @@ class Unfolded:
         if isinstance(event, Created):
             self.paths[event.path] = event.id
             if event.data:
-                self._grow(event.id, state.start, event.data, at_ms, segment)
+                # Not the time of the state, which has the later appends of its batch as well.
+                self._grow(event.id, state.start, event.data, event.at_ms, segment)
             self.deadlines.watch(state)
         elif isinstance(event, Deleted):
             self._delete(state, segment)
