@@ -102,8 +102,17 @@ async def _append_rest(engine: Engine, path: str, rows: Numbered) -> Reply:
     rest = rows.body[known:]
     if not rest and not rows.close:
         return Reply(closed=table.closed, last_seqno=table.last_seqno)
-    command = Append(path, engine.now_ms(), rest, table.content_type, close=rows.close, last_seqno=table.last_seqno)
-    return await engine.execute(command)
+    return await engine.execute(
+        Append(
+            path,
+            engine.now_ms(),
+            rest,
+            table.content_type,
+            close=rows.close,
+            last_seqno=table.last_seqno,
+            kind=table.kind,
+        )
+    )
 
 
 def _check_mirror(table: StreamInfo) -> None:
