@@ -13,10 +13,12 @@ from pyspark.sql.types import StructType
 
 from headwater.log.content import ContentKind, kind_of
 from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl
-from headwater.spark.options import read_options, write_options
+from headwater.spark.options import WriteOptions, read_options, write_options
 from headwater.spark.planning import Planner
+from headwater.spark.rows import Encoder
 from headwater.spark.sinks import BatchWriter, StreamWriter
 from headwater.spark.sources import BatchReader, StreamReader
+from headwater.spark.targets import appended_as
 
 
 class DurableStreamsFormat(DataSource):
@@ -48,10 +50,13 @@ class DurableStreamsFormat(DataSource):
         return StreamReader(read_options(self.options, bounded=False), schema, state=self.state)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(write_options(self.options), schema, state=self.state, overwrite=overwrite)
+        return BatchWriter(write_options(self.options), schema, self._encoder, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return StreamWriter(write_options(self.options), schema, state=self.state, overwrite=overwrite)
+        return StreamWriter(write_options(self.options), schema, self._encoder, overwrite=overwrite)
+
+    def _encoder(self, schema: StructType, options: WriteOptions) -> Encoder:
+        return Encoder(schema, options.target, appended_as(options), state=self.state)
 
 
 class StreamStateFormat(DurableStreamsFormat):
