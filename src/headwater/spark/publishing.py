@@ -30,14 +30,14 @@ from headwater import limits
 from headwater.client import Appended, Client, ProducerTuple, Stream
 from headwater.errors import (
     BodyTooLargeError,
-    ContentTypeError,
+    ConflictError,
     DataLossError,
     HeadwaterError,
     InvalidChangeError,
     RequestError,
     SchemaError,
+    SequenceGapError,
     StaleEpochError,
-    StreamClosedError,
     StreamGoneError,
     StreamNotFoundError,
 )
@@ -405,7 +405,9 @@ class _Appender:
                 raise _behind(self._name, self._batch, error) from error
             except BodyTooLargeError as error:
                 raise _too_large(error) from error
-            except (StreamClosedError, ContentTypeError, InvalidChangeError) as error:
+            except SequenceGapError:
+                raise
+            except (ConflictError, InvalidChangeError) as error:  # closed, of another type, a mirror or a view
                 raise SchemaError(f"{self._name} does not take the rows: {error}") from error
 
     def _append(self, body: bytes, producer: ProducerTuple) -> None:

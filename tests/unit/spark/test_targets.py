@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.client import Client
-from headwater.errors import OptionError, StreamClosedError, StreamNotFoundError
+from headwater.errors import OptionError, SchemaError, StreamClosedError, StreamNotFoundError
 from headwater.protocol.tables.content_type import TableType, format_table_type
 from headwater.protocol.tables.escaping import Escape
 from headwater.spark.options import WriteOptions
@@ -116,3 +116,14 @@ def test_the_type_of_a_table(client: Client) -> None:
     table.close()
     with pytest.raises(StreamClosedError, match="targets/checked is closed"):
         prepare_target(client, options(client))
+
+
+def test_a_table_that_became_a_mirror_takes_no_rows(server: Server, client: Client) -> None:
+    query = TableQuery(server, 1 << 20)
+    table = client.table(query.target)
+    table.delete()
+    table.create(mirror=True)
+    with pytest.raises(SchemaError, match=r"does not take the rows.*The batch is written down in"):
+        query.attempt(0, [1], 1)
+    with pytest.raises(SchemaError, match="mirrors another table"):
+        prepare_target(client, msgspec.structs.replace(query.options, content_type=None))
