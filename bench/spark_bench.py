@@ -36,6 +36,7 @@ def run_spark(bench: Bench) -> None:
             try:
                 _read(bench, spark, server, directory / "messages.txt")
                 _partitions(bench, spark, server)
+                _read_table(bench, spark, server)
                 _write(bench, spark, server, directory)
                 _idle(bench, spark, server, directory)
             finally:
@@ -43,16 +44,18 @@ def run_spark(bench: Bench) -> None:
 
 
 def _fill(server: Server, text: Path) -> None:
-    """The same messages of 100 bytes in a stream and, a line each, in a file."""
+    """The same messages of 100 bytes in a stream, as records of a table and, a line each, in a file."""
     with Client(server.url) as client, text.open("wb") as file:
-        stream = client.stream("messages", content_type="application/json")
+        stream, table = client.stream("messages", content_type="application/json"), client.table("messages")
         stream.create()
+        table.create()
         for first in range(0, MESSAGES, STEP):
             messages = [
                 (b'{"id":%d,"name":"customer %d","pad":"' % (n, n)).ljust(98, b"x") + b'"}'
                 for n in range(first, first + STEP)
             ]
             stream.append_body(b"[" + b",".join(messages) + b"]")
+            table.append_body(b"".join(b"+\t%d\t%s\n" % line for line in enumerate(messages, first)))
             file.write(b"\n".join(messages) + b"\n")
     time.sleep(5)  # the fold is done by then, and the rest is reads
 
@@ -119,6 +122,29 @@ def _partitions(bench: Bench, spark: SparkSession, server: Server) -> None:
             bench.note(Row(name, "headwater", rate, "rows/s", ratio, "", note, f"{what}, by partitions"))
 
 
+def _read_table(bench: Bench, spark: SparkSession, server: Server) -> None:
+    """Beside a stream of the same messages: a row has a SeqNo, a time, an action and a key as well."""
+
+    def table(schema: str | None) -> DataFrame:
+        reader = spark.read.format("stp").options(url=server.url, table="messages")
+        return (reader.schema(schema) if schema else reader).load()
+
+    rates = _in_turns(
+        {
+            "durable-streams": lambda: _to_nothing(_stream(spark, server, "value STRING")),
+            "stp, record alone": lambda: _to_nothing(table("record STRING")),
+            "stp, all columns": lambda: _to_nothing(table(None)),
+        },
+        MESSAGES,
+        1,
+        3,
+    )
+    base = rates["durable-streams"]
+    for name, rate in rates.items():
+        ratio = rate / base if rate is not base else None
+        bench.note(Row("catch-up of a table of 5 M rows", name, rate, "rows/s", ratio, "", ""))
+
+
 def _write(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
     rows = spark.range(0, WRITTEN, 1, 4).selectExpr(
         "to_json(struct(id, concat('customer ', id) AS name, repeat('x', 50) AS pad)) AS value"
@@ -129,13 +155,17 @@ def _write(bench: Bench, spark: SparkSession, server: Server, directory: Path) -
     def to_stream() -> None:
         rows.write.format("durable-streams").options(url=server.url, stream="written").mode("append").save()
 
+    def to_table() -> None:
+        changes = rows.selectExpr("get_json_object(value, '$.id') AS key", "value AS record")
+        changes.write.format("stp").options(url=server.url, table="written").mode("append").save()
+
     def to_parquet() -> None:
         rows.write.mode("overwrite").parquet(str(directory / "parquet"))
 
-    rates = _in_turns({"headwater": to_stream, "parquet": to_parquet}, WRITTEN)
-    ratio = rates["headwater"] / rates["parquet"]
+    rates = _in_turns({"headwater": to_stream, "headwater, stp": to_table, "parquet": to_parquet}, WRITTEN)
     note = "exactly once, synced, from memory"
-    bench.note(Row("write 1 M rows", "headwater", rates["headwater"], "rows/s", ratio, "", note))
+    for name in ("headwater", "headwater, stp"):
+        bench.note(Row("write 1 M rows", name, rates[name], "rows/s", rates[name] / rates["parquet"], "", note))
     bench.note(Row("write 1 M rows", "local parquet", rates["parquet"], "rows/s", None, "", "not synced, from memory"))
     rows.unpersist()
 

@@ -206,10 +206,14 @@ STATE_CLOSE_S = 5.0  # what closing waits for the thread that follows
 
 # The Spark formats' bounds; options change most of them.
 SPARK_PARTITION_BYTES = 128 * 1024 * 1024  # of a stream, for one task
+SPARK_PARTITION_ROWS = 1_000_000  # of a table, for one task
 SPARK_PARTITIONS_MAX = 200  # beyond it, small ranges of many streams share a task
 SPARK_WAIT_S = 0.5  # that a trigger waits for new data before it reports none
 SPARK_WATCHED_MAX = 16  # streams that a waiting trigger long-polls; more are looked at in turn
 SPARK_POLL_S = 0.2  # between two such looks
+SPARK_RECHECKS_S = (0.2, 0.5, 1.0)  # waits, before a table that lacks rows which were read counts as another one
+SPARK_PARSED_BYTES = 4 * 1024 * 1024  # of rows of a table, for one Arrow batch
+SPARK_ACTIVE_ROWS = 50_000  # of an active view, for one Arrow batch
 SPARK_RETRY_S = 60.0  # of failures in a row, before a task or the driver gives up
 SPARK_REQUEST_BYTES = 4 * 1024 * 1024  # of rows in one append: what a batch has of a stream at most is stored whole
 SPARK_INLINE_BYTES = 256 * 1024  # of rows that a task hands to the driver; more it stores on the server

@@ -423,9 +423,10 @@ def test_the_token_is_not_shown(
 def test_sessions_find_the_formats_by_themselves(spark: SparkSession) -> None:
     import pyspark_headwater
     import pyspark_headwater_state
+    import pyspark_headwater_stp
 
-    names = {module.DefaultSource.name() for module in (pyspark_headwater, pyspark_headwater_state)}
-    assert names == {"durable-streams", "stream-state"}
+    modules = (pyspark_headwater, pyspark_headwater_state, pyspark_headwater_stp)
+    assert {module.DefaultSource.name() for module in modules} == {"durable-streams", "stream-state", "stp"}
     fresh = spark.newSession()
     with pytest.raises(PySparkException, match="url is missing"):
         fresh.read.format("stream-state").load()

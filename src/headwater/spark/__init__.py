@@ -1,6 +1,6 @@
-"""Streams and state in Spark: sources and sinks, exactly once both ways."""
+"""Streams, state and tables in Spark: sources and sinks, exactly once both ways."""
 
-from headwater.spark.formats import DurableStreamsFormat, StreamStateFormat
+from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat
 from headwater.spark.session import register, session
 
-__all__ = ["DurableStreamsFormat", "StreamStateFormat", "register", "session"]
+__all__ = ["DurableStreamsFormat", "StpFormat", "StreamStateFormat", "register", "session"]

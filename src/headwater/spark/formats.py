@@ -12,11 +12,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.log.content import ContentKind, kind_of
+from headwater.protocol.tables.content_type import parse_table_type
 from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl
-from headwater.spark.options import read_options, write_options
+from headwater.spark.options import WriteOptions, read_options, write_options
 from headwater.spark.planning import Planner
+from headwater.spark.rows import Encoder
 from headwater.spark.sinks import BatchWriter, StreamWriter
 from headwater.spark.sources import BatchReader, StreamReader
+from headwater.spark.tables.changes import ChangeEncoder, check_change_columns
+from headwater.spark.tables.columns import SCHEMA as TABLE_SCHEMA
+from headwater.spark.tables.columns import check_schema as check_table_schema
+from headwater.spark.tables.options import Use, table_read_options, table_write_options
+from headwater.spark.tables.planning import TablePlanner
+from headwater.spark.tables.sources import TableBatchReader, TableStreamReader
+from headwater.spark.targets import appended_as
 
 
 class DurableStreamsFormat(DataSource):
@@ -48,10 +57,13 @@ class DurableStreamsFormat(DataSource):
         return StreamReader(read_options(self.options, bounded=False), schema, state=self.state)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(write_options(self.options), schema, state=self.state, overwrite=overwrite)
+        return BatchWriter(write_options(self.options), schema, self._encoder, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return StreamWriter(write_options(self.options), schema, state=self.state, overwrite=overwrite)
+        return StreamWriter(write_options(self.options), schema, self._encoder, overwrite=overwrite)
+
+    def _encoder(self, schema: StructType, options: WriteOptions) -> Encoder:
+        return Encoder(schema, options.target, appended_as(options), state=self.state)
 
 
 class StreamStateFormat(DurableStreamsFormat):
@@ -69,3 +81,37 @@ class StreamStateFormat(DurableStreamsFormat):
         with options.connection.open(patient=False) as client:
             Planner(options, client).check()
         return ddl(self.columns, f"STRUCT<{options.value_schema}>" if options.value_schema else "STRING")
+
+
+class StpFormat(DataSource):
+    """One table: any SURL to read, a table of a Headwater server to write."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "stp"
+
+    def schema(self) -> StructType:
+        """Asks the server, so that a wrong URL or an answer that is no table shows at once."""
+        options = table_read_options(self.options, Use.SCHEMA)
+        with options.connection.open(patient=False) as client:
+            TablePlanner(options, client).tail()
+        return TABLE_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        check_table_schema(schema)
+        return TableBatchReader(table_read_options(self.options, Use.BATCH), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        check_table_schema(schema)
+        return TableStreamReader(table_read_options(self.options, Use.STREAM), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        check_change_columns(schema)
+        return BatchWriter(table_write_options(self.options), schema, self._encoder, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        check_change_columns(schema)
+        return StreamWriter(table_write_options(self.options), schema, self._encoder, overwrite=overwrite)
+
+    def _encoder(self, schema: StructType, options: WriteOptions) -> ChangeEncoder:
+        return ChangeEncoder(schema, options.target or "", parse_table_type(options.content_type).escape)

@@ -94,7 +94,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     connection: ConnectionOptions
-    stream: str | None = None
+    target: str | None = None  # None: a column names the stream of each row
+    is_table: bool = False
     create_target: bool = True
     content_type: str | None = None
     write_id: str | None = None
@@ -102,9 +103,10 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_bytes: int = limits.SPARK_REQUEST_BYTES
 
 
-_CONNECTION = ("url", "token", "connectTimeout", "requestTimeout", "retryTimeout")
+_OF_SPARK = ("checkpointLocation", "queryName")  # which every sink of a query is given
+CONNECTION = ("url", "token", "connectTimeout", "requestTimeout", "retryTimeout")
 _READ = (
-    *_CONNECTION,
+    *CONNECTION,
     "stream",
     "streams",
     "pattern",
@@ -120,12 +122,13 @@ _READ = (
     "valueSchema",
     "badEvents",
 )
-_WRITE = (*_CONNECTION, "stream", "createTarget", "contentType", "writeId", "writeVersion", "maxRequestBytes")
+WRITING = ("createTarget", "writeId", "writeVersion", "maxRequestBytes")  # streams and tables alike
+_WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
 
 
 def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
     """What a source was told; a batch is bounded and may have an end."""
-    found = _Given(given, _READ)
+    found = GivenOptions(given, _READ)
     root, below = _split_url(found.required("url"))
     streams = tuple(dict.fromkeys(_names(found.text("streams")) + _names(found.text("stream")) + below))
     pattern = found.text("pattern")
@@ -135,7 +138,7 @@ def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
     if ending is not None and not bounded:
         raise OptionError("endingOffsets is for batch reads: a streaming query has no end")
     return ReadOptions(
-        connection=_connection(root, found),
+        connection=connection_options(root, found),
         streams=streams,
         pattern=pattern,
         starting=_positions("startingOffsets", found.text("startingOffsets") or EARLIEST, (EARLIEST, LATEST), streams),
@@ -153,7 +156,7 @@ def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    found = _Given(given, _WRITE)
+    found = GivenOptions(given, _WRITE)
     root, below = _split_url(found.required("url"))
     names = list(dict.fromkeys([*below, *filter(None, [found.text("stream")])]))
     if len(names) > 1:
@@ -161,6 +164,14 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     content_type = found.text("contentType")
     if content_type is not None and kind_of(content_type) is ContentKind.BINARY and "/" not in content_type:
         raise OptionError(f"contentType is a media type such as application/json, got {content_type!r}")
+    target = checked_path(names[0].strip("/")) if names else None
+    return writing_to(target, content_type, root, found)
+
+
+def writing_to(
+    target: str | None, content_type: str | None, root: str, found: GivenOptions, *, is_table: bool = False
+) -> WriteOptions:
+    """What the sinks into streams and into tables have in common."""
     write_id = found.text("writeId")
     if write_id is not None and not _is_id(write_id):
         raise OptionError(f"writeId takes letters, digits and -_.:~, at most {limits.SPARK_WRITE_ID_BYTES_MAX} of them")
@@ -170,8 +181,9 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     if write_id is None and found.text("writeVersion") is not None:
         raise OptionError("writeVersion numbers the writes of a writeId; give both")
     return WriteOptions(
-        connection=_connection(root, found),
-        stream=checked_path(names[0].strip("/")) if names else None,
+        connection=connection_options(root, found),
+        target=target,
+        is_table=is_table,
         create_target=found.flag("createTarget", default=True),
         content_type=content_type,
         write_id=write_id,
@@ -180,7 +192,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _connection(root: str, found: _Given) -> ConnectionOptions:
+def connection_options(root: str, found: GivenOptions) -> ConnectionOptions:
     return ConnectionOptions(
         url=root,
         token=found.text("token"),
@@ -190,7 +202,7 @@ def _connection(root: str, found: _Given) -> ConnectionOptions:
     )
 
 
-class _Given:
+class GivenOptions:
     """Options by name, in whatever case they were written."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -199,6 +211,12 @@ class _Given:
         for name in self._given.keys() - by_lower.keys():  # Spark has options of its own; a near miss is a mistake
             for close in difflib.get_close_matches(name, by_lower, n=1, cutoff=0.8):
                 raise OptionError(f"there is no option {name}; did you mean {by_lower[close]}?")
+
+    def refuse_unknown(self, known: tuple[str, ...], meant: Mapping[str, str]) -> None:
+        """Refuse every option that would do nothing; `meant` has what is called otherwise in other formats."""
+        for name in sorted(self._given.keys() - {known.lower() for known in (*known, *_OF_SPARK)}):
+            instead = f"did you mean {meant[name]}?" if name in meant else f"there are {', '.join(known)}"
+            raise OptionError(f"there is no option {name}; {instead}")
 
     def text(self, name: str) -> str | None:
         value = self._given.get(name.lower())

@@ -1,4 +1,4 @@
-"""Exactly-once writes to streams: retries, replays and repartitioning never append a row twice.
+"""Exactly-once writes to streams and tables: retries, replays and repartitioning never append a row twice.
 
 Tasks append nothing to the targets. A task returns its rows to the driver or, if they are many, stores them in a
 staging stream of its own and returns where they are. When all tasks are done the driver writes a list of what the batch
@@ -30,19 +30,21 @@ from headwater import limits
 from headwater.client import Appended, Client, ProducerTuple, Stream
 from headwater.errors import (
     BodyTooLargeError,
-    ContentTypeError,
+    ConflictError,
     DataLossError,
     HeadwaterError,
+    InvalidChangeError,
     RequestError,
     SchemaError,
+    SequenceGapError,
     StaleEpochError,
-    StreamClosedError,
     StreamGoneError,
     StreamNotFoundError,
 )
-from headwater.log.content import ContentKind, kind_of
+from headwater.log.content import ContentKind
 from headwater.spark.options import JOURNAL_ROOT, WriteOptions
 from headwater.spark.rows import join
+from headwater.spark.targets import appended_as, open_target, prepare_target
 
 _BYTES = "application/octet-stream"
 _JSON = "application/json"
@@ -291,9 +293,9 @@ class Publisher:
 
     def _check_targets(self, chunks: list[RowChunk]) -> None:
         """Refuse a batch that a target will not take, while nothing of it is written down."""
-        if self._options.stream is None:
+        if self._options.target is None:
             for target in dict.fromkeys(chunk.target for chunk in chunks):
-                prepare_target(self._client, msgspec.structs.replace(self._options, stream=target))
+                prepare_target(self._client, msgspec.structs.replace(self._options, target=target))
 
     def _found(self, batch: int) -> Listed | None:
         try:
@@ -389,55 +391,33 @@ class _Appender:
         self._options = options
         self._writer = writer
         self._batch = batch
-        self._target = target
-        self._content_type = options.content_type or _JSON
-        self._stream = client.stream(target, content_type=self._content_type)
+        self._name = target
+        self._target = open_target(client, options, target)
         self._seq = 0
 
     def append(self, rows: bytes) -> None:
-        body = b"[" + rows + b"]" if kind_of(self._content_type) is ContentKind.JSON else rows
-        producer = ProducerTuple(f"spark-{self._writer}", self._batch, self._seq)
-        self._seq += 1
-        try:
-            self._append(body, producer)
-        except StaleEpochError as error:
-            raise _behind(self._target, self._batch, error) from error
-        except BodyTooLargeError as error:
-            raise _too_large(error) from error
-        except (StreamClosedError, ContentTypeError) as error:
-            raise SchemaError(f"{self._target} does not take the rows: {error}") from error
+        for body in self._target.bodies(rows):
+            producer = ProducerTuple(f"spark-{self._writer}", self._batch, self._seq)
+            self._seq += 1
+            try:
+                self._append(body, producer)
+            except StaleEpochError as error:
+                raise _behind(self._name, self._batch, error) from error
+            except BodyTooLargeError as error:
+                raise _too_large(error) from error
+            except SequenceGapError:
+                raise
+            except (ConflictError, InvalidChangeError) as error:  # closed, of another type, a mirror or a view
+                raise SchemaError(f"{self._name} does not take the rows: {error}") from error
 
     def _append(self, body: bytes, producer: ProducerTuple) -> None:
         try:
-            self._stream.append_body(body, producer=producer)
+            self._target.append(body, producer)
         except StreamNotFoundError:
             if not self._options.create_target:
                 raise
-            self._stream.create(content_type=self._content_type)
-            self._stream.append_body(body, producer=producer)
-
-
-def prepare_target(client: Client, options: WriteOptions) -> str:
-    """The content type of a target that an option names; it is made if it is missing and may be."""
-    if options.stream is None:
-        return options.content_type or _JSON
-    stream: Stream = client.stream(options.stream)
-    try:
-        found = stream.head()
-    except StreamNotFoundError as error:
-        if not options.create_target:
-            raise StreamNotFoundError(f"the target {options.stream} is missing and createTarget is false") from error
-        stream.create(content_type=options.content_type or _JSON)
-        return options.content_type or _JSON
-    if found.closed:
-        raise StreamClosedError(f"the target {options.stream} is closed")
-    if options.content_type is not None and kind_of(options.content_type) is not kind_of(found.content_type):
-        raise ContentTypeError(f"the target {options.stream} is {found.content_type}, not {options.content_type}")
-    return found.content_type
-
-
-def appended_as(options: WriteOptions) -> ContentKind:
-    return kind_of(options.content_type or _JSON)
+            self._target.create()
+            self._target.append(body, producer)
 
 
 def _behind(target: str, batch: int, error: StaleEpochError) -> StaleEpochError:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from headwater.spark.formats import DurableStreamsFormat, StreamStateFormat
+from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat
 from headwater.spark.java import java_home
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Add the formats `durable-streams` and `stream-state` to a session."""
-    for source in (DurableStreamsFormat, StreamStateFormat):
+    """Add the formats `durable-streams`, `stream-state` and `stp` to a session."""
+    for source in (DurableStreamsFormat, StreamStateFormat, StpFormat):
         spark.dataSource.register(source)
     return spark
 

@@ -1,10 +1,11 @@
-"""The writers of both formats: what a task does with its rows, and what the driver does when all are done."""
+"""The writers of all formats: what a task does with its rows, and what the driver does when all are done."""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -13,11 +14,20 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headwater.errors import HeadwaterError, OptionError
-from headwater.log.content import kind_of
+from headwater.protocol.tables.paths import surl_path
 from headwater.spark.options import WriteOptions
-from headwater.spark.publishing import Gatherer, Publisher, Retention, RowChunk, place_of, prepare_target
-from headwater.spark.rows import Encoder
+from headwater.spark.publishing import Gatherer, Publisher, Retention, RowChunk, place_of
+from headwater.spark.targets import appended_as, prepare_target
 from headwater.spark.workers import freeze_imports, keep_memory
+
+
+class RowEncoder(Protocol):
+    """Makes messages of rows. Pickled for the tasks."""
+
+    def encode(self, batch: pa.RecordBatch, /) -> Iterator[tuple[str, pa.Array]]: ...
+
+
+MakeEncoder: TypeAlias = Callable[[StructType, WriteOptions], RowEncoder]  # of options whose content type is known
 
 
 class Gathered(WriterCommitMessage):
@@ -35,13 +45,13 @@ class _Writing:
     _keep = Retention.UNTIL_NEXT_BATCH
     _patient = False
 
-    def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
         if overwrite:
-            raise OptionError("streams are append-only: use mode append")
+            raise OptionError("streams and tables are append-only: use mode append")
         with options.connection.open(patient=self._patient) as client:
             content_type = prepare_target(client, options)
         self._options = msgspec.structs.replace(options, content_type=content_type)
-        self._encoder = Encoder(schema, options.stream, kind_of(content_type), state=state)
+        self._encoder = encoder(schema, self._options)
 
     def _gather(self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int) -> Gathered:
         keep_memory()
@@ -50,7 +60,7 @@ class _Writing:
         options = self._options
         with options.connection.open() as client:
             place = place_of(writer, batch, partition)
-            gatherer = Gatherer(client, kind_of(options.content_type or ""), options.request_bytes, place)
+            gatherer = Gatherer(client, appended_as(options), options.request_bytes, place)
             for rows in iterator:
                 for target, messages in self._encoder.encode(rows):
                     gatherer.add(target, messages)
@@ -81,17 +91,18 @@ def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Gathered]:
     return sorted(found, key=lambda message: message.partition)
 
 
-def _id_for(write_id: str, target: str | None) -> str:
-    """The same id for another target is another write."""
-    return f"{write_id}-{hashlib.sha256((target or '').encode()).hexdigest()[:12]}"
+def _id_for(write_id: str, options: WriteOptions) -> str:
+    """The same id for another target is another write. A stream and a table of one name are two targets."""
+    target = surl_path(options.target or "") if options.is_table else options.target or ""
+    return f"{write_id}-{hashlib.sha256(target.encode()).hexdigest()[:12]}"
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
     """One write is one batch. Its id makes a repetition of it recognisable; without the option nothing repeats it."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
-        super().__init__(options, schema, state=state, overwrite=overwrite)
-        self._id = uuid.uuid4().hex if options.write_id is None else _id_for(options.write_id, options.stream)
+    def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
+        super().__init__(options, schema, encoder, overwrite=overwrite)
+        self._id = uuid.uuid4().hex if options.write_id is None else _id_for(options.write_id, options)
         self._keep = Retention.NONE if options.write_id is None else Retention.FOREVER
         self._version = options.write_version
 
@@ -110,10 +121,10 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     _patient = True  # this is made for every batch: the server may be away for a moment
 
-    def __init__(self, options: WriteOptions, schema: StructType, *, state: bool, overwrite: bool) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
         if options.write_id is not None:
             raise OptionError("writeId is for batch writes: a streaming query has an id in its checkpoint")
-        super().__init__(options, schema, state=state, overwrite=overwrite)
+        super().__init__(options, schema, encoder, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()

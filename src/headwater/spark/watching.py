@@ -40,13 +40,25 @@ class Watcher:
     def _watch(self, path: str, offset: str) -> None:
         """One stream, until it goes on or cannot be asked; then whoever waits finds out what there is."""
         try:
-            with self._client.stream(path).read(type=bytes, offset=offset, live="long-poll") as reader:
-                for batch in reader.batches():
-                    if batch.items or batch.closed:
-                        break
+            self._until_past(path, offset)
         except (HeadwaterError, RuntimeError):  # httpx raises the latter once the client is closed
             time.sleep(limits.SPARK_POLL_S)
         with self._changed:
             self._watched.discard((path, offset))
             self._past.add((path, offset))
             self._changed.notify_all()
+
+    def _until_past(self, path: str, offset: str) -> None:
+        with self._client.stream(path).read(type=bytes, offset=offset, live="long-poll") as reader:
+            for batch in reader.batches():
+                if batch.items or batch.closed:
+                    return
+
+
+class TableWatcher(Watcher):
+    """The same for tables, whose ends are SeqNos."""
+
+    def _until_past(self, path: str, offset: str) -> None:
+        with self._client.table(path).follow(since_id=int(offset)) as reader:
+            if not any(map(len, reader.batches())):
+                time.sleep(limits.SPARK_POLL_S)  # the table is closed, and must not be asked for again at once

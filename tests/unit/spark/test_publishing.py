@@ -217,7 +217,7 @@ def test_a_target_that_refuses_is_found_out_before_anything_counts(server: Serve
 def test_a_batch_is_appended_as_what_it_was_written_down(server: Server) -> None:
     """Whatever the options say by the time it is replayed."""
     query, _ = half_published(server)
-    query.options = msgspec.structs.replace(query.options, content_type="text/plain", stream=query.target)
+    query.options = msgspec.structs.replace(query.options, content_type="text/plain", target=query.target)
     query.attempt(0, list(range(ROWS)), 2)
     assert query.published() == list(range(ROWS))
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from headwater.client import Client
-from headwater.spark.watching import Watcher
+from headwater.client import Client, Put
+from headwater.spark.watching import TableWatcher, Watcher
 from tests.servers import Server
 
 
@@ -39,3 +39,21 @@ def test_a_watch_that_fails_does_not_make_it_restless(server: Server) -> None:
         for _ in range(5):
             watcher.wait(ends, 0.5)
         assert time.monotonic() - started > 0.7
+
+
+def test_it_ends_when_a_table_gets_rows(server: Server) -> None:
+    with Client(server.url) as client:
+        table = client.table("watching/table")
+        table.create()
+        watcher = TableWatcher(client)
+        assert not watcher.wait({"watching/table": "0"}, 0.1)
+        later = threading.Timer(0.1, lambda: table.append([Put("a", "1")]))
+        later.start()
+        started = time.monotonic()
+        assert watcher.wait({"watching/table": "0"}, 5)
+        assert time.monotonic() - started < 3
+        later.join()
+        table.close()
+        started = time.monotonic()
+        assert watcher.wait({"watching/table": "1"}, 5)
+        assert time.monotonic() - started > 0.15, "a closed table must not be asked for again at once"

@@ -48,6 +48,11 @@ class AsyncTableReader:
         """Whether the table is closed, and the read ended because every row of it was read."""
         return self._following.closed and self._following.ended
 
+    @property
+    def gapless(self) -> bool:
+        """Whether the server promised SeqNos without gaps when it last answered."""
+        return self._following.gapless
+
     async def __aiter__(self) -> AsyncIterator[Row]:
         while True:
             for row in self._rest:

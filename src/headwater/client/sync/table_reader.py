@@ -48,6 +48,11 @@ class TableReader:
         """Whether the table is closed, and the read ended because every row of it was read."""
         return self._following.closed and self._following.ended
 
+    @property
+    def gapless(self) -> bool:
+        """Whether the server promised SeqNos without gaps when it last answered."""
+        return self._following.gapless
+
     def __iter__(self) -> Iterator[Row]:
         while True:
             for row in self._rest:

@@ -109,7 +109,7 @@ class Following:
 
     def _start_answer(self) -> None:
         self._reader = RowReader()
-        self._gapless = False
+        self.gapless = False  # whether the answer promises SeqNos without gaps
         self._new = 0  # rows of this answer
         self._repeated_bytes = 0  # since the last new row
         self._fault: HeadwaterError | None = None
@@ -145,7 +145,7 @@ class Following:
             raise SchemaChangedError(f"the table was {format_table_type(self.table)} and is {format_table_type(table)}")
         self.last_seqno = parse_last_seqno(headers)
         self.closed = parse_closed(headers)
-        self._gapless = not self._gaps and parse_gapless(headers)
+        self.gapless = not self._gaps and parse_gapless(headers)
         if self.last_seqno is not None:
             self._compare_last(self.last_seqno)
 
@@ -186,7 +186,7 @@ class Following:
         elif seqno <= position:
             self._check_repeat(row, position)
             return False
-        elif self._gapless and seqno != position + 1:
+        elif self.gapless and seqno != position + 1:
             raise _doubtful(
                 MissingRowError(
                     f"row {position + 1} is missing: row {seqno} follows row {position}, "

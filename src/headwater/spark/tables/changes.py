@@ -1,0 +1,88 @@
+"""Rows of a DataFrame to changes of a table: what the sink makes of the columns `action`, `key` and `record`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StringType, StructType
+
+from headwater.errors import InvalidChangeError, SchemaError
+from headwater.protocol.tables.changes import parse_changes
+from headwater.protocol.tables.escaping import Escape
+from headwater.protocol.tables.rows import ADD, DELETE
+from headwater.spark.rows import join
+from headwater.spark.tables.columns import COLUMNS
+
+_GIVEN_BY_SERVER = ("seqno", "timestamp")  # which a table that was read has: they are left out
+_ESCAPES = (("\\", r"\\"), ("\t", r"\t"), ("\n", r"\n"), ("\r", r"\r"))
+
+
+def check_change_columns(schema: StructType) -> None:
+    fields = {field.name: field.dataType for field in schema.fields}
+    for name in fields:
+        if name not in COLUMNS:
+            raise SchemaError(
+                f"a table has no column {name}; put what belongs to a key into record: to_json(struct(...)) AS record"
+            )
+    for name in ("key", "record", "action"):
+        if name not in fields and name != "action":
+            raise SchemaError(f"the column {name} is missing; a table takes key, record and, if wanted, action")
+        if name in fields and not isinstance(fields[name], StringType):
+            raise SchemaError(f"the column {name} is {fields[name].simpleString()}; it must be a string")
+
+
+class ChangeEncoder:
+    """Makes lines of changes from batches of a schema: a row without a record deletes its key."""
+
+    def __init__(self, schema: StructType, target: str, escape: Escape) -> None:
+        check_change_columns(schema)
+        self._target = target
+        self._escape = escape
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
+        if not batch.num_rows:
+            return
+        columns = {name: batch.column(name) for name in batch.schema.names if name not in _GIVEN_BY_SERVER}
+        keys, records = columns["key"], columns["record"]
+        if keys.null_count:
+            raise SchemaError("a row has no key: null cannot be the key of a row")
+        actions = self._actions(columns.get("action"), keys, records)
+        if self._escape is Escape.BACKSLASH:
+            keys, records = _escaped(keys), _escaped(records)
+        lines = pc.binary_join_element_wise(actions, keys, pc.fill_null(records, ""), "\t")
+        lines = pc.binary_join_element_wise(lines, "", "\n").cast(pa.binary())
+        self._check(lines, batch)
+        yield self._target, lines
+
+    def _actions(self, given: pa.Array | None, keys: pa.Array, records: pa.Array) -> pa.Array:
+        meant = pc.if_else(pc.is_null(records), DELETE, ADD)
+        if given is None:
+            return meant
+        actions = pc.coalesce(given, meant)
+        lacking = pc.and_(pc.equal(actions, ADD), pc.is_null(records))
+        if (number := pc.index(lacking, True).as_py()) >= 0:
+            shown = keys[number].as_py()[:80]
+            raise SchemaError(f"the row of key {shown!r} has the action + and no record; an empty record is allowed")
+        return actions
+
+    def _check(self, lines: pa.Array, batch: pa.RecordBatch) -> None:
+        """Refuse what the table would refuse, while nothing is written down that a replay would repeat."""
+        body = join(lines, b"")
+        try:
+            if body.count(b"\n") != len(lines):
+                number = pc.index(pc.greater(pc.count_substring(lines, "\n"), 1), True).as_py()
+                fault = "there is a newline in the key or record; remove it, or create the table with escape=backslash"
+                raise InvalidChangeError(fault, line=number + 1)
+            parse_changes(body, len(lines), self._escape)
+        except InvalidChangeError as error:
+            key = batch.column("key")[(error.line or 1) - 1].as_py()[:80]
+            fault = error.detail.partition(": ")[2] if error.detail.startswith("line ") else error.detail
+            raise SchemaError(f"the row of key {key!r} cannot be appended to {self._target}: {fault}") from None
+
+
+def _escaped(column: pa.Array) -> pa.Array:
+    for plain, escaped in _ESCAPES:
+        column = pc.replace_substring(column, plain, escaped)
+    return column

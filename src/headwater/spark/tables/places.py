@@ -1,0 +1,50 @@
+"""Places in tables, as the checkpoint of a query keeps them, and the ranges between them.
+
+A place is the SeqNo of the last row that is behind it and a hash of that row. The hash tells whether a table still is
+the one that was read: one that was deleted and made again counts from 1 too, but has other rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headwater.protocol.tables.content_type import TableType
+from headwater.protocol.tables.rows import Row, format_row
+
+
+class RowPlace(msgspec.Struct, frozen=True):
+    seqno: int = 0
+    row: str | None = None  # None: not known, or there is no such row
+
+    def __str__(self) -> str:
+        return f"row {self.seqno}" if self.seqno else "the beginning"
+
+
+BEGINNING = RowPlace()
+
+
+def place_after(row: Row) -> RowPlace:
+    return RowPlace(row.seqno, hashlib.sha256(format_row(row)).hexdigest()[:16])
+
+
+def to_json(place: RowPlace) -> dict[str, Any]:
+    """As the checkpoint keeps it; Spark compares the text, so the order of the keys is fixed."""
+    return {"seqno": place.seqno} if place.row is None else {"row": place.row, "seqno": place.seqno}
+
+
+def from_json(offset: Mapping[str, Any]) -> RowPlace:
+    return msgspec.convert(offset, RowPlace)
+
+
+class RowRange(msgspec.Struct, frozen=True):
+    """What one task reads: the rows with SeqNos above `since` and up to `until`."""
+
+    table_type: TableType
+    gapless: bool  # the server promises that no SeqNo is left out
+    since: int
+    until: int
+    active: bool = False  # instead: the rows of live keys, as they are when the task runs

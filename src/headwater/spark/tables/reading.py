@@ -1,0 +1,131 @@
+"""What a task reads: the rows of a range as Arrow batches.
+
+A range is one answer, which is parsed in large pieces as it arrives. At the first thing that is not as expected the
+client goes on from the row that was reached, one row at a time: it knows what can be asked for again, and what is an
+error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from headwater import limits
+from headwater.client import Client, Table
+from headwater.client.session import LOOPBACK, with_query
+from headwater.client.table_reading import AT_ONCE
+from headwater.client.transport import POOL, tls_context
+from headwater.errors import DataLossError, MissingRowError, ProtocolError
+from headwater.protocol.encodings import GZIP, IDENTITY
+from headwater.protocol.inflating import Inflater
+from headwater.protocol.tables.content_type import format_table_type, parse_answer_type
+from headwater.spark.options import ConnectionOptions
+from headwater.spark.tables.columns import RowColumns
+from headwater.spark.tables.places import RowRange
+
+
+class RowRangeReader:
+    """Reads ranges of one table to batches of a schema."""
+
+    def __init__(self, connection: ConnectionOptions, client: Client, table: str, schema: StructType) -> None:
+        self._connection = connection
+        self._client = client
+        self._name = table
+        self._schema = schema
+
+    def read(self, part: RowRange) -> Iterator[pa.RecordBatch]:
+        table = self._client.table(self._name, table_type=part.table_type)
+        columns = RowColumns(self._schema, part.table_type.escape)
+        if part.active:
+            yield from _in_batches(columns, table)
+            return
+        position = part.since
+        with contextlib.suppress(httpx.HTTPError, ProtocolError):
+            for lines in self._lines(table.url, part):
+                found = columns.parse(lines, position, part.until, gapless=part.gapless)
+                if found is None:
+                    break
+                batch, position = found
+                if batch.num_rows:
+                    yield batch
+                if position >= part.until:
+                    return
+        yield from _rest(table, columns, part, position)
+
+    def _lines(self, url: str, part: RowRange) -> Iterator[bytes]:
+        """Whole lines of the answer, as many at a time as make a batch. A server that does not know `until_id` sends
+        more, which the caller leaves."""
+        connection = self._connection
+        asked = {
+            "accept": format_table_type(part.table_type),
+            "accept-encoding": IDENTITY if urlsplit(url).hostname in LOOPBACK else GZIP,
+        }
+        if connection.token is not None:
+            asked["authorization"] = f"Bearer {connection.token}"  # the table's server is the one that it is for
+        url = with_query(url, since_id=str(part.since), until_id=str(part.until), timeout=AT_ONCE)
+        times = httpx.Timeout(connection.answer_s, connect=connection.connect_s)
+        with (
+            httpx.Client(limits=POOL, verify=tls_context(), timeout=times) as http,
+            http.stream("GET", url, headers=asked, follow_redirects=False) as answer,
+        ):
+            if answer.status_code != 200 or parse_answer_type(answer.headers.get("content-type")) != part.table_type:
+                return
+            inflater = Inflater(answer.headers.get("content-encoding"))
+            pieces = (piece for chunk in answer.iter_raw() for piece in inflater.feed(chunk))
+            yield from _gathered(pieces)
+
+
+def _rest(table: Table, columns: RowColumns, part: RowRange, position: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a range after a row. If the last ones are lacking they are asked for again: there were such rows when
+    the range was planned."""
+    last_seqno: int | None = None
+    for wait_s in (0.0, *limits.SPARK_RECHECKS_S):
+        time.sleep(wait_s)
+        with table.rows(since_id=position, until_id=part.until) as reader:
+            for rows in reader.batches():
+                if rows:
+                    yield columns.of_rows(rows)
+        position, last_seqno = reader.seqno or position, reader.last_seqno
+        if position >= part.until or (not part.gapless and _goes_on(table, part.until)):
+            return
+    told = f"{table.url} was to have rows up to {part.until}, and ended after row {position}"
+    if part.gapless and last_seqno is not None and last_seqno >= part.until:
+        raise MissingRowError(f"{told}; the server says that the table ends with row {last_seqno}")
+    raise DataLossError(told)
+
+
+def _goes_on(table: Table, seqno: int) -> bool:
+    """Whether there is a row with a SeqNo, or a later one: then the SeqNo is in a gap."""
+    with table.rows(since_id=seqno - 1) as reader:
+        return next(iter(reader), None) is not None
+
+
+def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Pieces of an answer as whole lines; what has no end of a line is left at the end."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= limits.SPARK_PARSED_BYTES:
+            lines, end, rest = b"".join(held).rpartition(b"\n")
+            if not end:
+                return  # no row is as long
+            yield lines + end
+            held, size = [rest], len(rest)
+    lines, end, _ = b"".join(held).rpartition(b"\n")
+    if end:
+        yield lines + end
+
+
+def _in_batches(columns: RowColumns, table: Table) -> Iterator[pa.RecordBatch]:
+    """The rows of live keys, in the order of their SeqNos. Servers that do not know views send every row."""
+    rows = list(table.active().values())
+    for first in range(0, len(rows), limits.SPARK_ACTIVE_ROWS):
+        yield columns.of_rows(rows[first : first + limits.SPARK_ACTIVE_ROWS])

@@ -1,0 +1,156 @@
+"""The readers of tables: what Spark asks of the driver, and what it asks of a task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headwater.errors import DataLossError, HistoryChangedError, OptionError, StreamGoneError, StreamNotFoundError
+from headwater.spark.tables.options import TableReadOptions
+from headwater.spark.tables.places import RowRange, from_json, to_json
+from headwater.spark.tables.planning import TablePlanner, Tail
+from headwater.spark.tables.reading import RowRangeReader
+from headwater.spark.watching import TableWatcher
+from headwater.spark.workers import freeze_imports, keep_memory
+
+log = logging.getLogger(__name__)
+
+
+class RowPart(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, rows: RowRange) -> None:
+        super().__init__(None)
+        self.rows = rows
+
+    def __repr__(self) -> str:
+        return f"RowPart({self.rows!r})"
+
+
+class _Reading:
+    """What a task does, in batches and streams alike. Pickled: it holds what it was told and nothing that is open."""
+
+    def __init__(self, options: TableReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RowPart):
+            return  # Spark's own, where there are none
+        keep_memory()
+        options, part = self._options, partition.rows
+        with options.connection.open() as client:
+            reader = RowRangeReader(options.connection, client, options.table, self._schema)
+            try:
+                yield from reader.read(part)
+            except (StreamNotFoundError, StreamGoneError, HistoryChangedError, DataLossError) as error:
+                told = f"{options.table}: some of the rows from {part.since + 1} to {part.until} are lost: {error}"
+                if options.fail_on_data_loss:
+                    raise DataLossError(told) from error
+                log.warning("%s", told)
+        freeze_imports()
+
+
+class TableBatchReader(_Reading, DataSourceReader):
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with options.connection.open() as client:
+            planner = TablePlanner(options, client)
+            tail = planner.tail()
+            if options.active:
+                return [RowPart(RowRange(tail.table_type, tail.gapless, 0, tail.place.seqno, active=True))]
+            start, end = planner.start(tail), planner.end(tail)
+            if end.seqno < start.seqno and not isinstance(options.ending, str):
+                raise OptionError(f"endingSeqNo {options.ending} is before startingSeqNo {options.starting}")
+            return [RowPart(part) for part in planner.partitions(start, end)]
+
+
+class TableStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in the driver for as long as the query runs; tasks get a copy that only reads."""
+
+    def __init__(self, options: TableReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._driver: _Driver | None = None
+        self._final: Tail | None = None  # the end of the table when an availableNow run began
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_driver": None, "_final": None}
+
+    @property
+    def _here(self) -> _Driver:
+        if self._driver is None:
+            self._driver = _Driver(self._options)
+        return self._driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        planner = self._here.planner
+        return to_json(planner.start(planner.tail()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._options.rows_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        here = self._here
+        limited = not isinstance(limit, ReadAllAvailable)
+        if self._final is not None:
+            return here.advance(start, self._final, limited=limited)
+        tail = here.look()
+        end = here.advance(start, tail, limited=limited)
+        if end == start:
+            ends = {} if tail is None else {self._options.table: str(tail.place.seqno)}
+            here.watcher.wait(ends, self._options.wait_s)
+            end = here.advance(start, here.look(), limited=limited)
+        return end
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._final = self._here.look()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        seen = self._here.seen
+        return None if seen is None else to_json(seen.place)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        found = self._here.planner.partitions(from_json(start), from_json(end))
+        return [RowPart(part) for part in found]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tables keep what was read: there is nothing to let go of."""
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.client.close()
+
+
+class _Driver:
+    """What the driver keeps open between triggers."""
+
+    def __init__(self, options: TableReadOptions) -> None:
+        self.client = options.connection.open()
+        self.planner = TablePlanner(options, self.client)
+        self.watcher = TableWatcher(self.client)
+        self.seen: Tail | None = None
+
+    def look(self) -> Tail | None:
+        found = self.planner.find_tail()
+        self.seen = found or self.seen
+        return found
+
+    def advance(self, start: dict[str, Any], tail: Tail | None, *, limited: bool) -> dict[str, Any]:
+        """Where the next batch ends; `start` itself, which Spark compares as text, if there is nothing new."""
+        if tail is None:
+            return start
+        before = from_json(start)
+        end = self.planner.advance(before, tail, limited=limited)
+        return start if end == before else to_json(end)

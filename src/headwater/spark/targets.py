@@ -1,0 +1,128 @@
+"""What a sink appends to: a stream, or a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from headwater import limits
+from headwater.client import Client, ProducerTuple
+from headwater.errors import ContentTypeError, OptionError, SchemaError, StreamClosedError, StreamNotFoundError
+from headwater.log.content import ContentKind, kind_of
+from headwater.protocol.tables.content_type import (
+    check_changes_type,
+    format_table_type,
+    parse_answer_type,
+    parse_table_type,
+)
+from headwater.spark.options import WriteOptions
+
+_JSON = "application/json"
+
+
+class Target(Protocol):
+    def create(self) -> None: ...
+
+    def bodies(self, rows: bytes) -> Iterator[bytes]:
+        """The appends that store rows, which were gathered as one run. The same rows always give the same appends."""
+        ...
+
+    def append(self, body: bytes, producer: ProducerTuple) -> None: ...
+
+
+class StreamTarget:
+    def __init__(self, client: Client, path: str, content_type: str) -> None:
+        self._stream = client.stream(path, content_type=content_type)
+        self._content_type = content_type
+
+    def create(self) -> None:
+        self._stream.create(content_type=self._content_type)
+
+    def bodies(self, rows: bytes) -> Iterator[bytes]:
+        yield b"[" + rows + b"]" if kind_of(self._content_type) is ContentKind.JSON else rows
+
+    def append(self, body: bytes, producer: ProducerTuple) -> None:
+        self._stream.append_body(body, producer=producer)
+
+
+class TableTarget:
+    def __init__(self, client: Client, name: str, content_type: str) -> None:
+        self._type = parse_answer_type(content_type)
+        self._table = client.table(name, table_type=self._type)
+
+    def create(self) -> None:
+        self._table.create(schema=self._type.schema, version=self._type.version, escape=self._type.escape)
+
+    def bodies(self, rows: bytes) -> Iterator[bytes]:
+        """A request has a limit of changes, beside that of bytes which the rows were gathered within."""
+        if rows.count(b"\n") <= limits.CHANGES_MAX:
+            yield rows
+            return
+        lines = rows.split(b"\n")[:-1]
+        for first in range(0, len(lines), limits.CHANGES_MAX):
+            yield b"\n".join(lines[first : first + limits.CHANGES_MAX]) + b"\n"
+
+    def append(self, body: bytes, producer: ProducerTuple) -> None:
+        self._table.append_body(body, producer=producer)
+
+
+def open_target(client: Client, options: WriteOptions, name: str) -> Target:
+    """The target that has a name; nothing is sent yet. Its content type was found by `prepare_target`."""
+    if options.is_table:
+        return TableTarget(client, name, options.content_type or "")
+    return StreamTarget(client, name, options.content_type or _JSON)
+
+
+def prepare_target(client: Client, options: WriteOptions) -> str:
+    """The content type of a target that an option names; it is made if it is missing and may be."""
+    if options.target is None:
+        return options.content_type or _JSON
+    return _prepare_table(client, options) if options.is_table else _prepare_stream(client, options)
+
+
+def _prepare_stream(client: Client, options: WriteOptions) -> str:
+    stream = client.stream(options.target or "")
+    try:
+        found = stream.head()
+    except StreamNotFoundError as error:
+        _check_creatable(options, error)
+        stream.create(content_type=options.content_type or _JSON)
+        return options.content_type or _JSON
+    if found.closed:
+        raise StreamClosedError(f"the target {options.target} is closed")
+    if options.content_type is not None and kind_of(options.content_type) is not kind_of(found.content_type):
+        raise ContentTypeError(f"the target {options.target} is {found.content_type}, not {options.content_type}")
+    return found.content_type
+
+
+def _prepare_table(client: Client, options: WriteOptions) -> str:
+    """`options.content_type` has what the table must be, and leaves out what it may be."""
+    table = client.table(options.target or "")
+    try:
+        found = table.info()
+    except StreamNotFoundError as error:
+        _check_creatable(options, error)
+        wanted = parse_table_type(options.content_type)
+        table.create(schema=wanted.schema, version=wanted.version, escape=wanted.escape)
+        return format_table_type(wanted)
+    if found.closed:
+        raise StreamClosedError(f"the target {options.target} is closed")
+    if not found.gapless:
+        raise SchemaError(f"the target {options.target} mirrors another table and takes no rows; write to that one")
+    if table.table_type is None:
+        raise RuntimeError("the server has answered, so the type is known")
+    try:
+        check_changes_type(options.content_type, table.table_type)
+    except ContentTypeError:
+        named = f"{format_table_type(table.table_type)}, and the options ask for {options.content_type}"
+        raise OptionError(f"the target {options.target} is {named}") from None
+    return format_table_type(table.table_type)
+
+
+def _check_creatable(options: WriteOptions, error: StreamNotFoundError) -> None:
+    if not options.create_target:
+        raise StreamNotFoundError(f"the target {options.target} is missing and createTarget is false") from error
+
+
+def appended_as(options: WriteOptions) -> ContentKind:
+    return kind_of(options.content_type or _JSON)

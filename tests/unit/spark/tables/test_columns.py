@@ -1,0 +1,134 @@
+"""Rows to Arrow: many at once as one by one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
+
+from headwater.errors import SchemaError
+from headwater.protocol.tables.escaping import Escape, escape
+from headwater.protocol.tables.rows import Row, format_row, parse_row
+from headwater.spark.tables.columns import SCHEMA, RowColumns, check_schema
+from tests.table_servers import NOW, lines
+
+FEW = StructType().add("record", StringType()).add("seqno", LongType())
+AT = datetime(2026, 1, 8, tzinfo=UTC)
+
+
+def parse(text: bytes, after: int = 0, until: int = 100, *, gapless: bool = False, escape: Escape = Escape.NONE):  # type: ignore[no-untyped-def]
+    return RowColumns(SCHEMA, escape).parse(text, after, until, gapless=gapless)
+
+
+def test_columns_and_types() -> None:
+    batch, last = parse(lines(1, 2, 3))
+    assert last == 3
+    assert batch.schema.types == [pa.int64(), pa.timestamp("us", "UTC"), pa.string(), pa.string(), pa.string()]
+    assert batch.to_pylist()[1] == {"seqno": 2, "timestamp": AT, "action": "+", "key": "k2", "record": "r"}
+    found = RowColumns(FEW, Escape.NONE).parse(lines(1), 0, 1, gapless=True)
+    assert found is not None
+    assert found[0].to_pylist() == [{"record": "r", "seqno": 1}]
+
+
+def test_rows_past_the_end_are_left_out() -> None:
+    batch, last = parse(lines(1, 4, 7, 9), until=5)
+    assert (batch.column("seqno").to_pylist(), last) == ([1, 4], 9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lines(2, 1),
+        lines(1, 1),
+        lines(0, 1),
+        b"x\t" + lines(1),
+        lines(1) + b"\n",
+        lines(1).replace(b"\tr", b""),
+        lines(1).replace(b"\tr", b"\tr\tmore"),
+        lines(1).replace(b"\tr", b"\ta\rb"),
+        lines(1).replace(b"+", b"*"),
+        lines(1).replace(b"k1", b""),
+        lines(1).replace(b"k1", b"\xff"),
+        lines(1).replace(b"1", b"-1", 1),
+        lines(1).replace(b"1", b"99999999999999999999", 1),
+    ],
+)
+def test_what_is_left_to_the_client(text: bytes) -> None:
+    assert parse(text) is None
+
+
+def test_gaps_are_legal_unless_they_are_not() -> None:
+    assert parse(lines(1, 3)) is not None
+    assert parse(lines(2, 3), gapless=True) is None
+    assert parse(lines(1, 3), gapless=True) is None
+    assert parse(lines(1, 2, 3), gapless=True) is not None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("+-"),
+            st.text(st.characters(codec="utf-8"), min_size=1),
+            st.text(st.characters(codec="utf-8")),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from(Escape),
+)
+def test_at_once_as_one_by_one(changes: list[tuple[str, str, str]], escaping: Escape) -> None:
+    """Any text, quotes and nulls of CSV included; what would be read otherwise is not read at once."""
+    if escaping is Escape.NONE:
+        changes = [(action, key.translate(_NO_ENDS), record.replace("\n", "")) for action, key, record in changes]
+        changes = [(action, key or "k", record) for action, key, record in changes]
+    given = [Row(number, NOW, action, key, record) for number, (action, key, record) in enumerate(changes, 1)]  # type: ignore[arg-type]
+    kept = given
+    if escaping is Escape.BACKSLASH:
+        kept = [Row(row.seqno, NOW, row.action, escape(row.key), escape(row.record)) for row in given]
+    text = b"".join(map(format_row, kept))
+    assert [parse_row(line.decode()) for line in text[:-1].split(b"\n")] == kept
+    columns = RowColumns(SCHEMA, escaping)
+    found = columns.parse(text, 0, 100, gapless=True)
+    if found is None:
+        assert escaping is Escape.NONE
+        assert any("\r" in row.key + row.record or "\t" in row.record for row in kept)
+    else:
+        assert found[0].equals(columns.of_rows(given))
+
+
+_NO_ENDS = str.maketrans("", "", "\t\n")
+
+
+def test_an_escape_that_is_none() -> None:
+    assert parse(lines(1, record=r"a\x"), escape=Escape.BACKSLASH) is None
+    batch, _ = parse(lines(1, record=r"a\\x\tb"), escape=Escape.BACKSLASH)
+    assert batch.column("record").to_pylist() == ["a\\x\tb"]
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-01-08T00:00:00Z", AT),
+        ("2026-01-08T00:00:00.123456Z", AT.replace(microsecond=123456)),
+        ("2026-01-08t00:00:00.123456789z", AT.replace(microsecond=123000)),
+        ("2026-01-08T00:00:00+00:00", AT),
+        ("yesterday", None),
+        ("", None),
+    ],
+)
+def test_timestamps_are_informational(text: str, moment: datetime | None) -> None:
+    batch, _ = parse((lines(1) + lines(2)).replace(NOW.encode(), text.encode()))
+    assert batch.column("timestamp").to_pylist() == [moment, moment]
+
+
+def test_schemas() -> None:
+    check_schema(SCHEMA)
+    check_schema(StructType().add("seqno", LongType()).add("timestamp", TimestampType()).add("key", StringType()))
+    with pytest.raises(SchemaError, match="there is no column value"):
+        check_schema(StructType().add("value", StringType()))
+    with pytest.raises(SchemaError, match="seqno cannot be int"):
+        check_schema(StructType().add("seqno", IntegerType()))

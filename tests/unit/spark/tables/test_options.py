@@ -1,0 +1,104 @@
+"""The options of the format `stp`: what they mean, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.errors import OptionError
+from headwater.spark.tables.options import Use, table_read_options, table_write_options
+
+SERVER = "http://127.0.0.1:4437"
+
+
+@pytest.mark.parametrize(
+    ("given", "root", "table"),
+    [
+        ({"url": f"{SERVER}/v1/table/a/b"}, f"{SERVER}/v1/stream/", f"{SERVER}/v1/table/a/b"),
+        ({"url": f"{SERVER}/v1/table/a/"}, f"{SERVER}/v1/stream/", f"{SERVER}/v1/table/a"),
+        ({"url": f"{SERVER}/mount/v1/table/a"}, f"{SERVER}/mount/v1/stream/", f"{SERVER}/mount/v1/table/a"),
+        ({"url": SERVER, "table": "/a/b/"}, SERVER, "a/b"),
+        ({"url": f"{SERVER}/v1/table/", "table": "a"}, f"{SERVER}/v1/stream/", "a"),
+        ({"url": f"{SERVER}/v1/stream", "table": "a"}, f"{SERVER}/v1/stream", "a"),
+        ({"url": "https://shop.example/prices?eu=1"}, "https://shop.example", "https://shop.example/prices?eu=1"),
+        ({"url": "https://shop.example/?table=prices"}, "https://shop.example", "https://shop.example/?table=prices"),
+    ],
+)
+def test_which_table(given: dict[str, str], root: str, table: str) -> None:
+    options = table_read_options(given, Use.BATCH)
+    assert (options.connection.url, options.table) == (root, table)
+
+
+def test_what_is_read() -> None:
+    found = table_read_options(
+        {"url": f"{SERVER}/v1/table/a", "startingseqno": "7", "endingSeqNo": "9", "minPartitions": "3"}, Use.BATCH
+    )
+    assert (found.starting, found.ending, found.partitions_min, found.fail_on_data_loss) == (7, 9, 3, True)
+    found = table_read_options(
+        {"url": f"{SERVER}/v1/table/a", "startingSeqNo": "LATEST", "maxRowsPerTrigger": "5"}, Use.STREAM
+    )
+    assert (found.starting, found.rows_max) == ("latest", 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "use", "message"),
+    [
+        ({"url": ""}, Use.BATCH, "the option url is missing"),
+        ({"url": SERVER}, Use.BATCH, "name the table"),
+        ({"url": f"{SERVER}/v1/stream/"}, Use.BATCH, "name the table"),
+        ({"url": f"{SERVER}/v1/table"}, Use.BATCH, "name the table"),
+        ({"table": "b"}, Use.BATCH, "leave out the option table"),
+        ({"url": "ftp://host/x"}, Use.BATCH, "does not begin with https"),
+        ({"url": "http://me:secret@host/x"}, Use.BATCH, "use the option token"),
+        ({"url": f"{SERVER}?x=1", "table": "a"}, Use.BATCH, "has no query"),
+        ({"url": SERVER, "table": "a/notify"}, Use.BATCH, "not the name of a table"),
+        ({"url": SERVER, "table": "http://host/x"}, Use.BATCH, "not the name of a table"),
+        ({"startingSeqNo": "0"}, Use.BATCH, "startingSeqNo is earliest or latest, or a SeqNo"),
+        ({"startingSeqNo": "-5"}, Use.BATCH, "got '-5'"),
+        ({"endingSeqNo": "earliest"}, Use.BATCH, "endingSeqNo is latest, or a SeqNo"),
+        ({"endingSeqNo": "5"}, Use.STREAM, "endingSeqNo is for batch reads"),
+        ({"view": "active"}, Use.STREAM, "view is for batch reads"),
+        ({"view": "live"}, Use.BATCH, "view is all or active"),
+        ({"view": "active", "endingSeqNo": "5"}, Use.BATCH, "leave out startingSeqNo and endingSeqNo"),
+        ({"maxRowsPerTrigger": "5"}, Use.BATCH, "maxRowsPerTrigger is for streaming queries"),
+        ({"startingOffsets": "latest"}, Use.BATCH, "did you mean startingSeqNo?"),
+        ({"maxRecordsPerTrigger": "5"}, Use.STREAM, "did you mean maxRowsPerTrigger?"),
+        ({"numPartitions": "5"}, Use.BATCH, "did you mean minPartitions?"),
+        ({"starttingSeqNo": "5"}, Use.BATCH, "did you mean startingSeqNo?"),
+        ({"header": "true"}, Use.BATCH, "there is no option header; there are url, token"),
+        ({"schema": "price"}, Use.BATCH, "there is no option schema"),
+    ],
+)
+def test_what_is_refused(given: dict[str, str], use: Use, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        table_read_options({"url": f"{SERVER}/v1/table/a", **given}, use)
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_is_written_to() -> None:
+    found = table_write_options({"url": f"{SERVER}/v1/table/a%20b/c", "checkpointLocation": "x", "queryName": "q"})
+    assert (found.target, found.is_table, found.content_type) == ("a b/c", True, None)
+    assert found.connection.url == f"{SERVER}/v1/stream/"
+    found = table_write_options(
+        {"url": SERVER, "table": "a", "schema": "a price", "version": "2", "escape": "backslash"}
+    )
+    assert found.content_type == 'text/sequence; schema="a price"; version=2; escape=backslash'
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"url": "https://shop.example/prices"}, "only tables of a Headwater server"),
+        ({"version": "two"}, "a version is an integer"),
+        ({"schema": "é"}, "printable ASCII"),
+        ({"escape": "json"}, "escape is none or backslash"),
+        ({"contentType": "text/sequence"}, "did you mean schema and version?"),
+        ({"startingSeqNo": "1"}, "there is no option startingseqno"),
+        ({"stream": "b"}, "did you mean table?"),
+        ({"writeVersion": "1"}, "give both"),
+    ],
+)
+def test_what_a_sink_refuses(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        table_write_options({"url": f"{SERVER}/v1/table/a", **given})
+    assert message in str(caught.value)

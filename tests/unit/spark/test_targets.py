@@ -1,0 +1,129 @@
+"""Tables as targets: a crash between any two requests, more changes than a request takes, tables that take none."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import httpx
+import msgspec
+import pyarrow as pa
+import pytest
+
+from headwater.client import Client
+from headwater.errors import OptionError, SchemaError, StreamClosedError, StreamNotFoundError
+from headwater.protocol.tables.content_type import TableType, format_table_type
+from headwater.protocol.tables.escaping import Escape
+from headwater.spark.options import WriteOptions
+from headwater.spark.publishing import Gatherer, Publisher, place_of
+from headwater.spark.tables.options import table_write_options
+from headwater.spark.targets import TableTarget, appended_as, prepare_target
+from tests.servers import Server
+from tests.unit.spark.test_publishing import Killed, Mortal, client_of
+
+_numbers = itertools.count()
+
+
+class TableQuery:
+    """A writer into a table that runs its batches in attempts."""
+
+    def __init__(self, server: Server, request_bytes: int) -> None:
+        self._server = server
+        self.writer = f"table-query-{next(_numbers)}"
+        self.target = f"targets/{self.writer}"
+        given = {"url": server.url, "table": self.target, "maxRequestBytes": str(request_bytes)}
+        options = table_write_options(given)
+        with client_of(server) as client:
+            self.options = msgspec.structs.replace(options, content_type=prepare_target(client, options))
+
+    def attempt(self, batch: int, keys: list[int], parts: int, transport: httpx.BaseTransport | None = None) -> None:
+        gathered = []
+        with client_of(self._server) as client:
+            for part in range(parts):
+                own = keys[len(keys) * part // parts : len(keys) * (part + 1) // parts]
+                place = place_of(self.writer, batch, part)
+                gatherer = Gatherer(client, appended_as(self.options), self.options.request_bytes, place)
+                gatherer.add(self.target, pa.array([b"+\t%d\t%d\n" % (key, batch) for key in own], pa.binary()))
+                gathered.append(gatherer.finish())
+        with client_of(self._server, transport) as client:
+            Publisher(client, self.options, self.writer).publish(batch, gathered)
+
+    def published(self) -> list[int]:
+        with client_of(self._server) as client:
+            return [int(row.key) for row in client.table(self.target).rows()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_crash_anywhere_and_a_replay_that_looks_different(
+    server: Server, answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 20)
+    monkeypatch.setattr("headwater.limits.CHANGES_MAX", 4)  # so that a chunk takes several requests
+    for lives in itertools.count(1):
+        query = TableQuery(server, 100)
+        query.attempt(0, [100, 101], 1)
+        keys = list(range(30))
+        transport = Mortal(lives, answered=answered)
+        try:
+            query.attempt(1, keys, 3, transport)
+        except Killed:
+            random.Random(lives).shuffle(keys)
+            query.attempt(1, keys, 4)
+        query.attempt(2, [200], 1)
+        assert sorted(query.published()) == [*range(30), 100, 101, 200], lives
+        if transport.asked < lives:
+            assert lives > 12
+            return
+
+
+def test_more_changes_than_a_request_takes(server: Server) -> None:
+    query = TableQuery(server, 1 << 20)
+    query.attempt(0, list(range(100_001)), 1)
+    assert query.published() == list(range(100_001))
+
+
+def test_bodies() -> None:
+    with Client("http://127.0.0.1:1") as client:
+        target = TableTarget(client, "t", format_table_type(TableType()))
+        rows = b"+\tk\t\n" * 100_000
+        assert list(target.bodies(rows)) == [rows]
+        assert list(target.bodies(rows + b"-\tz\t\n")) == [rows, b"-\tz\t\n"]
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with client_of(server) as client:
+        yield client
+
+
+def options(client: Client, **given: str) -> WriteOptions:
+    return table_write_options({"url": client.table("targets/checked").url, **given})
+
+
+def test_the_type_of_a_table(client: Client) -> None:
+    table = client.table("targets/checked")
+    with pytest.raises(StreamNotFoundError, match="is missing and createTarget is false"):
+        prepare_target(client, options(client, createTarget="false"))
+    made = prepare_target(client, options(client, schema="price", version="3", escape="backslash"))
+    assert made == format_table_type(TableType("price", 3, Escape.BACKSLASH))
+    assert prepare_target(client, options(client)) == made
+    assert prepare_target(client, options(client, version="3")) == made
+    for given in ({"version": "1"}, {"schema": "text"}, {"escape": "none"}):
+        with pytest.raises(OptionError, match="is text/sequence; charset=utf-8; schema=price; version=3"):
+            prepare_target(client, options(client, **given))
+    table.close()
+    with pytest.raises(StreamClosedError, match="targets/checked is closed"):
+        prepare_target(client, options(client))
+
+
+def test_a_table_that_became_a_mirror_takes_no_rows(server: Server, client: Client) -> None:
+    query = TableQuery(server, 1 << 20)
+    table = client.table(query.target)
+    table.delete()
+    table.create(mirror=True)
+    with pytest.raises(SchemaError, match=r"does not take the rows.*The batch is written down in"):
+        query.attempt(0, [1], 1)
+    with pytest.raises(SchemaError, match="mirrors another table"):
+        prepare_target(client, msgspec.structs.replace(query.options, content_type=None))
