@@ -1,3 +1,4 @@
+# Made by `python -m tools.twins` from aio/client.py: change that one.
 """A server, by URL: the blocking client."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Made by `python -m tools.twins` from aio/stream.py: change that one.
 """A handle on one stream, blocking."""
 
 from __future__ import annotations
@@ -140,7 +141,13 @@ class Stream:
         """Append messages in one request: all of them or none."""
         return self._client._run(
             flows.append(
-                self._session, self.url, self._known_content_type(), values, seq=seq, producer=producer, close=close
+                self._session,
+                self.url,
+                self._known_content_type(),
+                values,
+                seq=seq,
+                producer=producer,
+                close=close,
             )
         )
 

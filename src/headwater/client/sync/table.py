@@ -1,3 +1,4 @@
+# Made by `python -m tools.twins` from aio/table.py: change that one.
 """A handle on one table, blocking."""
 
 from __future__ import annotations
