@@ -33,7 +33,7 @@ WORDS = (
     (r"(?m)^(\"\"\".*), asyncio\.\"\"\"$", r'\1, blocking."""'),
     (r"the asyncio client", "the blocking client"),
     (r"by URL, for one event loop; close", "by URL. Safe to share between threads; close"),
-    (r"\n    Both may be coroutine functions\.", ""),
+    (r"\n    All functions may be coroutine functions\.", ""),
     (r"another task waits", "another thread waits"),
     (r"suppress\(RuntimeError\)(?=:  # it is running)", "suppress(ValueError)"),
 )

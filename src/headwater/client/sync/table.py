@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headwater import limits
 from headwater.client import table_reading, tables
+from headwater.client.session import Session
 from headwater.client.sync.table_reader import TableReader
 from headwater.client.table_reading import AT_ONCE, TableReading
 from headwater.client.tables import AppendedRows, Change, TableInfo
@@ -37,9 +38,9 @@ class Table:
     Redirects are not followed, and the client's token and headers go to the client's own server only.
     """
 
-    def __init__(self, client: Client, url: str, table_type: TableType | None = None) -> None:
+    def __init__(self, client: Client, url: str, table_type: TableType | None, session: Session) -> None:
         self._client = client
-        self._session = client._session
+        self._session = session
         self.url = url
         self.table_type = table_type
 
