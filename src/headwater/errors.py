@@ -22,6 +22,7 @@ HeadwaterError
 │   ├── StaleEpochError            403
 │   ├── OriginNotAllowedError      403
 │   ├── StreamNotFoundError        404
+│   ├── ViewSourceNotFoundError    404
 │   ├── UnknownRouteError          404
 │   ├── MethodNotAllowedError      405
 │   ├── NotAcceptableError         406
@@ -35,8 +36,10 @@ HeadwaterError
 │   │   ├── DocumentConflictError  409
 │   │   ├── SequenceRegressionError 409
 │   │   ├── SeqNoRegressionError   409
+│   │   ├── MirrorMismatchError    409
 │   │   ├── ViewTooLargeError      409
 │   │   ├── TooManyNurlsError      409
+│   │   ├── TooManyViewsError      409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
 │   ├── OffsetGoneError            410
@@ -221,6 +224,12 @@ class StreamNotFoundError(RequestError):
     advice = "Create the stream, or correct its URL."
 
 
+class ViewSourceNotFoundError(RequestError):
+    status = 404
+    title = "Source of the view not found"
+    advice = "Create the stream or table before the view of it, or correct its URL path."
+
+
 class UnknownRouteError(RequestError):
     status = 404
     title = "Nothing here"
@@ -294,6 +303,13 @@ class SeqNoRegressionError(ConflictError):
     advice = "Append rows with SeqNos that increase, from after the last row of the table on."
 
 
+class MirrorMismatchError(ConflictError):
+    """Rows for a mirror that leave a row out, or differ from rows that it has."""
+
+    title = "Rows do not fit the mirror"
+    advice = "Go on after the mirror's last row. If the source was made again, mirror it into another table."
+
+
 class ViewTooLargeError(ConflictError):
     title = "Too many live keys"
     advice = "Read all rows instead of the active view, or have the operator raise the limit."
@@ -302,6 +318,11 @@ class ViewTooLargeError(ConflictError):
 class TooManyNurlsError(ConflictError):
     title = "Too many NURLs"
     advice = "Withdraw NURLs that are no longer needed, or raise the limit."
+
+
+class TooManyViewsError(ConflictError):
+    title = "Too many views"
+    advice = "Delete views that are no longer needed, or raise the limit."
 
 
 class SequenceGapError(ConflictError):

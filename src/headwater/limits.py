@@ -55,6 +55,7 @@ TABLE_TIMEOUT_MAX_S = 300.0
 TABLE_IDLE_S = 10.0  # without a new row, after which a read ends
 TABLE_IDLE_MAX_S = 300.0
 CHANGES_INLINE_BYTES = 1024 * 1024  # of a body that is checked at once; a larger one is checked in a thread
+ROWS_INLINE_BYTES = 64 * 1024  # of rows for a mirror, the same
 CHANGES_MAX = 100_000  # in one append: numbering them must not hold the loop
 NOTIFY_BODY_BYTES_MAX = 64 * 1024
 NOTIFY_NURLS_MAX = 64  # in one form
@@ -82,6 +83,16 @@ FOLLOW_REFUSED_S = 60.0  # after an answer that is no table, or a local table th
 FOLLOWERS_MAX = 256  # SURLs that a server follows
 INFLATE_PIECE_BYTES = 64 * 1024
 INFLATE_WINDOW_BYTES_MAX = 8 * 1024 * 1024  # that a decompressor keeps
+
+# Views.
+VIEW_READ_BYTES = 256 * 1024  # of the source of a view that is behind, read in one step
+VIEW_INLINE_BYTES = 64 * 1024  # of a source, converted on the loop; more is converted in a thread
+VIEW_BATCH_BYTES = 256 * 1024  # of what a view appends at once, unless one record is larger
+VIEW_BATCH_RECORDS = 10_000
+VIEW_UNRECORDED_BYTES = 4 * 1024 * 1024  # of a source that gave a view nothing, before its position is recorded alone
+VIEWS_BEHIND_AT_ONCE = 2  # views that are behind and take a step at the same time
+VIEW_LOOK_S = 1.0  # between two looks whether a source is there again
+VIEW_REASON_LENGTH_MAX = 200  # why a message was skipped
 
 # The store's own numbers.
 CHUNK_BYTES = 1024 * 1024  # of a stream's bytes in one row of the index
@@ -219,6 +230,8 @@ SPARK_JAVA_VERSION_S = 60.0  # that `java -version` may take
 # The commands' bounds.
 CLI_READ_BYTES = 64 * 1024  # of standard input or a file, in one message of a stream that is not JSON
 CLI_PROGRESS_AFTER_S = 1.0  # a command that is done sooner shows no progress bar
+CLI_STATUS_S = 10.0  # between two lines about a mirror that gets rows
+CLI_STATUS_RATE_S = 5.0  # over which rows per second are counted
 CLI_TABLE_COLUMNS_MAX = 10_000  # the width of a table: lines are never cut
 CLI_COMPLETE_CONNECT_S = 0.5
 CLI_COMPLETE_ANSWER_S = 1.0
@@ -280,6 +293,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     active_keys_max: int = 1_000_000  # live keys of a table that is asked for its active view
     active_bytes_max: int = 256 * 1024 * 1024  # of active views in memory; the least recently used make room
     compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
+    views_max: int = 1_000
     nurls_per_table_max: int = 100
     nurls_max: int = 10_000  # of all tables
     notify_posts_max: int = 64  # to NURLs, at a time

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from headwater.client import Client
+from headwater.client import Client, Put, Remove
 from tests.edges import free_port
 
 Read = Callable[..., DataFrame]
@@ -429,3 +429,20 @@ def test_sessions_find_the_formats_by_themselves(spark: SparkSession) -> None:
     fresh = spark.newSession()
     with pytest.raises(PySparkException, match="url is missing"):
         fresh.read.format("stream-state").load()
+
+
+def test_a_table_is_read_as_state_events_through_a_view(read: Read, client: Client, path: str) -> None:
+    table, stream = client.table(path), client.stream(f"{path}/events")
+    table.create()
+    table.append([Put("a", '{"n":[1.10]}'), Put("b", "2"), Remove("a")])
+    stamp = table.rows().all()[0].timestamp
+    stream.create(view_of=table.url, entity_type="price")
+    deadline = time.monotonic() + 10
+    while len(list(stream.read(live=False))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    rows = read("stream-state", streams=f"{path}/events").orderBy("order").collect()
+    assert [(row.type, row.key, row.operation, row.value, row.timestamp) for row in rows] == [
+        ("price", "a", "upsert", '{"n":[1.10]}', stamp),
+        ("price", "b", "upsert", "2", stamp),
+        ("price", "a", "delete", None, stamp),
+    ]

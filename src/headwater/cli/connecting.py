@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -53,18 +53,18 @@ Path: TypeAlias = Annotated[
 ]
 
 
+def _report_retry(report: Report) -> None:
+    typer.echo(f"headwater: {report.error}; trying again in {report.delay_s:.1f} s", err=True)
+
+
 @contextlib.contextmanager
-def connected(url: str, token: str | None) -> Iterator[Client]:
-    """A client whose retries are told on standard error, and whose errors end the command."""
+def connected(url: str, token: str | None, on_error: Callable[[Report], None] = _report_retry) -> Iterator[Client]:
+    """A client whose retries are told, on standard error if nobody else does it, and whose errors end the command."""
     from headwater.client import Client
 
     try:
-        client = Client(url, token=token, on_error=_report_retry)
+        client = Client(url, token=token, on_error=on_error)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
     with failures(), client:
         yield client
-
-
-def _report_retry(report: Report) -> None:
-    typer.echo(f"headwater: {report.error}; trying again in {report.delay_s:.1f} s", err=True)

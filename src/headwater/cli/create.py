@@ -6,6 +6,7 @@ import typer
 
 from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
 from headwater.cli.output import print_json
+from headwater.protocol.state.as_events import RecordFormat
 
 
 def command(
@@ -14,6 +15,9 @@ def command(
     ttl: int | None = typer.Option(None, min=0, help="Seconds to live, renewed by every read and write."),
     expires_at: str | None = typer.Option(None, help="When it ends, as 2030-01-01T00:00:00Z."),
     closed: bool = typer.Option(False, "--closed", help="Closed from the start."),
+    view_of: str | None = typer.Option(None, metavar="TABLE", help="Make it a view of a table: its rows as events."),
+    entity_type: str | None = typer.Option(None, "--type", help="Of a view: the entity type of its events."),
+    record: RecordFormat = typer.Option(RecordFormat.JSON, help="Of a view: what the records of the table are."),
     url: Url = DEFAULT_URL,
     token: Token = None,
     as_json: AsJson = False,
@@ -21,7 +25,15 @@ def command(
     """Make a stream. One that is there already, made alike, is left as it is."""
     with connected(url, token) as client:
         stream = client.stream(path)
-        made = stream.create(content_type=content_type, ttl_s=ttl, expires_at=expires_at, closed=closed)
+        made = stream.create(
+            content_type=content_type,
+            ttl_s=ttl,
+            expires_at=expires_at,
+            closed=closed,
+            view_of=None if view_of is None else client.table(view_of).url,
+            entity_type=entity_type,
+            record=record,
+        )
     if as_json:
         print_json({"url": stream.url, "created": made})
     else:

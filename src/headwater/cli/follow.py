@@ -1,4 +1,4 @@
-"""`headwater follow`: print the rows of any SURL as they come."""
+"""`headwater follow`: print the rows of any SURL as they come, or mirror them into a table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
-from headwater.cli.connecting import AsJson, connected
+from headwater.cli.connecting import DEFAULT_URL, AsJson, Url, connected
 from headwater.cli.failing import WRONG_CALL, fail
+from headwater.cli.mirror_status import MirrorStatus
+from headwater.cli.table.names import complete_name
 from headwater.cli.table.printing import print_rows
 from headwater.protocol.tables.urls import url_fault
 
@@ -22,22 +24,65 @@ if TYPE_CHECKING:
 
 def command(
     surl: str = typer.Argument(help="The State URL of a table, on any server.", metavar="SURL"),
-    since_id: int = typer.Option(0, help="Begin after this SeqNo; if it is negative, with that many of the last rows."),
+    into: str | None = typer.Option(
+        None, metavar="TABLE", help="Mirror the rows into a table of --url.", autocompletion=complete_name
+    ),
+    since_id: int | None = typer.Option(
+        None, help="Begin after this SeqNo; if it is negative, with that many of the last rows.", show_default="0"
+    ),
     token: str | None = typer.Option(
         None, "--token", help="Sent to the SURL's server as a bearer token.", show_default=False
+    ),
+    url: Url = DEFAULT_URL,
+    into_token: str | None = typer.Option(
+        None, "--into-token", envvar="HEADWATER_TOKEN", help="Sent to --url as a bearer token.", show_default=False
     ),
     as_json: AsJson = False,
 ) -> None:
     """Print the rows of a table as they come, each once and in order, until it is closed or Ctrl-C.
 
+    With --into the rows are mirrored instead, with their SeqNos and timestamps. The mirror is made if it does not
+    exist, and its last row is the position: start the command again at any time, and it goes on there. A status line
+    shows rows, rate and lag.
+
     Lost connections are made again. A table that breaks its promises ends the command: a row is missing or out of
-    order, the numbering begins anew, the schema changes. On a terminal a status line shows the position.
+    order, the numbering begins anew, the schema changes.
     """
     if fault := url_fault(surl):
         fail(f"not a SURL, {fault}: {surl}", WRONG_CALL)
+    if into is None:
+        _print(surl, since_id or 0, token, as_json=as_json)
+    elif since_id is None:
+        _mirror(surl, token, into, url, into_token, as_json=as_json)
+    else:
+        fail("a mirror goes on after its last row: leave --since-id or --into out", WRONG_CALL)
+
+
+def _server_of(surl: str) -> str:
     parts = urlsplit(surl)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _mirror(surl: str, token: str | None, into: str, url: str, into_token: str | None, *, as_json: bool) -> None:
+    status = MirrorStatus(into, as_json=as_json)
+    with (
+        connected(url, into_token, status.retrying) as client,
+        connected(_server_of(surl), token, status.retrying) as source,
+        status,
+    ):
+        try:
+            for progress in client.table(into).mirror(source.table(surl)):
+                status.stored(progress)
+        except KeyboardInterrupt:
+            if status.last_seqno is not None:
+                typer.echo(f"stopped after row {status.last_seqno}; the same command goes on there", err=True)
+            raise
+        status.closed()
+
+
+def _print(surl: str, since_id: int, token: str | None, *, as_json: bool) -> None:
     # HEADWATER_TOKEN is for another server: only a token that is given here is sent.
-    with connected(f"{parts.scheme}://{parts.netloc}", token) as client:
+    with connected(_server_of(surl), token) as client:
         reader = client.table(surl).follow(since_id=since_id)
         try:
             with _status(surl, reader) as around:

@@ -3,12 +3,15 @@
 from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream, AsyncTable, AsyncTableReader
 from headwater.client.effects import Batch, Report
 from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
+from headwater.client.mirroring import Mirrored
+from headwater.client.nurls import Nurl
 from headwater.client.outbox import Delivery, ProducerMetrics
 from headwater.client.reading import LiveMode
 from headwater.client.session import Retry, Timeouts
 from headwater.client.sync import Client, Producer, Reader, Stream, Table, TableReader
 from headwater.client.tables import AppendedRows, Change, Put, Remove, TableInfo
 from headwater.log.producers import ProducerTuple
+from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import Row
@@ -28,11 +31,14 @@ __all__ = [
     "Delivery",
     "Escape",
     "LiveMode",
+    "Mirrored",
+    "Nurl",
     "Producer",
     "ProducerMetrics",
     "ProducerTuple",
     "Put",
     "Reader",
+    "RecordFormat",
     "RecordInfo",
     "Remove",
     "Report",

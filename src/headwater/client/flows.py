@@ -22,6 +22,8 @@ from headwater.errors import (
 )
 from headwater.log.content import DEFAULT_CONTENT_TYPE
 from headwater.log.producers import ProducerTuple
+from headwater.protocol.state.as_events import RecordFormat
+from headwater.protocol.state.view_headers import format_stream_view
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.paths import RESERVED
 
@@ -90,10 +92,10 @@ def create(
     expires_at: datetime | str | None = None,
     closed: bool = False,
     messages: Iterable[Any] = (),
-    forked: dict[str, str] | None = None,
+    named: dict[str, str] | None = None,
 ) -> Flow[bool]:
-    """Make a stream. False if it was there already, made alike."""
-    given = dict(forked or {})
+    """Make a stream. False if it was there already, made alike. `named` are the headers of a fork or a view."""
+    given = dict(named or {})
     if content_type is not None:
         given["content-type"] = content_type
     if ttl_s is not None:
@@ -126,7 +128,18 @@ def fork(
         given[headers.FORK_OFFSET] = offset
     if sub_offset:
         given[headers.FORK_SUB_OFFSET] = str(sub_offset)
-    return create(session, url, None, ttl_s=ttl_s, expires_at=expires_at, forked=given)
+    return create(session, url, None, ttl_s=ttl_s, expires_at=expires_at, named=given)
+
+
+def view_headers(source: str | None, entity_type: str | None, record: RecordFormat) -> dict[str, str]:
+    """The headers that make a stream a view of a table; none without one."""
+    check_view(source, entity_type)
+    return format_stream_view(urlsplit(source).path, entity_type, record) if source and entity_type else {}
+
+
+def check_view(source: str | None, entity_type: str | None) -> None:
+    if bool(source) != bool(entity_type):
+        raise ValueError("a view needs view_of, the URL of its source, and entity_type")
 
 
 def head(session: Session, url: str) -> Flow[StreamInfo]:

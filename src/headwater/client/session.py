@@ -305,12 +305,14 @@ def attempt(session: Session, request: HttpRequest) -> Flow[HttpReply]:
     return reply
 
 
-def exchange(session: Session, request: HttpRequest, *, repeatable: bool = True) -> Flow[HttpReply]:
+def exchange(
+    session: Session, request: HttpRequest, *, repeatable: bool = True, attempts_max: int | None = None
+) -> Flow[HttpReply]:
     """Send until there is a success or no hope of one.
 
     What must not happen twice is sent again only if the server said that it did nothing.
     """
-    attempts = 0
+    attempts, attempts_max = 0, attempts_max or session.retry.attempts
     while True:
         try:
             return (yield from attempt(session, request))
@@ -320,7 +322,7 @@ def exchange(session: Session, request: HttpRequest, *, repeatable: bool = True)
             attempts += 1
             error.attempts = attempts
             again = error.retryable and (repeatable or error.nothing_done)
-            if not again or attempts >= session.retry.attempts:
+            if not again or attempts >= attempts_max:
                 raise
             yield from pause(session, error, attempts)
 

@@ -12,9 +12,9 @@ from headwater.client.session import LOOPBACK, Session, opened, pause, with_quer
 from headwater.errors import HeadwaterError, InvalidRowError, NetworkError
 from headwater.protocol.encodings import GZIP, IDENTITY
 from headwater.protocol.tables.content_type import MEDIA_TYPE, TableType, format_table_type
-from headwater.protocol.tables.escaping import Escape, escape, unescape
+from headwater.protocol.tables.escaping import Escape, unescape
 from headwater.protocol.tables.following import Following
-from headwater.protocol.tables.rows import ADD, Row
+from headwater.protocol.tables.rows import ADD, Row, escaped
 
 AT_ONCE = "0"  # the `timeout` of a read that is not held open
 
@@ -55,6 +55,7 @@ class TableReading:
                 wait_s = following.finish(session.clock() - started)
             except HeadwaterError as error:
                 yield CloseReply()
+                self._told_tail = False
                 error.url = error.url or self._url
                 yield from pause(session, error, following.failed(error, self._attempts))
                 continue
@@ -66,8 +67,8 @@ class TableReading:
         following = self.following
         reply = yield from opened(self._session, self._request(), 200)
         following.begin(reply.headers)
-        if self._last_row is not None and self._is_escaped():
-            following.remember(_escaped(self._last_row))
+        if self._last_row is not None and following.table is not None:
+            following.remember(escaped(self._last_row, following.table.escape))
         if following.up_to_date and not self._told_tail:
             yield from self._emit([])
         while not following.is_done():
@@ -101,10 +102,6 @@ class TableReading:
             read_timeout_s=self._session.timeouts.long_poll_s,
             guarded=True,
         )
-
-
-def _escaped(row: Row) -> Row:
-    return msgspec.structs.replace(row, key=escape(row.key), record=escape(row.record))
 
 
 def _unescaped(row: Row) -> Row:

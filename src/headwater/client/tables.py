@@ -18,12 +18,20 @@ from headwater.client.session import Session, exchange, with_query
 from headwater.errors import ProtocolError
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.encodings import IDENTITY
+from headwater.protocol.state.view_headers import format_table_view
 from headwater.protocol.streams import headers
 from headwater.protocol.tables.changes import format_changes
 from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type
-from headwater.protocol.tables.headers import LAST_SEQNO, parse_gapless, parse_last_seqno
+from headwater.protocol.tables.headers import (
+    AFTER_SEQNO,
+    LAST_SEQNO,
+    MIRROR,
+    parse_gapless,
+    parse_last_seqno,
+    parse_mirror,
+)
 from headwater.protocol.tables.paths import RESERVED
-from headwater.protocol.tables.rows import ADD, DELETE, Action
+from headwater.protocol.tables.rows import ADD, DELETE, Action, Row, escaped, format_row
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -51,6 +59,7 @@ class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     last_seqno: int | None = None
     gapless: bool = False  # from info only
+    mirror: bool = False  # from info only
     closed: bool = False
     created_at: str | None = None  # from the list only
     ttl_seconds: int | None = None
@@ -78,17 +87,28 @@ def create(
     url: str,
     table: TableType,
     *,
-    ttl_s: int | None,
-    expires_at: datetime | str | None,
+    ttl_s: int | None = None,
+    expires_at: datetime | str | None = None,
+    mirror: bool = False,
+    attempts_max: int | None = None,
+    view: dict[str, str] | None = None,
 ) -> Flow[bool]:
     """Make a table. False if it was there already, made alike."""
-    given = {"content-type": format_table_type(table)}
+    given = {"content-type": format_table_type(table), **(view or {})}
     if ttl_s is not None:
         given[headers.TTL] = str(ttl_s)
     if expires_at is not None:
         given[headers.EXPIRES_AT] = flows.instant(expires_at)
-    reply = yield from exchange(session, _request("PUT", url, given))
+    if mirror:
+        given[MIRROR] = "true"
+    reply = yield from exchange(session, _request("PUT", url, given), attempts_max=attempts_max)
     return reply.status == 201
+
+
+def view_headers(source: str | None, entity_type: str | None) -> dict[str, str]:
+    """The headers that make a table a view of a stream; none without one."""
+    flows.check_view(source, entity_type)
+    return format_table_view(urlsplit(source).path, entity_type) if source and entity_type else {}
 
 
 def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
@@ -102,6 +122,7 @@ def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
         version=table.version,
         last_seqno=parse_last_seqno(reply.headers),
         gapless=parse_gapless(reply.headers),
+        mirror=parse_mirror(reply.headers),
         closed=headers.parse_closed(reply.headers),
         ttl_seconds=int(ttl) if ttl is not None and ttl.isdigit() else None,
         expires_at=reply.headers.get(headers.EXPIRES_AT),
@@ -155,6 +176,28 @@ def append_body(
     request = _request("POST", url, plain.headers, body)
     reply = yield from exchange(session, request, repeatable=producer is not None or not body)
     return _appended(request, reply, producer)
+
+
+def append_rows(
+    session: Session,
+    url: str,
+    table: TableType,
+    rows: Iterable[Row],
+    *,
+    after: int,
+    close: bool = False,
+    attempts_max: int | None = None,
+) -> Flow[AppendedRows]:
+    """Append rows to a mirror in one request. It can be repeated: rows that are there are left out."""
+    body = b"".join([format_row(escaped(row, table.escape)) for row in rows])
+    if not body and not close:
+        raise ValueError("nothing to append")
+    given = {"content-type": format_table_type(table), AFTER_SEQNO: str(after)}
+    if close:
+        given[headers.CLOSED] = "true"
+    request = _request("POST", url, given, body)
+    reply = yield from exchange(session, request, attempts_max=attempts_max)
+    return _appended(request, reply, None)
 
 
 def _appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | None) -> AppendedRows:

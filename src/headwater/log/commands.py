@@ -64,6 +64,7 @@ class Append(msgspec.Struct, frozen=True):
     close: bool = False
     documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
     framed: FramedBody | None = None
+    last_seqno: int | None = None  # of a table: append only if this is its last row
 
 
 class Delete(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from headwater.errors import (
     InvalidForkError,
     MissingContentTypeError,
     PathBlockedError,
+    SeqNoRegressionError,
     SequenceRegressionError,
     SourceGoneError,
     StreamClosedError,
@@ -194,6 +195,7 @@ def _create_reply(state: StreamState, *, existed: bool) -> Reply:
 def _matching(existing: StreamState, command: Create) -> Reply:
     """The reply to a create that finds the stream as it asks for it."""
     for name, matches in (
+        ("kind", command.kind is None or command.kind is existing.kind),
         ("content type", _content_type_matches(existing, command)),
         ("time-to-live or expiry", _expiry_matches(existing, command)),
         ("closure", existing.closed == command.closed),
@@ -208,7 +210,7 @@ def _content_type_matches(existing: StreamState, command: Create) -> bool:
     if command.content_type is None and existing.fork is not None and command.fork is not None:
         return True
     if command.kind is not None:  # of tables the parameters count as well: the schema and its version
-        return command.kind is existing.kind and command.content_type == existing.content_type
+        return command.content_type == existing.content_type
     return same_type(command.content_type or DEFAULT_CONTENT_TYPE, existing.content_type)
 
 
@@ -361,6 +363,8 @@ def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
 def _append_rows(state: StreamState, command: Append, at_ms: int) -> Decision:
     """The same for a table. Its rows are numbered here, where their order is decided."""
     data, last_seqno = b"", state.last_seqno
+    if command.last_seqno not in (None, last_seqno):
+        raise SeqNoRegressionError(f"the table ends with row {last_seqno}, expected row {command.last_seqno}")
     if command.body:
         data, last_seqno = row_framing.stored(state.kind, command.body, last_seqno, at_ms)
     tail = state.offset(state.tail + len(data))

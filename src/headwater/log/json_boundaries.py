@@ -22,6 +22,7 @@ _inside = re.compile(rb'(?:[^][{}"]++|%b|%b)*+' % (_STRING, _FLAT), re.DOTALL)
 _text = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 _QUOTE = ord('"')
+_COMMA = ord(",")
 _OPENING = b"[{"
 _CLOSING = b"]}"
 
@@ -89,3 +90,14 @@ def _skip_string(data: bytes, position: int) -> int:
 def _step(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
     found = pattern.match(data, position, position + limits.JSON_STEP_BYTES)
     return position if found is None else found.end()
+
+
+def elements(data: bytes) -> Iterator[bytes]:
+    """The elements of valid data in which a comma follows each, however deeply they are nested."""
+    start = position = 0
+    while position < len(data):
+        if data[position] == _COMMA:
+            yield data[start:position]
+            start = position = position + 1
+        else:
+            position = _skip_element(data, position)

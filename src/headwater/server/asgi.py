@@ -34,6 +34,8 @@ from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request,
 from headwater.server.notify import Notifier
 from headwater.server.problems import problem
 from headwater.server.service import Service
+from headwater.server.tables.active import ActiveViews
+from headwater.server.views import Views
 from headwater.store.contract import Store
 from headwater.store.memory import MemoryStore
 
@@ -98,22 +100,27 @@ class App:
             store = await asyncio.to_thread(self._open_store)
             engine = Engine(store, self._limits)
             await engine.start()
-            notifier = await self._start_notifier(engine)
+            active = ActiveViews()
+            views = Views(engine, active)
+            notifier = await self._start_parts(engine, views)
         except BaseException:
             self._starting = None  # the next request may find the cause gone
             raise
         followers = open_followers(engine, self._policy, self._limits)
         notifier.surl_received = followers.notified
         followers.start()
-        self._dispatcher = Dispatcher(Service(engine, self._limits, notifier, followers=followers), self._access)
+        service = Service(engine, self._limits, notifier, active=active, followers=followers, views=views)
+        self._dispatcher = Dispatcher(service, self._access)
         return self._dispatcher
 
-    async def _start_notifier(self, engine: Engine) -> Notifier:
+    async def _start_parts(self, engine: Engine, views: Views) -> Notifier:
         try:
+            await views.start()
             outbound = open_outbound(development=self._development, limits=self._limits)
             notifier = Notifier(engine, self._limits, outbound, public_url=self._public_url)
             await notifier.start()
         except BaseException:
+            await views.stop()
             await engine.stop()  # else the store stays locked
             raise
         return notifier
@@ -125,6 +132,8 @@ class App:
                 await dispatcher.service.notifier.stop()
             if dispatcher.service.followers is not None:
                 await dispatcher.service.followers.stop()
+            if dispatcher.service.views is not None:
+                await dispatcher.service.views.stop()
             await dispatcher.service.engine.stop()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

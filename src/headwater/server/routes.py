@@ -24,6 +24,7 @@ from headwater.server.tables import control as table_control
 from headwater.server.tables import nurls
 from headwater.server.tables import reads as table_reads
 from headwater.server.tables import writes as table_writes
+from headwater.server.views.control import list_views
 
 Write: TypeAlias = Callable[[Service, Request, str, Respond], None]
 Read: TypeAlias = Callable[[Service, Request, str], Awaitable[Response]]
@@ -68,6 +69,7 @@ ROUTES = (
     Route("DELETE", f"{STREAM_ROOT}{{path}}", write=writes.delete),
     Route("GET", f"{TABLE_CONTROL_ROOT}tables", read=table_control.list_tables),
     Route("GET", f"{TABLE_CONTROL_ROOT}followers", read=list_followers),
+    Route("GET", f"{TABLE_CONTROL_ROOT}views", read=list_views),
     Route("PUT", f"{TABLE_ROOT}{{path}}", write=table_writes.create),
     Route("POST", f"{TABLE_ROOT}{{path}}", write=table_writes.append),
     Route("GET", f"{TABLE_ROOT}{{path}}", read=table_reads.read),

@@ -26,6 +26,8 @@ from headwater.server.following import FollowPolicy, open_followers
 from headwater.server.native import NativeEdge
 from headwater.server.notify import Notifier
 from headwater.server.service import Service
+from headwater.server.tables.active import ActiveViews
+from headwater.server.views import Views
 from headwater.store.contract import Store
 from headwater.store.embedded.opening import open_store
 from headwater.store.memory import MemoryStore
@@ -114,10 +116,13 @@ async def serve_store(
     notifier = Notifier(engine, limits, outbound, public_url=public_url)
     followers = open_followers(engine, policy or FollowPolicy(), limits)
     notifier.surl_received = followers.notified
-    service = Service(engine, limits, notifier, followers=followers)
+    active = ActiveViews()
+    views = Views(engine, active)
+    service = Service(engine, limits, notifier, active=active, followers=followers, views=views)
     edge = NativeEdge(Dispatcher(service, access or access_at(host)), limits)
     await engine.start()
     try:
+        await views.start()
         bound = await edge.start(host, port)
         url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         if public_url is None and host not in _EVERY_ADDRESS:
@@ -130,6 +135,8 @@ async def serve_store(
         edge.drain()
         with contextlib.suppress(Exception):
             await followers.stop()
+        with contextlib.suppress(Exception):
+            await views.stop()
         await notifier.stop()
         engine.drain()
         await edge.stop(bounds.STOP_GRACE_S)

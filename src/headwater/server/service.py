@@ -16,6 +16,7 @@ from headwater.server.notify import Notifier
 from headwater.server.streams.frames import LargeEvents
 from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
+from headwater.server.views import Views
 
 ProducerKey: TypeAlias = tuple[str, str]  # a path and the id of a producer
 
@@ -30,6 +31,7 @@ class Service(msgspec.Struct, frozen=True):
     active: ActiveViews = msgspec.field(default_factory=ActiveViews)
     appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last append of a producer that is in the background
     followers: Followers | None = None
+    views: Views | None = None  # None: views cannot be created
     tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes that cannot be decided as they come
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import UNSET
 
 from headwater.client.codecs import encode_json
-from headwater.state.events import ChangeEvent, ChangeHeaders, Operation
+from headwater.protocol.state.vocabulary import Operation
+from headwater.state.events import ChangeEvent, ChangeHeaders
 from headwater.state.schemas import Schema, fingerprint_of, schema_of
 
 T = TypeVar("T")

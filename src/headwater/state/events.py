@@ -8,18 +8,16 @@ not know are ignored.
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from headwater.errors import InvalidEventError
 from headwater.log.json_framing import split_array
+from headwater.protocol.state.vocabulary import Control, Operation
 
 T = TypeVar("T")
-
-Operation: TypeAlias = Literal["insert", "update", "delete", "upsert"]
-Control: TypeAlias = Literal["snapshot-start", "snapshot-end", "up-to-date", "reset"]
 
 
 class ChangeHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -129,6 +129,16 @@ def test_a_mirror_takes_rows_only_in_order(rows: bytes) -> None:
     assert state_of(world).last_seqno == 7
 
 
+def test_an_append_can_be_for_one_last_row_only() -> None:
+    world = table(ContentKind.MIRROR)
+    append(world, b"7\tt\t+\ta\t\n", last_seqno=0)
+    for rows, close in ((b"9\tt\t+\ta\t\n", False), (b"", True)):
+        for expected in (0, 6, 8):
+            with pytest.raises(SeqNoRegressionError):
+                append(world, rows, last_seqno=expected, close=close)
+    assert append(world, b"9\tt\t+\ta\t\n", last_seqno=7).last_seqno == 9
+
+
 @given(st.lists(st.integers(1, 60), unique=True, min_size=1), st.integers(0, 61))
 def test_rows_are_found_by_halving(seqnos: list[int], seqno: int) -> None:
     lines = [b"%d\tt\t+\tk\t%b\n" % (n, b"r" * (n % 7)) for n in sorted(seqnos)]

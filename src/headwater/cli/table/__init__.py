@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.table import append, create, delete, read, tail
+from headwater.cli.table import append, create, delete, notify, read, tail
 from headwater.cli.table import import_ as importing
 from headwater.cli.table import list as listing
 
@@ -16,6 +16,7 @@ for name, module in (
     ("read", read),
     ("tail", tail),
     ("list", listing),
+    ("notify", notify),
     ("delete", delete),
 ):
     app.command(name)(module.command)

@@ -12,11 +12,13 @@ from headwater.protocol.tables.escaping import Escape
 
 def command(
     name: Name,
-    schema: str = typer.Option("text", help="What the records are."),
+    schema: str | None = typer.Option(None, help="What the records are: text, or json for a view, unless given."),
     version: int = typer.Option(1, min=0, help="The version of the schema."),
     escape: bool = typer.Option(False, "--escape", help="Let keys and records hold tabs and line ends, escaped."),
     ttl: int | None = typer.Option(None, min=0, help="Seconds to live, renewed by every read and write."),
     expires_at: str | None = typer.Option(None, help="When it ends, as 2030-01-01T00:00:00Z."),
+    view_of: str | None = typer.Option(None, metavar="STREAM", help="Make it a view of a stream's state events."),
+    entity_type: str | None = typer.Option(None, "--type", help="Of a view: the type of its entities."),
     url: Url = DEFAULT_URL,
     token: Token = None,
     as_json: AsJson = False,
@@ -30,6 +32,8 @@ def command(
             escape=Escape.BACKSLASH if escape else Escape.NONE,
             ttl_s=ttl,
             expires_at=expires_at,
+            view_of=None if view_of is None else client.stream(view_of).url,
+            entity_type=entity_type,
         )
     if as_json:
         print_json({"url": table.url, "created": made})

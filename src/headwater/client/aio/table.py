@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from headwater import limits
-from headwater.client import table_reading, tables
+from headwater.client import mirroring, table_reading, tables
+from headwater.client import nurls as notifying
 from headwater.client.aio.table_reader import AsyncTableReader
+from headwater.client.mirroring import Mirrored, Mirroring
+from headwater.client.nurls import Nurl
 from headwater.client.session import Session
 from headwater.client.table_reading import AT_ONCE, TableReading
 from headwater.client.tables import AppendedRows, Change, TableInfo
@@ -46,19 +49,27 @@ class AsyncTable:
     async def create(
         self,
         *,
-        schema: str = "text",
+        schema: str | None = None,
         version: int = 1,
         escape: Escape = Escape.NONE,
         ttl_s: int | None = None,
         expires_at: datetime | str | None = None,
+        mirror: bool = False,
+        view_of: str | None = None,
+        entity_type: str | None = None,
     ) -> bool:
         """Make the table. With Escape.BACKSLASH its keys and records may hold tabs and line ends.
 
+        A `mirror` takes rows with the SeqNos that another server gave them: `append_rows`, or all of it by `mirror`.
+        With the URL of a stream on the same server as `view_of` it is a view: the server keeps it current with the
+        stream's state events of one entity type. The schema is `json` for a view and `text` otherwise, unless given.
+
         False if it was there already with the same configuration; with another it is a ConfigurationError.
         """
-        table = TableType(schema, version, escape)
+        view = tables.view_headers(view_of, entity_type)
+        table = TableType(schema or ("json" if view else "text"), version, escape)
         made = await self._client._run(
-            tables.create(self._session, self.url, table, ttl_s=ttl_s, expires_at=expires_at)
+            tables.create(self._session, self.url, table, ttl_s=ttl_s, expires_at=expires_at, mirror=mirror, view=view)
         )
         self.table_type = table
         return made
@@ -113,6 +124,18 @@ class AsyncTable:
         table_type = await self._known_type()
         return await self._client._run(tables.append_body(self._session, self.url, table_type, body, producer))
 
+    async def append_rows(self, rows: Iterable[Row], *, after: int, close: bool = False) -> AppendedRows:
+        """Append rows to a mirror in one request, all of them or none. They keep their SeqNos and timestamps.
+
+        They must be all rows of the source with a SeqNo above `after`, up to the last of them. Rows that the mirror has
+        are left out, so this can be repeated. It is a MirrorMismatchError if they differ from those that it has, or if
+        the mirror lacks rows up to `after`. With `close` nothing can be appended afterwards.
+        """
+        table_type = await self._known_type()
+        return await self._client._run(
+            tables.append_rows(self._session, self.url, table_type, rows, after=after, close=close)
+        )
+
     async def close(self) -> AppendedRows:
         """Close the table: followers come to an end, appends are refused. Closing it again changes nothing."""
         return await self.append((), close=True)
@@ -156,6 +179,46 @@ class AsyncTable:
         return AsyncTableReader(
             self._client, TableReading(self._session, self.url, following, query, last_row=last_row)
         )
+
+    async def mirror(self, source: AsyncTable | str) -> AsyncIterator[Mirrored]:
+        """Mirror a table into this one until it is closed, and tell what was stored after each step.
+
+        The rows keep their SeqNos and timestamps. The table is made if it does not exist, and is closed when the source
+        is. Its last row is the position: after a crash the same call goes on there, and nothing is doubled or left out.
+        Lost connections to both servers are made again. The errors are those of `follow`, and a ConfigurationError if
+        there is a table of this name that is no mirror.
+
+            async for progress in client.table("copy").mirror("https://partner.example/prices"):
+                print(progress.last_seqno, progress.lag_rows)
+        """
+        known = await self._client._run(mirroring.find(self._session, self.url))
+        mirror = Mirroring(self._session, self.url, known, [] if known is None else await self.rows(since_id=-1).all())
+        found = self._client.table(source) if isinstance(source, str) else source
+        async with AsyncTable(found._client, found.url, known or found.table_type, found._session).follow(
+            last_row=mirror.last_row
+        ) as reader:
+            async for rows in reader.batches():
+                await self._client._run(mirror.write(reader.table_type or TableType(), rows))
+                yield Mirrored(len(rows), mirror.last_seqno, reader.last_seqno)
+            if reader.closed:
+                await self._client._run(mirror.write(reader.table_type or TableType(), [], close=True))
+
+    @property
+    def nurl(self) -> str:
+        """Where the table takes Notify POSTs, if its server is Headwater."""
+        return notifying.nurl_of(self.url)
+
+    async def advertise(self, nurl: str, *, event: str = notifying.ROWS) -> None:
+        """Have a NURL called when the table gets rows: the server POSTs the SURL there. A repeat changes nothing."""
+        await self._client._run(notifying.notify(self._session, self.nurl, None, {event: nurl}))
+
+    async def withdraw(self, nurl: str) -> None:
+        """Have a NURL no longer called, whether it was advertised or not."""
+        await self._client._run(notifying.withdraw(self._session, self.url, nurl))
+
+    async def nurls(self) -> list[Nurl]:
+        """The NURLs that are called when the table gets rows."""
+        return await self._client._run(notifying.advertised(self._session, self.url))
 
     async def active(self) -> dict[str, Row]:
         """The last row of every key that is not deleted, by key, as of one moment.

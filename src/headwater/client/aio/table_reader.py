@@ -43,6 +43,11 @@ class AsyncTableReader:
         """The SeqNo of the table's last row when the server last answered; None if it did not say."""
         return self._following.last_seqno
 
+    @property
+    def closed(self) -> bool:
+        """Whether the table is closed, and the read ended because every row of it was read."""
+        return self._following.closed and self._following.ended
+
     async def __aiter__(self) -> AsyncIterator[Row]:
         while True:
             for row in self._rest:

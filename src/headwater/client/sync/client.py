@@ -12,6 +12,7 @@ import httpx
 
 from headwater import limits
 from headwater.client import flows, tables
+from headwater.client import nurls as notifying
 from headwater.client.effects import (
     Batch,
     Emit,
@@ -113,6 +114,15 @@ class Client:
             after = page.next_after
             if after is None:
                 return
+
+    def notify(self, nurl: str, /, *, surl: str | None = None, **nurls: str) -> None:
+        """Send a Notify POST to a NURL of any server: there may be new state at a SURL, and here are NURLs of ours.
+
+        The NURLs are given by their event types. Without a SURL it is a handshake. The recipient may ignore all of it.
+
+            client.notify(partner_nurl, surl="https://me.example/manifest", rows="https://me.example/nurl")
+        """
+        self._run(notifying.notify(self._session, nurl, surl, nurls))
 
     def close(self) -> None:
         """Close the connections."""

@@ -21,6 +21,7 @@ from headwater.client.session import Session
 from headwater.client.sync.producer import Producer
 from headwater.client.sync.reader import Reader
 from headwater.log.producers import ProducerTuple
+from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.streams.offsets import BEGINNING
 
 if TYPE_CHECKING:
@@ -46,8 +47,14 @@ class Stream:
         expires_at: datetime | str | None = None,
         closed: bool = False,
         messages: Iterable[Any] = (),
+        view_of: str | None = None,
+        entity_type: str | None = None,
+        record: RecordFormat = RecordFormat.JSON,
     ) -> bool:
         """Make the stream, of JSON unless told otherwise, with first messages or none.
+
+        With the URL of a table on the same server as `view_of` it is a view: the server keeps it current with the
+        table's rows, as state events of an entity type. `record` says how a record becomes a value.
 
         False if it was there already with the same configuration; with another it is a ConfigurationError.
         """
@@ -61,6 +68,7 @@ class Stream:
                 expires_at=expires_at,
                 closed=closed,
                 messages=messages,
+                named=flows.view_headers(view_of, entity_type, record),
             )
         )
         self.content_type = content_type_used

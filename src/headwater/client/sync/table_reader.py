@@ -44,6 +44,11 @@ class TableReader:
         """The SeqNo of the table's last row when the server last answered; None if it did not say."""
         return self._following.last_seqno
 
+    @property
+    def closed(self) -> bool:
+        """Whether the table is closed, and the read ended because every row of it was read."""
+        return self._following.closed and self._following.ended
+
     def __iter__(self) -> Iterator[Row]:
         while True:
             for row in self._rest:

@@ -20,6 +20,9 @@ SEQ = "stream-seq"
 FORKED_FROM = "stream-forked-from"
 FORK_OFFSET = "stream-fork-offset"
 FORK_SUB_OFFSET = "stream-fork-sub-offset"
+VIEW_OF = "stream-view-of"  # of a PUT: the URL path of the table that the stream is a view of
+VIEW_TYPE = "stream-view-type"  # the entity type of its events, percent-encoded
+VIEW_RECORD = "stream-view-record"  # how a record becomes a value: `json` or `text`
 SSE_DATA_ENCODING = "stream-sse-data-encoding"
 PRODUCER_ID = "producer-id"
 PRODUCER_EPOCH = "producer-epoch"
@@ -35,6 +38,9 @@ REQUEST_HEADERS = (
     FORKED_FROM,
     FORK_OFFSET,
     FORK_SUB_OFFSET,
+    VIEW_OF,
+    VIEW_TYPE,
+    VIEW_RECORD,
     PRODUCER_ID,
     PRODUCER_EPOCH,
     PRODUCER_SEQ,

@@ -16,8 +16,14 @@ GAPLESS = "stp-gapless"  # `true`: SeqNos count 1, 2, 3, so a follower can tell 
 
 FORK_SEQNO = "stp-fork-seqno"  # of a fork: the last row that it inherits; all rows if absent
 
-REQUEST_HEADERS = (FORK_SEQNO,)
-RESPONSE_HEADERS = (LAST_SEQNO, GAPLESS)
+MIRROR = "stp-mirror"  # `true`: the rows of the table are numbered elsewhere
+AFTER_SEQNO = "stp-after-seqno"  # of rows for a mirror: the SeqNo in the source that they come after, 0 for the first
+
+VIEW_OF = "stp-view-of"  # of a PUT: the URL path of the stream that the table is a view of
+VIEW_TYPE = "stp-view-type"  # the type of its entities, percent-encoded
+
+REQUEST_HEADERS = (FORK_SEQNO, MIRROR, AFTER_SEQNO, VIEW_OF, VIEW_TYPE)
+RESPONSE_HEADERS = (LAST_SEQNO, GAPLESS, MIRROR)
 
 
 def parse_last_seqno(headers: Mapping[str, str]) -> int | None:
@@ -31,10 +37,22 @@ def parse_last_seqno(headers: Mapping[str, str]) -> int | None:
 
 
 def parse_fork_seqno(headers: Mapping[str, str]) -> int | None:
-    value = headers.get(FORK_SEQNO)
+    return _seqno("STP-Fork-SeqNo", headers.get(FORK_SEQNO))
+
+
+def parse_after_seqno(headers: Mapping[str, str]) -> int | None:
+    return _seqno("STP-After-SeqNo", headers.get(AFTER_SEQNO))
+
+
+def _seqno(name: str, value: str | None) -> int | None:
     if value is not None and not is_seqno(value.strip()):
-        raise InvalidHeaderError(f"STP-Fork-SeqNo must be a SeqNo, got {value[:80]!r}")
+        raise InvalidHeaderError(f"{name} must be a SeqNo, got {value[:80]!r}")
     return None if value is None else int(value)
+
+
+def parse_mirror(headers: Mapping[str, str]) -> bool:
+    """Only `true` in any case asks for a mirror; every other value counts as absent."""
+    return headers.get(MIRROR, "").strip().lower() == "true"
 
 
 def parse_gapless(headers: Mapping[str, str]) -> bool:

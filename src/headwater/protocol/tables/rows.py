@@ -13,12 +13,14 @@ import msgspec
 from headwater import limits
 from headwater.errors import InvalidRowError
 from headwater.log.row_framing import format_rows, last_seqno_of, seqno_of
+from headwater.protocol.tables.escaping import Escape, escape
 
 __all__ = [
     "ADD",
     "DELETE",
     "Action",
     "Row",
+    "escaped",
     "format_row",
     "format_rows",
     "is_seqno",
@@ -49,6 +51,13 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 def format_row(row: Row) -> bytes:
     """The bytes of a row, with its newline. The fields must be those of a valid row: they are not checked here."""
     return f"{row.seqno}\t{row.timestamp}\t{row.action}\t{row.key}\t{row.record}\n".encode()
+
+
+def escaped(row: Row, escaping: Escape) -> Row:
+    """The row as it is in a table, from the texts that its key and record stand for."""
+    if escaping is Escape.NONE:
+        return row
+    return msgspec.structs.replace(row, key=escape(row.key), record=escape(row.record))
 
 
 def parse_row(line: str) -> Row:

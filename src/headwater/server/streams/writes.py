@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from headwater.engine.committer import Answer
-from headwater.errors import HeadwaterError, InvalidHeaderError
+import logging
+
+from headwater.engine.committer import Answer, Answered
+from headwater.errors import HeadwaterError, InternalError, InvalidHeaderError
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
+from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.content import check_content_type
 from headwater.protocol.streams.offsets import format_offset, parse_offset
-from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
+from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
 from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
+from headwater.server.references import stream_path
 from headwater.server.service import Service
 from headwater.server.streams.replies import CLOSED, NO_STORE
+from headwater.server.views.definition import JSON_TYPE, Definition
+from headwater.server.views.requests import create as create_view
+from headwater.server.views.requests import stream_view
+
+log = logging.getLogger("headwater.server")
 
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
     engine = service.engine
+    if service.views is not None:
+        service.views.check_writable(path)
     producer = seq = None
     close = False
     if not headers.OF_APPENDS.isdisjoint(given):
@@ -34,6 +45,11 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
 def create(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
     content_type = given.get("content-type")
+    view = stream_view(request, path)
+    if view is not None:
+        content_type = content_type or JSON_TYPE
+        if kind_of(content_type) is not ContentKind.JSON:
+            raise InvalidHeaderError(f"a view of a table is a stream of {JSON_TYPE}, got {content_type[:80]!r}")
     ttl_s, expires_ms = headers.parse_expiry(given)
     command = Create(
         path=path,
@@ -49,14 +65,35 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
     def answered(answer: Answer) -> None:
         respond(problem(answer) if isinstance(answer, HeadwaterError) else _created(answer, request, path))
 
-    service.engine.submit(command, answered)
+    if view is not None or (service.views is not None and service.views.holds(path)):
+        service.in_background(_create_view(service, command, view, answered))
+    else:
+        service.engine.submit(command, answered)
+
+
+async def _create_view(service: Service, command: Create, view: Definition | None, answered: Answered) -> None:
+    try:
+        answered(await create_view(service, command, view))
+    except HeadwaterError as error:
+        answered(error)
+    except Exception:
+        log.exception("the creation of a view failed")
+        answered(InternalError("the server log has the cause"))
 
 
 def delete(service: Service, request: Request, path: str, respond: Respond) -> None:
-    def answered(answer: Answer) -> None:
-        respond(problem(answer) if isinstance(answer, HeadwaterError) else Response(204, (NO_STORE,)))
+    views = service.views
 
-    service.engine.submit(Delete(path, service.now_ms), answered)
+    def answered(answer: Answer) -> None:
+        if isinstance(answer, HeadwaterError):
+            respond(problem(answer))
+            return
+        if views is not None:
+            views.deleted(path)
+        respond(Response(204, (NO_STORE,)))
+
+    documents = () if views is None else views.documents_of(path)
+    service.engine.submit(Delete(path, service.now_ms, documents), answered)
 
 
 def _fork_request(request: Request) -> ForkRequest | None:
@@ -68,17 +105,7 @@ def _fork_request(request: Request) -> ForkRequest | None:
         if offset is not None:
             raise InvalidHeaderError("Stream-Fork-Offset needs Stream-Forked-From")
         return None
-    return ForkRequest(
-        _stream_path(source, request.mount), None if offset is None else parse_offset(offset), sub_offset
-    )
-
-
-def _stream_path(reference: str, mount: str) -> str:
-    """The stream path that a URL path in a header names."""
-    name = reference.removeprefix(mount)
-    if not name.startswith(STREAM_ROOT):
-        raise InvalidHeaderError(f"expected the URL path of a stream, {mount}{STREAM_ROOT}…, got {reference[:80]!r}")
-    return parse_path(name[len(STREAM_ROOT) :])
+    return ForkRequest(stream_path(source, request.mount), None if offset is None else parse_offset(offset), sub_offset)
 
 
 def _next_offset(reply: Reply) -> tuple[str, str]:

@@ -30,8 +30,7 @@ def last_seqno(seqno: int) -> tuple[str, str]:
 def described(table: StreamInfo) -> list[tuple[str, str]]:
     """What every answer says of its table. A mirror has the gaps of the table that it follows."""
     found = [last_seqno(table.last_seqno)]
-    if table.kind is ContentKind.ROWS:
-        found.append((headers.GAPLESS, "true"))
+    found.append((headers.MIRROR if table.kind is ContentKind.MIRROR else headers.GAPLESS, "true"))
     return found
 
 

@@ -10,7 +10,14 @@ import msgspec
 
 from headwater.engine.committer import Answer
 from headwater.engine.messages import FindRow
-from headwater.errors import ConflictError, HeadwaterError, InternalError, InvalidForkError, InvalidHeaderError
+from headwater.errors import (
+    BadRequestError,
+    ConflictError,
+    HeadwaterError,
+    InternalError,
+    InvalidForkError,
+    InvalidHeaderError,
+)
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, CHANGES_INLINE_BYTES, CHANGES_MAX, Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
@@ -19,25 +26,38 @@ from headwater.protocol.streams import headers
 from headwater.protocol.tables.changes import is_plain_change, parse_changes
 from headwater.protocol.tables.content_type import TableType, check_changes_type, format_table_type, parse_table_type
 from headwater.protocol.tables.escaping import Escape
-from headwater.protocol.tables.headers import parse_fork_seqno
-from headwater.protocol.tables.paths import TABLE_ROOT, log_path, name_of, parse_address, surl_path
+from headwater.protocol.tables.headers import AFTER_SEQNO, parse_fork_seqno, parse_mirror
+from headwater.protocol.tables.paths import name_of, surl_path
 from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
+from headwater.server.references import table_path
 from headwater.server.service import ProducerKey, Service
 from headwater.server.streams.replies import CLOSED, NO_STORE
+from headwater.server.tables import mirrors
 from headwater.server.tables.replies import last_seqno, table_problem, type_of
+from headwater.server.views.definition import Definition
+from headwater.server.views.requests import create as create_view
+from headwater.server.views.requests import table_view
 
 log = logging.getLogger("headwater.server")
 
+VIEW_TABLE_TYPE = TableType(schema="json")  # of a view that is created without a schema: its records are JSON
+
 _MIRROR = ContentKind.MIRROR  # names of their own: see log/content.py
 _NO_ESCAPES = Escape.NONE
+_OF_APPENDS = headers.OF_APPENDS | {AFTER_SEQNO}
 
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
+    if service.views is not None:
+        service.views.check_writable(path)
     producer = seq = None
     close = False
-    if not headers.OF_APPENDS.isdisjoint(given):
+    if not _OF_APPENDS.isdisjoint(given):
+        if AFTER_SEQNO in given:
+            mirrors.append(service, request, path, respond)
+            return
         producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
     engine = service.engine
     framing = engine.framing(path)
@@ -80,6 +100,8 @@ async def _append_later(
             body = await asyncio.to_thread(_checked, service.limits, request, table.content_type, table.kind)
         elif body or not asked.close or table.kind is _MIRROR:
             body = _checked(service.limits, request, table.content_type, table.kind)
+        if service.views is not None:
+            service.views.check_writable(asked.path)  # it may have been created meanwhile
         command = msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, content_type=table.content_type)
         _submit(service, command, respond)
     except HeadwaterError as error:
@@ -92,7 +114,10 @@ async def _append_later(
 def _checked(limits: Limits, request: Request, table_type: str, kind: ContentKind) -> bytes:
     """The changes of a body as they are kept, one in a line."""
     if kind is _MIRROR:
-        raise ConflictError("the table mirrors another one, which gives its rows their SeqNos; append there")
+        raise ConflictError(
+            "the table mirrors another one, which gives its rows their SeqNos: append changes there, "
+            "or send rows of it here with STP-After-SeqNo"
+        )
     content_type = request.headers.get("content-type")
     if content_type is not None and len(content_type) > CACHED_TEXT_LENGTH_MAX:
         escape = _escape_of(content_type, table_type)
@@ -146,35 +171,30 @@ def _producer_headers(producer: ProducerTuple) -> list[tuple[str, str]]:
 def create(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
     content_type = given.get("content-type")
-    kind = parse_table_type(content_type)
+    view = table_view(request, path)
+    kind = VIEW_TABLE_TYPE if view is not None and content_type is None else parse_table_type(content_type)
     ttl_s, expires_ms = headers.parse_expiry(given)
-    source = None if headers.FORKED_FROM not in given else _source(given[headers.FORKED_FROM], request.mount)
+    source = None if headers.FORKED_FROM not in given else table_path(given[headers.FORKED_FROM], request.mount)
     seqno = parse_fork_seqno(given)
     if source is None and seqno is not None:
         raise InvalidHeaderError("STP-Fork-SeqNo needs Stream-Forked-From")
+    mirror = parse_mirror(given)
+    if mirror and view is not None:
+        raise BadRequestError("a table is a mirror or a view, not both: STP-Mirror or STP-View-Of")
+    if mirror and request.body:
+        raise BadRequestError("a mirror is created without rows; append them afterwards, with STP-After-SeqNo")
     command = Create(
         path=path,
         now_ms=service.now_ms,
         content_type=None if source is not None and content_type is None else format_table_type(kind),
-        kind=ContentKind.ROWS,
+        kind=ContentKind.MIRROR if mirror else ContentKind.ROWS,
         fork=None if source is None else ForkRequest(source),
         ttl_s=ttl_s,
         expires_ms=expires_ms,
         closed=headers.parse_closed(given),
         body=request.body,
     )
-    service.in_background(_create(service, request, command, kind, seqno, respond))
-
-
-def _source(reference: str, mount: str) -> str:
-    """The path in the log of the table that a URL path in a header names."""
-    name = reference.removeprefix(mount)
-    if not name.startswith(TABLE_ROOT):
-        raise InvalidHeaderError(f"expected the URL path of a table, {mount}{TABLE_ROOT}…, got {reference[:80]!r}")
-    address = parse_address(name[len(TABLE_ROOT) :])
-    if address.notify:
-        raise InvalidHeaderError(f"the NURLs of a table cannot be forked, got {reference[:80]!r}")
-    return log_path(address.name)
+    service.in_background(_create(service, request, command, kind, seqno, view, respond))
 
 
 async def _fork_request(service: Service, source: str, seqno: int) -> ForkRequest:
@@ -186,7 +206,13 @@ async def _fork_request(service: Service, source: str, seqno: int) -> ForkReques
 
 
 async def _create(
-    service: Service, request: Request, command: Create, kind: TableType, seqno: int | None, respond: Respond
+    service: Service,
+    request: Request,
+    command: Create,
+    kind: TableType,
+    seqno: int | None,
+    view: Definition | None,
+    respond: Respond,
 ) -> None:
     try:
         if command.fork is not None and seqno is not None:
@@ -194,7 +220,7 @@ async def _create(
         if command.body:
             body = await asyncio.to_thread(_changes, service.limits, command.body, kind.escape)
             command = msgspec.structs.replace(command, body=body)
-        reply = await service.engine.execute(command)
+        reply = await create_view(service, command, view)
     except HeadwaterError as error:
         respond(table_problem(command.path, error))
     except Exception:
@@ -220,8 +246,12 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
         if isinstance(answer, HeadwaterError):
             respond(table_problem(path, answer))
             return
+        if views is not None:
+            views.deleted(path)
         if service.notifier is not None:
             service.notifier.table_deleted(path)
         respond(Response(204, (NO_STORE,)))
 
-    service.engine.submit(Delete(path, service.now_ms), answered)
+    views = service.views
+    documents = () if views is None else views.documents_of(path)
+    service.engine.submit(Delete(path, service.now_ms, documents), answered)

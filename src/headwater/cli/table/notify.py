@@ -1,0 +1,53 @@
+"""`headwater table notify`: the NURLs of a table."""
+
+from __future__ import annotations
+
+import msgspec
+import typer
+
+from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.failing import WRONG_CALL, fail
+from headwater.cli.output import print_json, print_table
+from headwater.cli.table.names import Name
+
+COLUMNS = ["event", "url", "since"]
+
+
+def command(
+    name: Name,
+    add: str | None = typer.Option(None, metavar="NURL", help="Have a URL called when the table gets rows."),
+    event: str | None = typer.Option(None, help="The event type that --add names.", show_default="rows"),
+    remove: str | None = typer.Option(None, metavar="NURL", help="Have a URL no longer called."),
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the NURLs of a table, the URLs that are told when it gets rows; or add or remove one.
+
+    With --json each line is a NURL as an object.
+    """
+    if add is not None and remove is not None:
+        fail("add one NURL or remove one: leave --add or --remove out", WRONG_CALL)
+    if event is not None and add is None:
+        fail("--event is for --add: a NURL is removed under all its event types", WRONG_CALL)
+    with connected(url, token) as client:
+        table = client.table(name)
+        if add is not None:
+            table.advertise(add, event=event or "rows")
+        elif remove is not None:
+            table.withdraw(remove)
+        found = table.nurls() if add is None and remove is None else []
+    if add is not None or remove is not None:
+        _report(table.url, add or remove or "", added=add is not None, as_json=as_json)
+    elif as_json:
+        for nurl in found:
+            print_json(nurl)
+    else:
+        print_table([msgspec.structs.asdict(nurl) for nurl in found], COLUMNS)
+
+
+def _report(table_url: str, nurl: str, *, added: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"url": table_url, "nurl": nurl, "added": added})
+    else:
+        typer.echo(f"{'added' if added else 'removed'} {nurl}")

@@ -1,0 +1,82 @@
+"""Writing a mirror: the rows of a table, appended to another one with their SeqNos and timestamps.
+
+The position is the last row of the mirror. Each request begins with that row, so that a source that was made again is
+noticed even if it has more rows by then.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from headwater.client import tables
+from headwater.client.effects import Flow
+from headwater.client.session import Session
+from headwater.errors import ConfigurationError, StreamNotFoundError
+from headwater.protocol.tables.content_type import TableType
+from headwater.protocol.tables.rows import Row
+
+
+class Mirrored(msgspec.Struct, frozen=True):
+    """What a mirror has got: `rows` new ones, all of them stored.
+
+    `last_seqno` is the last row of the mirror. `source_last_seqno` is that of the source, as its server last said; None
+    if it does not say.
+    """
+
+    rows: int
+    last_seqno: int
+    source_last_seqno: int | None = None
+
+    @property
+    def lag_rows(self) -> int | None:
+        """The difference between the two last SeqNos."""
+        return None if self.source_last_seqno is None else max(0, self.source_last_seqno - self.last_seqno)
+
+
+def find(session: Session, url: str) -> Flow[TableType | None]:
+    """The type of a mirror; None if there is no table yet."""
+    try:
+        info, table = yield from tables.info(session, url)
+    except StreamNotFoundError:
+        return None
+    if not info.mirror:
+        raise ConfigurationError(f"table {info.name!r} exists and is no mirror; mirror into another one, or delete it")
+    return table
+
+
+class Mirroring:
+    """The writing side. It goes on for as long as it takes when the server does not answer: it has answered before."""
+
+    def __init__(self, session: Session, url: str, table: TableType | None, last: list[Row]) -> None:
+        self._session = session
+        self._url = url
+        self._table = table
+        self._last = last  # the last row of the mirror, if it has one
+
+    @property
+    def last_row(self) -> Row | None:
+        return self._last[0] if self._last else None
+
+    @property
+    def last_seqno(self) -> int:
+        return self._last[0].seqno if self._last else 0
+
+    def write(self, table: TableType, rows: list[Row], *, close: bool = False) -> Flow[None]:
+        """Append rows; the mirror is made if it does not exist."""
+        if self._table is None:
+            yield from tables.create(self._session, self._url, table, mirror=True, attempts_max=sys.maxsize)
+            self._table = table
+        if rows or close:
+            after = max(0, self.last_seqno - 1)
+            yield from tables.append_rows(
+                self._session,
+                self._url,
+                table,
+                [*self._last, *rows],
+                after=after,
+                close=close,
+                attempts_max=sys.maxsize,
+            )
+            self._last = rows[-1:] or self._last

@@ -1,0 +1,85 @@
+"""Rows of a table as state events of one entity type: `+` is an upsert, `-` a delete.
+
+    {"type": …, "key": …, "value": …, "headers": {"operation": "upsert", "timestamp": "…", "seqno": "7"}}
+
+The value is the record, which must be JSON, or an object that holds it as text. Timestamp and SeqNo are those of the
+row. A row that cannot be converted is counted.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from headwater.protocol.state.batches import Batch
+from headwater.protocol.state.vocabulary import DELETE, RESET, UPSERT
+from headwater.protocol.tables.escaping import Escape, unescape
+
+RESET_EVENT = msgspec.json.encode({"headers": {"control": RESET}})
+
+_json = msgspec.json.Decoder(msgspec.Raw)
+_encode = msgspec.json.Encoder().encode
+
+
+class RecordFormat(enum.Enum):
+    """How a record becomes a value."""
+
+    JSON = "json"  # the record is the value, as JSON
+    TEXT = "text"  # the value is {"record": "…"}
+
+
+class RowsAsEvents:
+    """A converter for one entity type and tables that escape or do not."""
+
+    def __init__(self, entity_type: str, escaping: Escape, record_format: RecordFormat) -> None:
+        self._start = b'{"type":%b,"key":' % _encode(entity_type)
+        self._escaping = escaping
+        self._format = record_format
+
+    def convert(self, data: bytes, skip: int) -> Iterator[Batch]:
+        batch = Batch(skip)
+        for row in islice(data[:-1].split(b"\n"), skip, None):
+            batch.taken += 1
+            seqno, timestamp, action, key, record = row.split(b"\t", 4)
+            batch.last_seqno = int(seqno)
+            try:
+                batch.add(self._event(seqno, timestamp, action, key, record))
+            except (ValueError, msgspec.DecodeError, RecursionError) as error:
+                batch.skip(f"row {batch.last_seqno}: {error}")
+            if batch.is_full:
+                yield batch
+                batch = Batch(batch.taken, last_seqno=batch.last_seqno)
+        batch.last = True
+        yield batch
+
+    def _event(self, seqno: bytes, timestamp: bytes, action: bytes, key: bytes, record: bytes) -> bytes:
+        if action == b"+":
+            value, operation = b',"value":%b' % self._value(record), UPSERT
+        else:
+            value, operation = b"", DELETE
+        return b'%b%b%b,"headers":{"operation":"%b","timestamp":%b,"seqno":"%b"}}' % (
+            self._start,
+            _encode(self._text(key)),
+            value,
+            operation.encode(),
+            _encode(timestamp.decode()),
+            seqno,
+        )
+
+    def _value(self, record: bytes) -> bytes:
+        text = self._text(record)
+        if self._format is RecordFormat.TEXT:
+            return b'{"record":%b}' % _encode(text)
+        value = record if self._escaping is Escape.NONE else text.encode()
+        try:
+            _json.decode(value)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"the record is not JSON ({error})") from None
+        return value
+
+    def _text(self, field: bytes) -> str:
+        text = field.decode()
+        return text if self._escaping is Escape.NONE else unescape(text)

@@ -1,0 +1,12 @@
+"""What a state event may say: the operations of changes and the controls."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Operation: TypeAlias = Literal["insert", "update", "delete", "upsert"]
+Control: TypeAlias = Literal["snapshot-start", "snapshot-end", "up-to-date", "reset"]
+
+RESET: Control = "reset"
+UPSERT: Operation = "upsert"
+DELETE: Operation = "delete"

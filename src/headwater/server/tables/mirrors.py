@@ -1,0 +1,136 @@
+"""Rows for a mirror: a follower outside the server appends them, with the SeqNos that their own server gave them.
+
+A request has all rows of the source after a SeqNo (`STP-After-SeqNo`), up to its last one. What of them the mirror has
+must be the same to the byte and is left out; the rest is appended. So a request can be repeated, two followers can
+write to one mirror, and rows are neither doubled nor left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from headwater.engine import Engine
+from headwater.engine.messages import FindRow, ReadMore, RowPosition, StreamInfo
+from headwater.errors import (
+    ConflictError,
+    EmptyBodyError,
+    HeadwaterError,
+    InternalError,
+    InvalidHeaderError,
+    MirrorMismatchError,
+    SeqNoRegressionError,
+)
+from headwater.limits import CHANGES_MAX, LARGE_READ_BYTES, ROWS_INLINE_BYTES
+from headwater.log.commands import Append, Reply
+from headwater.log.content import ContentKind
+from headwater.log.row_framing import position_after
+from headwater.protocol.streams import headers
+from headwater.protocol.tables.content_type import check_changes_type
+from headwater.protocol.tables.headers import parse_after_seqno
+from headwater.protocol.tables.numbered import check_rows
+from headwater.server.http import Request, Respond, Response
+from headwater.server.problems import problem
+from headwater.server.service import Service
+from headwater.server.streams.replies import CLOSED
+from headwater.server.tables.replies import last_seqno, table_problem, table_type
+
+log = logging.getLogger("headwater.server")
+
+_OF_PRODUCERS = headers.OF_APPENDS - {headers.CLOSED}
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    """The rows of a request: those of the source after `after`, up to and with `last`."""
+
+    after: int
+    last: int
+    body: bytes
+    close: bool
+
+
+def append(service: Service, request: Request, path: str, respond: Respond) -> None:
+    given = request.headers
+    after = parse_after_seqno(given) or 0
+    close = headers.parse_closed(given)
+    if not _OF_PRODUCERS.isdisjoint(given):
+        raise InvalidHeaderError("rows of a mirror have SeqNos; leave Stream-Seq and the headers of producers out")
+    if not request.body and not close:
+        raise EmptyBodyError("an append to a mirror needs at least one row; only a close may come without one")
+    service.in_background(_answer(service, request, path, after, close, respond))
+
+
+async def _answer(service: Service, request: Request, path: str, after: int, close: bool, respond: Respond) -> None:
+    try:
+        reply = await _append(service, request, path, after, close)
+    except HeadwaterError as error:
+        respond(table_problem(path, error))
+    except Exception:
+        log.exception("an append to a mirror failed")
+        respond(problem(InternalError("the server log has the cause")))
+    else:
+        found = [last_seqno(reply.last_seqno)]
+        respond(Response(204, (*found, CLOSED) if reply.closed else tuple(found)))
+
+
+async def _append(service: Service, request: Request, path: str, after: int, close: bool) -> Reply:
+    table = await service.engine.info(path)
+    _check_mirror(table)
+    check_changes_type(request.headers.get("content-type"), table_type(table))
+    body, rows_max = request.body, min(CHANGES_MAX, service.limits.messages_per_append_max)
+    if len(body) > ROWS_INLINE_BYTES:
+        last = await asyncio.to_thread(check_rows, body, after, rows_max)
+    else:
+        last = check_rows(body, after, rows_max)
+    rows = Numbered(after, last, body, close)
+    while True:
+        try:
+            return await _append_rest(service.engine, path, rows)
+        except SeqNoRegressionError:
+            continue  # another follower has appended rows meanwhile: look again which of these are new
+
+
+async def _append_rest(engine: Engine, path: str, rows: Numbered) -> Reply:
+    found = await engine.find_row(FindRow(path, rows.after))
+    table = found.table
+    _check_mirror(table)
+    known = await _known_bytes(engine, table, found.start, rows)
+    if rows.close and table.last_seqno > rows.last:
+        raise MirrorMismatchError(f"the mirror ends with row {table.last_seqno}; it cannot be closed after {rows.last}")
+    rest = rows.body[known:]
+    if not rest and not rows.close:
+        return Reply(closed=table.closed, last_seqno=table.last_seqno)
+    command = Append(path, engine.now_ms(), rest, table.content_type, close=rows.close, last_seqno=table.last_seqno)
+    return await engine.execute(command)
+
+
+def _check_mirror(table: StreamInfo) -> None:
+    if table.kind is not ContentKind.MIRROR:
+        raise ConflictError("the table is no mirror: it gives its rows their SeqNos; append changes to it")
+
+
+async def _known_bytes(engine: Engine, table: StreamInfo, start: RowPosition, rows: Numbered) -> int:
+    """How much of the body the mirror has. An error if rows differ, or if one is missing on either side."""
+    if table.last_seqno < rows.after:
+        raise MirrorMismatchError(
+            f"the mirror ends with row {table.last_seqno}, so the rows from there to row {rows.after} would be missing"
+        )
+    known = position_after(rows.body, table.last_seqno)
+    if known < len(rows.body) and table.tail - start.position != known:
+        raise _differ(rows)
+    position, done = start.record, -start.skip  # done: bytes of the body that were compared
+    while done < known:
+        read = await engine.read_more(ReadMore(table.id, position, table.tail, LARGE_READ_BYTES))
+        kept = memoryview(read.data)[max(0, -done) :]
+        asked = memoryview(rows.body)[max(0, done) : known]
+        size = min(len(kept), len(asked))
+        if not read.data or kept[:size] != asked[:size]:
+            raise _differ(rows)
+        position, done = read.next, done + len(read.data)
+    return known
+
+
+def _differ(rows: Numbered) -> MirrorMismatchError:
+    return MirrorMismatchError(f"the mirror has other rows after row {rows.after} than the body")

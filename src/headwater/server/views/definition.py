@@ -1,0 +1,95 @@
+"""A view as it is kept: one durable document, which says what the view is and how far it is. Pure.
+
+The document is written together with what the view appends, so that after a crash nothing is there twice and nothing is
+missing. Its key is used once: whatever a view still does after its deletion does not find its document, and is refused.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headwater.engine.messages import StreamInfo
+from headwater.log.content import ContentKind
+from headwater.protocol.state.as_changes import EventsAsChanges
+from headwater.protocol.state.as_events import RecordFormat, RowsAsEvents
+from headwater.protocol.state.batches import Batch, Converter
+from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
+from headwater.protocol.tables.content_type import parse_table_type
+from headwater.protocol.tables.paths import LOG_PREFIX, name_of, surl_path
+
+JSON_TYPE = "application/json"  # of streams of events
+PREFIX = "view/"  # of the keys of all such documents
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """Paths are those in the log. A view of a stream is a table and the other way round."""
+
+    target: str
+    source: str
+    type: str  # of the entities
+    record: RecordFormat | None = None  # of a view of a table
+
+    @property
+    def is_table(self) -> bool:
+        return is_table(self.target)
+
+    @property
+    def described(self) -> str:
+        return f"{shown(self.source)}, entity type {self.type!r}"
+
+    def fault_of(self, source: StreamInfo) -> str | None:
+        """Why a stream or table cannot be the source; None if it can."""
+        if self.is_table and source.kind is not ContentKind.JSON:
+            return f"{shown(source.path)} is a stream of {source.content_type}; state events are application/json"
+        return None
+
+    def converter(self, table_type: str) -> Converter:
+        """For the content type of the table, be it the source or the target."""
+        escaping = parse_table_type(table_type).escape
+        if self.record is None:
+            return EventsAsChanges(self.type, escaping)
+        return RowsAsEvents(self.type, escaping, self.record)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a view is: all messages of the source before a position are converted, and `taken` ones after it."""
+
+    source_id: int
+    position: int = 0
+    taken: int = 0
+    last_seqno: int = 0  # of a source that is a table: of the last row that was taken
+    skipped: int = 0  # messages that could not be converted, over the life of the view
+    reason: str | None = None  # of the last one
+
+    def after(self, batch: Batch, end: int) -> Progress:
+        """Once a batch is converted. `end` is where the data ends of which it is a part."""
+        return msgspec.structs.replace(
+            self,
+            position=end if batch.last else self.position,
+            taken=0 if batch.last else batch.taken,
+            last_seqno=batch.last_seqno or self.last_seqno,
+            skipped=self.skipped + batch.skipped,
+            reason=batch.reason or self.reason,
+        )
+
+
+class ViewDocument(msgspec.Struct, frozen=True):
+    definition: Definition
+    progress: Progress
+
+
+def encode(document: ViewDocument) -> bytes:
+    return msgspec.json.encode(document)
+
+
+def decode(data: bytes) -> ViewDocument:
+    return msgspec.json.decode(data, type=ViewDocument)
+
+
+def is_table(path: str) -> bool:
+    return path.startswith(LOG_PREFIX)
+
+
+def shown(path: str) -> str:
+    """The URL path of the stream or table at a path in the log, below the mount point."""
+    return surl_path(name_of(path)) if is_table(path) else STREAM_ROOT + quote_path(path)

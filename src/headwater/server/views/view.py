@@ -1,0 +1,314 @@
+"""One view: a live reader of its source that appends what it converts to its target, together with its position.
+
+| what happens                                | what follows                                                    |
+|---------------------------------------------|-----------------------------------------------------------------|
+| the source gets messages                    | they are converted and appended, as many at once as came        |
+| a message cannot be converted               | it is counted and left out                                      |
+| the source says `reset`, or was made again  | the view is emptied: its live keys are deleted, or it is reset  |
+| the source is deleted, or of another kind   | the view stays as it is and waits for another source            |
+| the source is closed and read to its end    | the view is closed                                              |
+| an append fails                             | tried again with growing waits, from the position on record     |
+| the view is deleted or expires              | its document is deleted                                         |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import msgspec
+
+from headwater import limits
+from headwater.engine import Engine
+from headwater.engine.messages import Ended, ReadMore, StreamInfo, Update
+from headwater.errors import HeadwaterError, StoppingError, StreamGoneError, StreamNotFoundError
+from headwater.log.commands import Append, FramedBody, WriteDocument, WriteDocuments
+from headwater.protocol.state.as_events import RESET_EVENT
+from headwater.protocol.state.batches import Batch, Converter
+from headwater.protocol.streams.headers import format_instant
+from headwater.protocol.streams.offsets import format_offset
+from headwater.protocol.tables.paths import name_of
+from headwater.server.tables.active import ActiveViews
+from headwater.server.views.definition import Definition, Progress, ViewDocument, decode, encode, shown
+
+log = logging.getLogger("headwater.views")
+
+ABSENT = (StreamNotFoundError, StreamGoneError)
+
+
+class ViewState(enum.Enum):
+    FOLLOWING = "following"
+    WAITING = "waiting"  # for a source
+    RETRYING = "retrying"
+    CLOSED = "closed"
+
+
+class ViewStatus(msgspec.Struct, frozen=True):
+    view: str
+    name: str
+    direction: str  # what the view is: a table or a stream
+    source: str
+    type: str
+    record: str | None
+    state: ViewState
+    position: str | None  # in the source: an offset, or a SeqNo; None: the source is not there
+    lag_bytes: int | None  # the same
+    skipped: int
+    last_skipped: str | None  # why
+    last_error: str | None
+    since: str  # when the state began
+
+
+class ViewGoneError(Exception):
+    """The view was deleted, or has expired."""
+
+
+class _SourceMissingError(Exception):
+    """There is no source, or one that cannot be converted."""
+
+
+class View:
+    """`turns` bounds how many views that are behind take a step at the same time."""
+
+    def __init__(
+        self, engine: Engine, active: ActiveViews, turns: asyncio.Semaphore, key: str, document: ViewDocument
+    ) -> None:
+        self.key = key
+        self.definition: Definition = document.definition
+        self._engine = engine
+        self._active = active
+        self._turns = turns
+        self._progress = document.progress
+        self._recorded = document.progress  # in the document
+        self._version = 0  # of the document
+        self._content_type = ""  # of the target
+        self._source: StreamInfo | None = None
+        self._tail = 0  # of the source
+        self._closed = False
+        self._ended: Ended | None = None
+        self._news = asyncio.Event()
+        self._state = ViewState.WAITING
+        self._since_ms = engine.now_ms()
+        self._last_error: str | None = None
+
+    def status(self) -> ViewStatus:
+        definition, progress, source = self.definition, self._progress, self._source
+        position = None
+        if source is not None:
+            at = source.offset(progress.position)
+            position = format_offset(at) if definition.is_table else str(progress.last_seqno)
+        return ViewStatus(
+            view=shown(definition.target),
+            name=name_of(definition.target) if definition.is_table else definition.target,
+            direction="table" if definition.is_table else "stream",
+            source=shown(definition.source),
+            type=definition.type,
+            record=None if definition.record is None else definition.record.value,
+            state=self._state,
+            position=position,
+            lag_bytes=None if source is None else max(0, self._tail - progress.position),
+            skipped=progress.skipped,
+            last_skipped=progress.reason,
+            last_error=self._last_error,
+            since=format_instant(self._since_ms),
+        )
+
+    async def run(self) -> None:
+        """Keep the view current until it is closed or the server stops. Raises ViewGoneError if it is deleted."""
+        failures = 0
+        while self._ended is not Ended.DRAINING and self._state is not ViewState.CLOSED:
+            before = self._recorded
+            wait_s = 0.0
+            try:
+                await self._follow()
+            except _SourceMissingError as error:
+                self._note(ViewState.WAITING, str(error))
+                wait_s = limits.VIEW_LOOK_S
+            except StoppingError:
+                return
+            except ABSENT:  # source or target was deleted meanwhile; the next look says which
+                wait_s = limits.RETRY_FIRST_S
+            except HeadwaterError as error:
+                failures = 1 if self._recorded != before else failures + 1
+                self._note(ViewState.RETRYING, str(error))
+                wait_s = _backoff_s(failures)
+            except ViewGoneError:
+                raise
+            except Exception as error:
+                log.exception("view %s failed", shown(self.definition.target))
+                failures += 1
+                self._note(ViewState.RETRYING, str(error) or type(error).__name__)
+                wait_s = _backoff_s(failures)
+            await asyncio.sleep(wait_s)
+
+    # From the engine
+
+    def deliver(self, update: Update) -> None:
+        self._tail, self._closed = update.end, update.closed
+        self._news.set()
+
+    def ended(self, reason: Ended) -> None:
+        self._ended = reason
+        self._news.set()
+
+    # Following
+
+    async def _follow(self) -> None:
+        """From the position on record until the source ends, is closed, or something fails."""
+        target = await self._open()
+        if target.closed:
+            self._note(ViewState.CLOSED)
+            return
+        source = await self._find_source()
+        if source.id != self._progress.source_id:
+            await self._clear(Progress(source.id, skipped=self._progress.skipped, reason=self._progress.reason))
+            source = await self._find_source()
+            if source.id != self._progress.source_id:
+                return
+        converter = self.definition.converter((target if self.definition.is_table else source).content_type)
+        with self._following(source):
+            while self._ended is None:
+                self._news.clear()
+                while self._progress.position < self._tail and self._ended is None:
+                    async with self._turn():
+                        await self._step(source.id, converter)
+                if self._closed and self._ended is None:
+                    await self._append((), self._progress, close=True)
+                    self._note(ViewState.CLOSED)
+                    return
+                await self._news.wait()
+
+    async def _open(self) -> StreamInfo:
+        """The target, and the position that is on record."""
+        document = await self._engine.document(self.key)
+        try:
+            target = await self._engine.info(self.definition.target)
+        except ABSENT:
+            raise ViewGoneError from None
+        if document is None:
+            raise ViewGoneError
+        self._version, self._content_type = document.version, target.content_type
+        self._progress = self._recorded = decode(document.data).progress
+        return target
+
+    async def _find_source(self) -> StreamInfo:
+        path = self.definition.source
+        self._source = None
+        try:
+            source = await self._engine.info(path)
+        except ABSENT:
+            raise _SourceMissingError(f"{shown(path)} does not exist") from None
+        fault = self.definition.fault_of(source)
+        if fault is not None:
+            raise _SourceMissingError(fault)
+        return source
+
+    @contextlib.contextmanager
+    def _following(self, source: StreamInfo) -> Iterator[None]:
+        self._ended = None
+        self._source = source = self._engine.follow(source.id, self)
+        self._tail, self._closed = source.tail, source.closed
+        self._note(ViewState.FOLLOWING)
+        try:
+            yield
+        finally:
+            self._engine.unfollow(source.id, self)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Views that are behind take turns: each of their steps needs memory and a thread."""
+        if self._tail - self._progress.position <= limits.VIEW_INLINE_BYTES:
+            yield
+        else:
+            async with self._turns:
+                yield
+
+    async def _step(self, source_id: int, converter: Converter) -> None:
+        """Convert one piece of the source."""
+        reply = await self._engine.read_more(
+            ReadMore(source_id, self._progress.position, self._tail, bytes_max=limits.VIEW_READ_BYTES)
+        )
+        batches = converter.convert(reply.data, self._progress.taken)
+        inline = len(reply.data) <= limits.VIEW_INLINE_BYTES
+        last = False
+        while not last:
+            batch = next(batches) if inline else await asyncio.to_thread(next, batches)
+            await self._take(batch, self._progress.after(batch, reply.next))
+            last = batch.last
+        if inline:
+            await asyncio.sleep(0)
+
+    # Appending
+
+    async def _take(self, batch: Batch, after: Progress) -> None:
+        if batch.reset:
+            if batch.records:  # then the view is at the reset, and finds it again if it does not get past it
+                await self._append(batch.records, msgspec.structs.replace(after, taken=batch.taken - 1))
+            await self._clear(after)
+        elif batch.records:
+            await self._append(batch.records, after)
+        else:
+            self._progress = after
+            if after.position - self._recorded.position >= limits.VIEW_UNRECORDED_BYTES:
+                await self._record(after)
+
+    async def _clear(self, after: Progress) -> None:
+        """Empty the view. What was deleted already, before a crash for example, is not live any more."""
+        if not self.definition.is_table:
+            await self._append((RESET_EVENT,), after)
+            return
+        table = await self._engine.info(self.definition.target)
+        rows = (await self._active.rows_of(self._engine, self._engine.limits, table)).after(0)
+        for start in range(0, len(rows), limits.VIEW_BATCH_RECORDS):
+            some = rows[start : start + limits.VIEW_BATCH_RECORDS]
+            deletes = [b"-\t%b\t" % row.split(b"\t", 4)[3] for row in some]
+            await self._append(deletes, after if start + len(some) == len(rows) else self._progress)
+        if not rows:
+            await self._record(after)
+
+    async def _append(self, records: Sequence[bytes], progress: Progress, *, close: bool = False) -> None:
+        """Append records and record the position, both or none."""
+        body, framed = b"", None
+        if records and self.definition.is_table:
+            body = b"\n".join(records)
+        elif records:
+            joined = b",".join(records)
+            body, framed = b"[%b]" % joined, FramedBody(joined + b",")
+        command = Append(
+            self.definition.target,
+            self._engine.now_ms(),
+            body,
+            self._content_type,
+            close=close,
+            documents=(self._document(progress),),
+            framed=framed,
+        )
+        await self._engine.execute(command)
+        self._written(progress)
+
+    async def _record(self, progress: Progress) -> None:
+        await self._engine.execute(WriteDocuments((self._document(progress),)))
+        self._written(progress)
+
+    def _document(self, progress: Progress) -> WriteDocument:
+        return WriteDocument(self.key, encode(ViewDocument(self.definition, progress)), expected=self._version)
+
+    def _written(self, progress: Progress) -> None:
+        self._version += 1
+        self._progress = self._recorded = progress
+
+    def _note(self, state: ViewState, error: str | None = None) -> None:
+        if (state, error) == (self._state, self._last_error):
+            return
+        if state is not self._state:
+            self._state, self._since_ms = state, self._engine.now_ms()
+        self._last_error = error
+        level = logging.WARNING if state is ViewState.RETRYING else logging.INFO
+        log.log(level, "view %s: %s%s", shown(self.definition.target), state.value, f": {error}" if error else "")
+
+
+def _backoff_s(failures: int) -> float:
+    return min(limits.RETRY_MAX_S, limits.RETRY_FIRST_S * 2.0 ** min(failures - 1, 30))

@@ -1,0 +1,172 @@
+"""All views of a server: those that were created, each with a task that keeps it current."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+
+import msgspec
+
+from headwater.engine import Engine
+from headwater.engine.messages import StreamInfo
+from headwater.errors import (
+    ConfigurationError,
+    ConflictError,
+    HeadwaterError,
+    TooManyViewsError,
+    ViewSourceNotFoundError,
+)
+from headwater.limits import LIST_PAGE_MAX, VIEWS_BEHIND_AT_ONCE
+from headwater.log.commands import Create, Reply, WriteDocument, WriteDocuments
+from headwater.server.tables.active import ActiveViews
+from headwater.server.views.definition import PREFIX, Definition, Progress, ViewDocument, decode, encode, shown
+from headwater.server.views.view import ABSENT, View, ViewGoneError, ViewStatus
+
+log = logging.getLogger("headwater.views")
+
+
+class Views:
+    """`active` are the active views of tables: a table that is a view is emptied by deleting their keys."""
+
+    def __init__(self, engine: Engine, active: ActiveViews) -> None:
+        self._engine = engine
+        self._active = active
+        self._views: dict[str, View] = {}  # by the path of the target
+        self._tasks: dict[View, asyncio.Task[None]] = {}
+        self._created: set[str] = set()  # paths of views that are being created
+        self._creating = asyncio.Lock()
+        self._turns = asyncio.Semaphore(VIEWS_BEHIND_AT_ONCE)
+
+    # Life
+
+    async def start(self) -> None:
+        """Keep the views current that were created before. To be called before the first request is taken."""
+        after = ""
+        while page := await self._engine.documents(PREFIX, after, LIST_PAGE_MAX):
+            after = page[-1].key
+            for document in page:
+                try:
+                    self._begin(document.key, decode(document.data))
+                except msgspec.DecodeError as error:
+                    log.error("document %r is no view and is ignored: %s", document.key, error)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def status(self) -> list[ViewStatus]:
+        return sorted([view.status() for view in self._views.values()], key=lambda status: status.view)
+
+    # Requests
+
+    def holds(self, path: str) -> bool:
+        """Whether there is a view at a path, or one that has expired and left its document behind."""
+        return path in self._views or path in self._created
+
+    def check_writable(self, path: str) -> None:
+        """Refuse what others would append to a view."""
+        if path in self._views:
+            source = shown(self._views[path].definition.source)
+            raise ConflictError(f"this is a view of {source}, which the server keeps current; append there")
+        if path in self._created:
+            raise ConflictError("this is going to be a view, which the server keeps current")
+
+    async def create(self, command: Create, definition: Definition | None) -> Reply:
+        """Create a view, or something else at a path where there may be a view."""
+        async with self._creating:
+            known = self._views.get(command.path)
+            found = None if known is None else await self._found(command.path)
+            if known is not None and found is not None:
+                if known.definition != definition:
+                    raise ConfigurationError(f"{shown(command.path)} is a view of {known.definition.described}")
+                return await self._engine.execute(msgspec.structs.replace(command, closed=found.closed))
+            left_over = () if known is None else (WriteDocument(known.key, None),)
+            command = msgspec.structs.replace(command, documents=left_over)
+            if definition is None:
+                reply = await self._engine.execute(command)
+            else:
+                reply = await self._create(command, definition)
+            if known is not None:
+                self._end(known)
+            return reply
+
+    async def _create(self, command: Create, definition: Definition) -> Reply:
+        source = await self._source_of(definition)
+        if len(self._views) >= self._engine.limits.views_max:
+            raise TooManyViewsError(f"a server may have {self._engine.limits.views_max} views (views_max)")
+        key, view = PREFIX + uuid.uuid4().hex, ViewDocument(definition, Progress(source))
+        documents = (*command.documents, WriteDocument(key, encode(view), expected=0))
+        self._created.add(command.path)
+        try:
+            reply = await self._engine.execute(msgspec.structs.replace(command, documents=documents))
+            if reply.existed:
+                raise ConfigurationError(f"{shown(command.path)} exists and is no view")
+            self._begin(key, view)
+        finally:
+            self._created.discard(command.path)
+        return reply
+
+    async def _source_of(self, definition: Definition) -> int:
+        """The id of the source, if it can be one."""
+        path = definition.source
+        while path in self._views and path != definition.target:
+            path = self._views[path].definition.source
+        if path == definition.target:
+            raise ConflictError(f"{shown(definition.source)} is made from this view, or is the view itself")
+        try:
+            source = await self._engine.info(definition.source)
+        except ABSENT:
+            raise ViewSourceNotFoundError(f"{shown(definition.source)} does not exist") from None
+        fault = definition.fault_of(source)
+        if fault is not None:
+            raise ConflictError(fault)
+        return source.id
+
+    async def _found(self, path: str) -> StreamInfo | None:
+        try:
+            return await self._engine.info(path)
+        except ABSENT:
+            return None
+
+    def documents_of(self, path: str) -> tuple[WriteDocument, ...]:
+        """What is to be written with the deletion of a path."""
+        view = self._views.get(path)
+        return () if view is None else (WriteDocument(view.key, None),)
+
+    def deleted(self, path: str) -> None:
+        """A path was deleted, and the documents with it."""
+        view = self._views.get(path)
+        if view is not None:
+            self._end(view)
+
+    # Tasks
+
+    def _begin(self, key: str, document: ViewDocument) -> None:
+        view = View(self._engine, self._active, self._turns, key, document)
+        self._views[document.definition.target] = view
+        task = self._tasks[view] = asyncio.create_task(self._run(view))
+        task.add_done_callback(lambda _: self._tasks.pop(view, None))
+
+    async def _run(self, view: View) -> None:
+        try:
+            await view.run()
+        except ViewGoneError:
+            try:
+                await self._engine.execute(WriteDocuments((WriteDocument(view.key, None),)))
+            except HeadwaterError as error:  # deleted with what is created at its path next, or at the next start
+                log.warning("the document of a view that is gone is left over: %s", error)
+            else:
+                self._forget(view)
+
+    def _end(self, view: View) -> None:
+        self._forget(view)
+        task = self._tasks.get(view)
+        if task is not None:
+            task.cancel()
+
+    def _forget(self, view: View) -> None:
+        if self._views.get(view.definition.target) is view:
+            del self._views[view.definition.target]

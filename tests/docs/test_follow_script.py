@@ -1,0 +1,95 @@
+"""The script of docs/stp.md that follows a table with curl: resuming, duplicates, cut lines, changed tables."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.table_servers import head, hostile_server, lines, table_server
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "stp.md"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    found = re.search(r"^cat > follow.sh <<'END'\n(.*?)^END$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    path = tmp_path / "follow.sh"
+    path.write_text(found[1])
+    return path
+
+
+@contextlib.contextmanager
+def following(script: Path, surl: str, file: Path) -> Iterator[subprocess.Popen[str]]:
+    """The script in a process group of its own, which is killed."""
+    process = subprocess.Popen(
+        ["bash", str(script), surl, str(file)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_for(file: Path, expected: bytes) -> None:
+    deadline = time.monotonic() + 20
+    while not file.exists() or file.read_bytes() != expected:
+        assert time.monotonic() < deadline, file.read_bytes()
+        time.sleep(0.02)
+
+
+def test_it_goes_on_where_it_was_killed(script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prices.tsv"
+    with table_server() as server:
+        server.put("prices", "+ a 1", "+ b two words", "- a")
+        surl, stored = f"{server.url}/v1/table/prices", server.tables["prices"].rows
+        with following(script, surl, file):
+            wait_for(file, b"".join(stored))
+            server.put("prices", "+ c 3")
+            wait_for(file, b"".join(stored))
+        server.put("prices", "+ d 4")
+        with file.open("ab") as cut:
+            cut.write(stored[4][:9])  # as a crash of the machine may leave it
+        with following(script, surl, file):
+            wait_for(file, b"".join(stored))
+
+
+def test_duplicates_and_lost_connections_are_harmless(script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prices.tsv"
+    answers = [
+        head() + lines(1, 2) + lines(3)[:-4],  # cut off
+        head("503 Busy") + b"no rows\n",
+        head() + lines(1, 2, 2, 3),
+        head() + lines(2, 3, 7),
+    ]
+
+    def answer(number: int, path: str) -> Iterator[bytes]:
+        yield answers[number] if number < len(answers) else head()
+
+    with hostile_server(answer) as server, following(script, server.url, file):
+        wait_for(file, lines(1, 2, 3, 7))
+        assert server.seen[:4] == [f"/?since_id={since}" for since in (0, 1, 1, 2)]
+
+
+def test_a_table_that_was_made_again_is_noticed(script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prices.tsv"
+    file.write_bytes(lines(1, 2))
+
+    def answer(number: int, path: str) -> Iterator[bytes]:
+        yield head() + lines(2, 3, record="other")
+
+    with hostile_server(answer) as server, following(script, server.url, file) as process:
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "row 2 is not the row that was read before" in said
+    assert file.read_bytes() == lines(1, 2)

@@ -1,0 +1,242 @@
+"""Views without an edge: what fails, what is interrupted, and what races."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from headwater import limits
+from headwater.engine import Engine
+from headwater.engine.committer import Answer, Answered
+from headwater.engine.messages import Read
+from headwater.errors import ConflictError, OverloadedError, TooManyViewsError
+from headwater.log.commands import Append, Command, Create, Delete, WriteDocument
+from headwater.log.content import ContentKind
+from headwater.server.tables.active import ActiveViews
+from headwater.server.views import Views
+from headwater.server.views.definition import PREFIX, Definition, Progress, ViewDocument, decode, encode
+from tests.unit.engine.test_engine import with_engine
+
+DEFINITION = Definition("\x01v", "s", "price")
+ROWS_TYPE = "text/sequence; charset=utf-8; schema=json; version=1"
+RESET = b'{"headers":{"control":"reset"}}'
+
+
+def event(key: str, value: int = 1, kind: str = "price") -> bytes:
+    return msgspec.json.encode({"type": kind, "key": key, "value": value, "headers": {"operation": "insert"}})
+
+
+async def create_stream(engine: Engine, path: str = "s") -> None:
+    await engine.execute(Create(path=path, now_ms=engine.now_ms(), content_type="application/json"))
+
+
+async def append(engine: Engine, *messages: bytes, path: str = "s") -> None:
+    body = b"[" + b",".join(messages) + b"]"
+    await engine.execute(Append(path, engine.now_ms(), body, "application/json"))
+
+
+def table(engine: Engine, path: str = "\x01v") -> Create:
+    return Create(path=path, now_ms=engine.now_ms(), content_type=ROWS_TYPE, kind=ContentKind.ROWS)
+
+
+async def changes(engine: Engine, path: str = "\x01v") -> list[bytes]:
+    reply = await engine.read(Read(path, bytes_max=1 << 24))
+    return [line.split(b"\t", 2)[2] for line in reply.data.splitlines()]
+
+
+async def until(engine: Engine, wanted: list[bytes]) -> None:
+    async with asyncio.timeout(5):
+        while await changes(engine) != wanted:
+            await asyncio.sleep(0.001)
+
+
+async def progress(engine: Engine) -> Progress:
+    (document,) = await engine.documents(PREFIX, "", 10)
+    return decode(document.data).progress
+
+
+def with_views(body: Callable[[Engine, Views], Awaitable[None]]) -> None:
+    async def run(engine: Engine) -> None:
+        views = Views(engine, ActiveViews())
+        await views.start()
+        await create_stream(engine)
+        try:
+            await body(engine, views)
+        finally:
+            await views.stop()
+
+    with_engine(run)
+
+
+def test_an_append_that_fails_is_tried_again_and_never_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RETRY_FIRST_S", 0.001)
+
+    async def body(engine: Engine, views: Views) -> None:
+        submit, failing = engine.submit, [True]
+
+        def unwilling(command: Command, answered: Answered) -> None:
+            if isinstance(command, Append) and command.path == "\x01v":
+                failing[0] = not failing[0]
+                if not failing[0]:
+                    answered(OverloadedError("later"))
+                    return
+            submit(command, answered)
+
+        monkeypatch.setattr(engine, "submit", unwilling)
+        await views.create(table(engine), DEFINITION)
+        for number in range(5):
+            await append(engine, event(f"k{number}"))
+            await until(engine, [b"+\tk%d\t1" % one for one in range(number + 1)])
+
+    with_views(body)
+
+
+def test_a_reset_that_was_interrupted_goes_on_with_the_keys_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "VIEW_BATCH_RECORDS", 2)
+    monkeypatch.setattr(limits, "RETRY_FIRST_S", 0.001)
+
+    async def body(engine: Engine, views: Views) -> None:
+        await append(engine, *[event(f"k{number}") for number in range(5)])
+        await views.create(table(engine), DEFINITION)
+        await until(engine, [b"+\tk%d\t1" % number for number in range(5)])
+        submit, count = engine.submit, [0]
+
+        def unwilling(command: Command, answered: Answered) -> None:
+            if isinstance(command, Append) and command.path == "\x01v":
+                count[0] += 1
+                if count[0] == 2:  # the second of three appends
+                    answered(OverloadedError("later"))
+                    return
+            submit(command, answered)
+
+        monkeypatch.setattr(engine, "submit", unwilling)
+        await append(engine, RESET, event("new"))
+        deletes = [b"-\tk%d\t" % number for number in range(5)]
+        await until(engine, [*[b"+\tk%d\t1" % number for number in range(5)], *deletes, b"+\tnew\t1"])
+
+    with_views(body)
+
+
+def test_what_a_deleted_view_still_does_does_not_reach_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(engine: Engine, views: Views) -> None:
+        await create_stream(engine, "other")
+        await append(engine, event("other", 2), path="other")
+        submit = engine.submit
+        held: list[tuple[Command, Answered]] = []
+
+        def holding(command: Command, answered: Answered) -> None:
+            if isinstance(command, Append) and command.path == "\x01v":
+                held.append((command, answered))
+            else:
+                submit(command, answered)
+
+        monkeypatch.setattr(engine, "submit", holding)
+        await append(engine, event("old"))
+        await views.create(table(engine), DEFINITION)
+        async with asyncio.timeout(5):
+            while not held:
+                await asyncio.sleep(0)
+        monkeypatch.setattr(engine, "submit", submit)
+        await engine.execute(Delete("\x01v", engine.now_ms(), views.documents_of("\x01v")))
+        views.deleted("\x01v")
+        await views.create(table(engine), Definition("\x01v", "other", "price"))
+        answers: list[Answer] = []
+        submit(held[0][0], answers.append)
+        await until(engine, [b"+\tother\t2"])
+        assert isinstance(answers[0], ConflictError)
+
+    with_views(body)
+
+
+def test_a_position_is_recorded_though_nothing_was_for_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "VIEW_UNRECORDED_BYTES", 1_000)
+
+    async def body(engine: Engine, views: Views) -> None:
+        await views.create(table(engine), DEFINITION)
+        await append(engine, event("k", kind="stock"))
+        async with asyncio.timeout(5):
+            while views.status()[0].lag_bytes != 0:
+                await asyncio.sleep(0.001)
+            assert (await progress(engine)).position == 0
+            for _ in range(20):
+                await append(engine, event("k", kind="stock"))
+            while (await progress(engine)).position < 1_000:
+                await asyncio.sleep(0.001)
+
+    with_views(body)
+
+
+def test_a_position_within_a_record() -> None:
+    """A server stopped between two batches of one large append."""
+
+    async def body(engine: Engine, views: Views) -> None:
+        await append(engine, *[event(f"k{number}") for number in range(5)])
+        source = await engine.info("s")
+        document = ViewDocument(DEFINITION, Progress(source.id, taken=3))
+        created = msgspec.structs.replace(
+            table(engine), body=b"+\tk0\t1\n+\tk1\t1\n+\tk2\t1", documents=(WriteDocument("view/x", encode(document)),)
+        )
+        await engine.execute(created)
+        await views.start()
+        await until(engine, [b"+\tk%d\t1" % number for number in range(5)])
+        assert (await progress(engine)).position == source.tail
+
+    with_views(body)
+
+
+def test_a_view_whose_target_is_gone_is_forgotten_and_its_name_is_free() -> None:
+    async def body(engine: Engine, views: Views) -> None:
+        await views.create(table(engine), DEFINITION)
+        await engine.execute(Delete("\x01v", engine.now_ms()))  # as an expiry does
+        assert views.holds("\x01v")
+        await views.create(table(engine), None)
+        assert not views.holds("\x01v")
+        assert await engine.documents(PREFIX, "", 10) == []
+        await append(engine, event("k"))
+        await asyncio.sleep(0.01)
+        assert await changes(engine) == []
+
+    with_views(body)
+
+
+def test_a_document_without_a_target_is_deleted_at_the_start() -> None:
+    async def body(engine: Engine, views: Views) -> None:
+        await views.create(table(engine), DEFINITION)
+        await views.stop()
+        await engine.execute(Delete("\x01v", engine.now_ms()))
+        again = Views(engine, ActiveViews())
+        await again.start()
+        async with asyncio.timeout(5):
+            while await engine.documents(PREFIX, "", 10):
+                await asyncio.sleep(0.001)
+        assert again.status() == []
+        await again.stop()
+
+    with_views(body)
+
+
+def test_the_number_of_views_is_bounded() -> None:
+    async def body(engine: Engine, views: Views) -> None:
+        engine.limits = msgspec.structs.replace(engine.limits, views_max=1)
+        await views.create(table(engine), DEFINITION)
+        await views.create(table(engine), DEFINITION)
+        with pytest.raises(TooManyViewsError):
+            await views.create(table(engine, "\x01w"), Definition("\x01w", "s", "price"))
+
+    with_views(body)
+
+
+def test_two_who_create_different_views_at_once() -> None:
+    async def body(engine: Engine, views: Views) -> None:
+        stock = Definition("\x01v", "s", "stock")
+        answers = await asyncio.gather(
+            views.create(table(engine), DEFINITION), views.create(table(engine), stock), return_exceptions=True
+        )
+        assert [isinstance(answer, ConflictError) for answer in answers] == [False, True]
+        with pytest.raises(ConflictError):
+            views.check_writable("\x01v")
+
+    with_views(body)
