@@ -7,7 +7,7 @@ NODE_DIR := tests/node
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: setup run test test-fast simulate lint bench soak lock clean
+.PHONY: twins setup run test test-fast simulate lint bench soak lock clean
 
 setup: $(VENV)/setup.stamp
 
@@ -39,9 +39,14 @@ SEEDS ?= 2000
 simulate: setup
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/fault/test_simulation.py -k promise --timeout 0
 
+# The blocking client, made from the asyncio one.
+twins: setup
+	$(BIN)/python -m tools.twins
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.twins --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -71,6 +71,7 @@ HeadwaterError
     │   ├── HistoryChangedError          a table restarted its numbering, or has other rows than before
     │   ├── SchemaChangedError           a table has another schema or version than before
     │   └── RedirectError                a SURL was redirected
+    ├── ProducerReusedError              new messages were taken for repeats
     ├── MessageError                     a message is not what the reader asked for
     │   └── InvalidEventError            a message is no state event, or its value does not fit the schema
     ├── OptionError                      an option of a Spark source or sink is missing or makes no sense
@@ -525,6 +526,13 @@ class SchemaChangedError(ProtocolError):
 class RedirectError(ProtocolError):
     title = "The address was redirected"
     advice = "Redirects of tables are not followed. If the new address is right, use it in place of the old one."
+
+
+class ProducerReusedError(ClientError):
+    """The server took new messages for repeats of others: they are not stored."""
+
+    title = "The producer's id and epoch were used before"
+    advice = "Start the producer with a higher epoch, with auto_claim=True, or without an id."
 
 
 class MessageError(ClientError):

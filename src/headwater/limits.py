@@ -82,6 +82,7 @@ FOLLOW_BATCH_BYTES = 256 * 1024  # of rows that wait for the append before
 FOLLOW_REFUSED_S = 60.0  # after an answer that is no table, or a local table that cannot be written to
 FOLLOWERS_MAX = 256  # SURLs that a server follows
 INFLATE_PIECE_BYTES = 64 * 1024
+INFLATE_WINDOW_BYTES_MAX = 8 * 1024 * 1024  # that a decompressor keeps
 
 # Views.
 VIEW_READ_BYTES = 256 * 1024  # of the source of a view that is behind, read in one step
@@ -178,7 +179,11 @@ READ_PIECE_BYTES = 32 * 1024 * 1024  # of one answer in memory; a larger one is 
 READ_BROKEN_ANSWERS_MAX = 5  # in a row, before it is not the network's fault
 READ_TRIM_ANSWERS_MAX = 1_000
 READ_EMPTY_POLL_S = 0.2
+READ_MESSAGE_BYTES_MAX = 256 * 1024 * 1024  # of one message, or of an answer that must be held whole
+ANSWER_BYTES_MAX = 64 * 1024 * 1024  # of an answer that is not a read: lists, splits, record times
 ERROR_BODY_BYTES_MAX = 64 * 1024
+REDIRECTS_MAX = 5
+RETRY_AFTER_MAX_S = 300.0  # that a server can make a client wait
 SSE_FAILURES_MAX = 2  # in a row, before a reader falls back to long-poll
 SSE_FAILURES_PROVEN_MAX = 5  # where server-sent events got through before
 SSE_SHORT_FEED_S = 1.0

@@ -48,7 +48,7 @@ _STATUSES: dict[int, type[HeadwaterError]] = {
 
 
 def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
-    kind, detail, is_ours = _named(reply)
+    kind, detail, is_ours = _named(request, reply)
     if request.guarded and 300 <= reply.status < 400:
         kind, detail = errors.RedirectError, f"status {reply.status}, to {reply.headers.get('location', '')[:200]!r}"
     error = kind(detail)
@@ -71,7 +71,7 @@ def _integer(reply: HttpReply, name: str) -> int | None:
     return int(value) if value.isascii() and value.isdigit() else None
 
 
-def _named(reply: HttpReply) -> tuple[type[HeadwaterError], str, bool]:
+def _named(request: HttpRequest, reply: HttpReply) -> tuple[type[HeadwaterError], str, bool]:
     problem = _Problem()
     if reply.headers.get("content-type", "").startswith(PROBLEM_MEDIA_TYPE):
         try:
@@ -84,27 +84,34 @@ def _named(reply: HttpReply) -> tuple[type[HeadwaterError], str, bool]:
     detail = problem.detail or reply.body[: limits.ERROR_DETAIL_BYTES_MAX].decode(errors="replace").strip()
     if not detail and reply.status not in _STATUSES:
         detail = f"status {reply.status}"
-    return _inferred(reply.status, reply.headers), detail, False
+    return _inferred(request, reply.status, reply.headers), detail, False
 
 
-def _inferred(status: int, given: Mapping[str, str]) -> type[HeadwaterError]:
+def _inferred(request: HttpRequest, status: int, given: Mapping[str, str]) -> type[HeadwaterError]:
     if status == 409 and headers.parse_closed(given):
         return errors.StreamClosedError
     if status == 409 and headers.PRODUCER_EXPECTED_SEQ in given:
         return errors.SequenceGapError
     if status == 403 and headers.PRODUCER_EPOCH in given:
         return errors.StaleEpochError
+    if status == 409 and request.method == "PUT":
+        return errors.ConfigurationError
+    if status == 409 and request.method == "POST":
+        return errors.SequenceRegressionError if headers.SEQ in request.headers else errors.ContentTypeError
     return _STATUSES.get(status, errors.RequestError if status < 500 else errors.ServerError)
 
 
 def retry_after_s(given: Mapping[str, str]) -> float | None:
     value = given.get("retry-after", "").strip()
-    if value.isascii() and value.isdigit():
-        return float(value)
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+        asked_s = float(value) if value.isascii() and value.isdigit() else _until(value)
+    except (ValueError, OverflowError):
         return None
+    return min(max(0.0, asked_s), limits.RETRY_AFTER_MAX_S)
+
+
+def _until(date: str) -> float:
+    return parsedate_to_datetime(date).timestamp() - time.time()
 
 
 def required(request: HttpRequest, reply: HttpReply, *names: str) -> str:

@@ -6,7 +6,7 @@ or not, sends back what came of it, or throws a NetworkError into it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -19,8 +19,7 @@ T = TypeVar("T")
 
 class HttpRequest(msgspec.Struct, frozen=True):
     """A request. One that is `guarded` goes to an address that others may have named: redirects are not followed, and
-    another server than the client's gets neither its token nor its headers. The answer of a `raw` one is not
-    decompressed.
+    nothing else is asked of another server.
     """
 
     method: str
@@ -29,7 +28,6 @@ class HttpRequest(msgspec.Struct, frozen=True):
     body: bytes = b""
     read_timeout_s: float = limits.ANSWER_TIMEOUT_S
     guarded: bool = False
-    raw: bool = False
 
 
 class HttpReply(msgspec.Struct, frozen=True):
@@ -72,8 +70,10 @@ class Report(msgspec.Struct, frozen=True):
     delay_s: float
 
 
-class GetToken(msgspec.Struct, frozen=True):
-    """Ask the token hook for a token."""
+class Call(msgspec.Struct, frozen=True):
+    """Call a hook of the user's, which may be a coroutine function for the asyncio client, and get what it returns."""
+
+    hook: Callable[[], Any]
 
 
 class Batch(msgspec.Struct, Generic[T], frozen=True):
@@ -97,7 +97,7 @@ class Emit(msgspec.Struct, frozen=True):
     batch: Batch[Any]
 
 
-Effect: TypeAlias = Send | Open | Receive | CloseReply | Sleep | Report | GetToken | Emit
+Effect: TypeAlias = Send | Open | Receive | CloseReply | Sleep | Report | Call | Emit
 Flow: TypeAlias = Generator[Effect, Any, T]
 
 

@@ -23,7 +23,14 @@ from headwater.client.codecs import body_of
 from headwater.client.effects import Flow, Report
 from headwater.client.flows import Appended, append_request, appended
 from headwater.client.session import Retry, Session, attempt
-from headwater.errors import ClientError, HeadwaterError, SequenceGapError, StaleEpochError
+from headwater.errors import (
+    ClientError,
+    HeadwaterError,
+    ProducerReusedError,
+    SequenceGapError,
+    StaleEpochError,
+    StreamClosedError,
+)
 from headwater.log.producers import ProducerTuple
 
 log = logging.getLogger(__name__)
@@ -126,6 +133,7 @@ class PendingBatch(msgspec.Struct, eq=False):
     uncertain: bool = False  # an attempt may have been stored without our knowing
     is_first: bool = False  # all its predecessors were stored when it was sent
     out_of_order: bool = False  # arrived before its predecessor
+    closes: bool = False  # the stream is closed with it
     due: float = 0.0
 
 
@@ -146,6 +154,8 @@ class Outbox:
         self.closing = False
         self.stopped = False
         self.flushing = 0
+        self.finishing = False  # the stream is to be closed behind what was appended
+        self.stream_closed = False
         self.settled = 0  # messages that are stored or failed, and whose callbacks were called
         self._settings = settings
         self._retry = retry
@@ -186,6 +196,19 @@ class Outbox:
         self.metrics.messages += 1
         self.metrics.bytes_waiting += size
         return wake or batch.bytes >= self._settings.batch_bytes
+
+    def finish(self, message: bytes | None, now: float) -> None:
+        """Close the stream behind all that was appended, with a last message or without one. Again it does nothing."""
+        if self.finishing:
+            return
+        self.check()
+        if message is not None:
+            self.add(message, None, now)
+        batch = self._open or PendingBatch([], 1, [], now)
+        batch.closes = True
+        self._open = None
+        self._packed.append(batch)
+        self.finishing = self.closing = True
 
     # What to send
 
@@ -244,7 +267,14 @@ class Outbox:
         self._end_attempt(batch)
         if batch not in self._window:
             return Outcome()  # given up meanwhile
+        if sent.duplicate and not batch.uncertain and not self._epoch_confirmed:
+            # Later ones were sent twice by the network: nobody else has numbered batches in this epoch.
+            return self._fail(batch, ProducerReusedError(f"batch {batch.seq} of {self.id!r} in epoch {batch.epoch}"))
+        return self._settle(batch, sent)
+
+    def _settle(self, batch: PendingBatch, sent: Appended) -> Outcome:
         self._epoch_confirmed = True
+        self.stream_closed = self.stream_closed or batch.closes
         self._window.remove(batch)
         if self._window:
             self._window[0].out_of_order = False
@@ -264,6 +294,8 @@ class Outbox:
         if isinstance(error, SequenceGapError) and not batch.is_first:
             batch.out_of_order = batch is not self._window[0]
             return Outcome()
+        if isinstance(error, StreamClosedError) and batch.closes and not batch.messages:
+            return self._settle(batch, Appended(""))  # which is what was wanted
         if isinstance(error, StaleEpochError) and self._claim(batch, error):
             return Outcome()
         if not error.retryable or now - batch.since >= self._settings.delivery_timeout_s:
@@ -344,6 +376,7 @@ def claimed_epoch(now_s: float, chance: float) -> int:
 def deliver(session: Session, url: str, content_type: str, box: Outbox, batch: PendingBatch) -> Flow[Appended]:
     """One attempt to have a batch stored."""
     producer = ProducerTuple(box.id, batch.epoch, batch.seq)
-    request = append_request(url, content_type, body_of(content_type, batch.messages), producer=producer)
+    body = body_of(content_type, batch.messages) if batch.messages else b""
+    request = append_request(url, content_type, body, producer=producer, close=batch.closes)
     reply = yield from attempt(session, request)
     return appended(request, reply, producer)

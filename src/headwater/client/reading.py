@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from headwater import limits
-from headwater.client.answers import error_of, required
+from headwater.client.answers import required
 from headwater.client.codecs import BytesAnswer, Decoder, JsonAnswer
-from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, HttpRequest, Open, Receive, Report, Sleep
-from headwater.client.session import Session, lost, pause, with_query
+from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, HttpRequest, Receive, Report, Sleep
+from headwater.client.session import Session, lost, opened, pause, with_query
 from headwater.errors import HeadwaterError, MessageError, NetworkError, ProtocolError, UnauthorizedError
 from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of
 from headwater.protocol.streams import headers
@@ -155,23 +155,12 @@ class Reading:
             answer.feed(chunk)
             if partly and answer.size >= self._piece_bytes:
                 yield from self._deliver(answer, answer.some())
+            _check_size(request, answer)
 
     def _open(self, request: HttpRequest) -> Flow[HttpReply]:
-        """Open a request; what is not a success is read to its end, within reason, and raised."""
-        session = self._session
-        yield from session.ensure_token()
-        token = session.token
-        reply: HttpReply = yield Open(session.with_headers(request))
-        if reply.status == 401 and (yield from session.refresh_token(token)):
-            yield CloseReply()
-            reply = yield Open(session.with_headers(request))
-        if reply.status in (200, 204):
-            self._contacted = True
-            return reply
-        body = b""
-        while len(body) < limits.ERROR_BODY_BYTES_MAX and (chunk := (yield Receive())):
-            body += chunk
-        raise error_of(request, msgspec.structs.replace(reply, body=body))
+        reply = yield from opened(self._session, request, 200, 204)
+        self._contacted = True
+        return reply
 
     def _request(self, live: str | None, offset: str | None = None) -> HttpRequest:
         timeouts = self._session.timeouts
@@ -222,8 +211,10 @@ class Reading:
         if answer.bad is not None:
             yield from self._deliver(answer, items)
         self._mark_held(answer)
+        if next_offset != self.offset or self._mode != "sse":  # a feed may go on behind an event that says nothing new
+            self._broken = 0
         self.offset, self.skip = next_offset, max(0, self.skip - answer.taken)
-        self._failures = self._broken = 0
+        self._failures = 0
         self._reached_tail = self._reached_tail or up_to_date
         self._ended = closed or self.offset == self._until or (up_to_date and self._live is False)
         if items or closed or (up_to_date and not self._told_tail):
@@ -281,6 +272,7 @@ class Reading:
             answer.feed(chunk)
             if answer.size >= self._piece_bytes:
                 answer.some()
+            _check_size(request, answer)
         answer.rest()
         yield CloseReply()
         return answer.taken, required(request, reply, headers.NEXT_OFFSET)
@@ -323,6 +315,7 @@ class Reading:
                     _take(request, answer, data, encoded=encoded)
                     if answer.size >= self._piece_bytes:
                         yield from self._deliver(answer, answer.some())
+                    _check_size(request, answer)
                 elif name == b"control":
                     yield from self._receive_control(request, answer, data)
                     if self._ended or not self._reached_tail:
@@ -337,7 +330,7 @@ class Reading:
         try:
             control = msgspec.json.decode(data, type=_Control)
         except msgspec.MsgspecError as error:
-            raise lost(request, f"unreadable control event: {error}") from None
+            raise _broken(request, f"unreadable control event: {error}") from None
         self._event_received = self._sse_proven = True
         self._sse_failures = 0
         if control.stream_deleted:
@@ -362,8 +355,10 @@ class Reading:
         Counted are connections in a row that ended without a whole event. A server that cannot be reached at all does
         not count, and more failures are allowed where events got through before.
         """
-        refused = isinstance(error, ProtocolError) or error.status in (400, 405, 406, 415, 501)
-        doubtful = error.status in (502, 503, 504) or (isinstance(error, NetworkError) and error.how != "connect")
+        broken = isinstance(error, ProtocolError)
+        refused = (broken and not error.retryable) or error.status in (400, 405, 406, 415, 501)
+        lost = isinstance(error, NetworkError) and error.how != "connect"
+        doubtful = broken or lost or error.status in (502, 503, 504)
         if self._live is not True or not (refused or doubtful):
             return
         self._sse_failures += 1
@@ -373,10 +368,26 @@ class Reading:
             error.retryable = True
 
 
+def _check_size(request: HttpRequest, answer: JsonAnswer | BytesAnswer) -> None:
+    """Refuse a message without end before it fills the memory."""
+    if answer.size > limits.READ_MESSAGE_BYTES_MAX:
+        error = ProtocolError(f"a message is longer than {limits.READ_MESSAGE_BYTES_MAX} bytes")
+        error.url = request.url
+        raise error
+
+
+def _broken(request: HttpRequest, reason: str) -> ProtocolError:
+    """An answer that makes no sense. It may have been damaged on the way; after some in a row it was not."""
+    error = ProtocolError(reason)
+    error.url = request.url
+    error.retryable = True
+    return error
+
+
 def _take(request: HttpRequest, answer: JsonAnswer | BytesAnswer, data: bytes, *, encoded: bool) -> None:
     if encoded:
         try:
             data = binascii.a2b_base64(data.replace(b"\n", b"").replace(b"\r", b""), strict_mode=True)
         except binascii.Error as error:
-            raise lost(request, f"unreadable data event: {error}") from None
+            raise _broken(request, f"unreadable data event: {error}") from None
     answer.event(data)

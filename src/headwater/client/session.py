@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import base64
+import copy
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from typing import Any, Literal, TypeAlias
+from urllib.parse import SplitResult, quote_plus, unquote, urlencode, urljoin, urlsplit, urlunsplit
 
 import msgspec
 
 from headwater import limits
 from headwater.client.answers import error_of
-from headwater.client.effects import Flow, GetToken, HttpReply, HttpRequest, Report, Send, Sleep
-from headwater.errors import HeadwaterError, NetworkError, UnauthorizedError
+from headwater.client.effects import Call, Flow, HttpReply, HttpRequest, Open, Receive, Report, Send, Sleep
+from headwater.errors import HeadwaterError, NetworkError, RedirectError, UnauthorizedError
 from headwater.protocol.encodings import IDENTITY
-from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
+from headwater.protocol.inflating import ACCEPTED
+from headwater.protocol.streams.paths import STREAM_ROOT, check_path, quote_path
 from headwater.protocol.tables.paths import TABLE_ROOT, check_name
 from headwater.protocol.tables.urls import url_fault
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+# The value of a header or a parameter, or a function that is called for it before every request.
+Setting: TypeAlias = str | Callable[[], Any]
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +39,12 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = limits.RETRY_ATTEMPTS_MAX
     first_s: float = limits.RETRY_FIRST_S
     most_s: float = limits.RETRY_MAX_S
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts must be at least 1, got {self.attempts}")
+        if not 0 < self.first_s <= self.most_s or math.isinf(self.most_s):
+            raise ValueError(f"first_s must be more than 0 and most_s no less, got {self.first_s} and {self.most_s}")
 
     def delay_s(self, failures: int, chance: float, at_least_s: float | None = None) -> float:
         """The wait after so many failures; at least what the server asked for."""
@@ -49,107 +62,244 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     sse_first_s: float = limits.SSE_FIRST_TIMEOUT_S
 
 
+class Credentials(msgspec.Struct):
+    """The token of a client, shared by all its handles: it is the only thing that changes."""
+
+    token: str | None = None
+    hook: Callable[[], Any] | None = None
+
+
 class Session:
-    """The root URL, headers and token of a client. The token is the only thing that changes."""
+    """The root URL, headers, parameters and credentials of a client, or of one of its handles."""
 
     def __init__(
         self,
         url: str,
-        headers: Mapping[str, str] | None,
+        headers: Mapping[str, Setting] | None,
+        params: Mapping[str, Setting] | None,
         token: str | Callable[[], Any] | None,
         retry: Retry,
         timeouts: Timeouts,
         on_error: Callable[[Report], Any] | None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"expected a URL such as http://127.0.0.1:4437, got {url!r}")
-        if parts.query or parts.fragment:
-            raise ValueError(f"the server's URL has no query: {url!r}")
-        try:
-            _ = parts.port
-        except ValueError as error:
-            raise ValueError(f"{error}: {url!r}") from None
-        origin = f"{parts.scheme}://{parts.netloc}"
-        self.root = f"{url.rstrip('/')}/" if parts.path.strip("/") else f"{origin}{STREAM_ROOT}"
+        parts = _checked(url)
+        origin = f"{parts.scheme}://{_host(parts)}"
+        path = parts.path.strip("/")
+        self.root = f"{origin}/{path}/" if path else f"{origin}{STREAM_ROOT}"
         before = self.root.removesuffix(STREAM_ROOT) if self.root.endswith(STREAM_ROOT) else origin
         self.table_root = f"{before}{TABLE_ROOT}"
-        self._origin = (parts.scheme, parts.netloc)
-        self.headers = {name.lower(): value for name, value in (headers or {}).items()}
-        if parts.hostname in LOOPBACK:
-            self.headers.setdefault("accept-encoding", IDENTITY)  # compression costs more than it saves on one machine
-        self.token = token if isinstance(token, str) else None
-        self.token_hook = token if callable(token) else None
+        self._origin = _origin(parts)
+        self.headers = _lowered(headers)
+        if parts.username is not None:
+            self.headers.setdefault("authorization", _basic(parts))
+        self.params = dict(params or {})
+        # Compression costs more than it saves on one machine.
+        self._encodings = IDENTITY if parts.hostname in LOOPBACK else ACCEPTED
+        self.credentials = Credentials(token) if isinstance(token, str) else Credentials(hook=token)
         self.retry = retry
         self.timeouts = timeouts
         self.on_error = on_error
         self.chance = random.random
         self.clock = time.monotonic
 
+    def with_settings(self, headers: Mapping[str, Setting] | None, params: Mapping[str, Setting] | None) -> Session:
+        """The same session with headers and parameters of a handle's own besides."""
+        if not headers and not params:
+            return self
+        session = copy.copy(self)
+        session.headers = {**self.headers, **_lowered(headers)}
+        session.params = {**self.params, **(params or {})}
+        return session
+
     def url_of(self, path: str) -> str:
         """The URL of a stream, given its path below the root or the URL itself."""
         if path.startswith(("http://", "https://")):
-            return path
+            return self._foreign(path)
         path = path.strip("/")
         if not path:
             raise ValueError("a stream's path cannot be empty")
-        return f"{self.root}{quote_path(path)}"
+        return f"{self.root}{quote_path(check_path(path))}"
 
     def table_url_of(self, name: str) -> str:
         """The URL of a table, given its name on this server or any SURL."""
         if name.startswith(("http://", "https://")):
             if fault := url_fault(name):
-                raise ValueError(f"not a SURL, {fault}: {name!r}")
-            return name
+                raise ValueError(f"not a SURL, {fault}: {redacted(name)!r}")
+            return self._foreign(name)
         name = name.strip("/")
         if not name:
             raise ValueError("a table's name cannot be empty")
-        return f"{self.table_root}{quote_path(check_name(name))}"
+        return f"{self.table_root}{quote_path(check_path(check_name(name)))}"
+
+    def _foreign(self, url: str) -> str:
+        """A URL that is given whole. Its path is taken as it is, so it has no segments that would be resolved."""
+        parts = urlsplit(url)
+        for segment in parts.path.split("/"):
+            if unquote(segment) in (".", ".."):
+                raise ValueError(f"a URL with the path segment {segment!r} names another one: {redacted(url)!r}")
+        if parts.username is not None and self.is_own(url):
+            return urlunsplit(parts._replace(netloc=_host(parts)))
+        if parts.username is not None:
+            raise ValueError(f"give credentials to the client of that server, not in a URL: {redacted(url)!r}")
+        return url
 
     def is_own(self, url: str) -> bool:
         """Whether a URL is on the client's server."""
-        return urlsplit(url)[:2] in (self._origin, ("", ""))
+        parts = urlsplit(url)
+        return not parts.netloc or _origin(parts) == self._origin
 
-    def with_headers(self, request: HttpRequest) -> HttpRequest:
-        """The request with the headers that every request carries."""
-        own = self.is_own(request.url)
-        given = {**(self.headers if own or not request.guarded else {}), **request.headers}
-        if self.token is not None and own:
-            given["authorization"] = f"Bearer {self.token}"  # which is for this server and no other
+    def prepared(self, request: HttpRequest) -> Flow[HttpRequest]:
+        """The request as it is sent. Headers, parameters and token of the client are for its own server alone."""
+        given, url = {"accept-encoding": self._encodings}, request.url
+        if self.is_own(url):
+            given |= yield from _resolved(self.headers)
+            if self.params:
+                url = with_query(url, **_missing(url, (yield from _resolved(self.params))))
+            if self.credentials.token is not None:
+                given["authorization"] = f"Bearer {self.credentials.token}"
+        given |= request.headers
         for name, value in given.items():
             if not (value.isascii() and value.isprintable()):
-                shown = "the token" if name == "authorization" else repr(value[:80])
+                shown = _SECRET.get(name) or repr(value[:80])
                 raise ValueError(f"{name} must be printable ASCII: {shown}")
-        return msgspec.structs.replace(request, headers=given)
+        return msgspec.structs.replace(request, url=url, headers=given)
+
+    def fixed_headers(self) -> dict[str, str]:
+        found = {name: value for name, value in self.headers.items() if isinstance(value, str)}
+        if self.credentials.token is not None:
+            found["authorization"] = f"Bearer {self.credentials.token}"
+        return found
 
     def ensure_token(self) -> Flow[None]:
         """Ask the token hook for the first token, if there is a hook."""
-        if self.token is None and self.token_hook is not None:
-            self.token = yield GetToken()
+        credentials = self.credentials
+        if credentials.token is None and credentials.hook is not None:
+            credentials.token = yield Call(credentials.hook)
 
     def refresh_token(self, refused: str | None) -> Flow[bool]:
         """Replace a token that the server refused; False if there is no other."""
-        if self.token_hook is None:
+        credentials = self.credentials
+        if credentials.hook is None:
             return False
-        if self.token == refused:
-            self.token = yield GetToken()
-        return self.token != refused
+        if credentials.token == refused:
+            credentials.token = yield Call(credentials.hook)
+        return credentials.token != refused
 
 
-def with_query(url: str, **query: str | None) -> str:
-    """The URL with parameters added to those it has."""
+_SECRET = {"authorization": "the token", "cookie": "the cookie"}
+
+
+def _checked(url: str) -> SplitResult:
+    """The parts of the URL of a server. Errors do not show its password."""
     parts = urlsplit(url)
-    added = urlencode({name: value for name, value in query.items() if value is not None})
-    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, added)))))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"expected a URL such as http://127.0.0.1:4437, got {redacted(url)!r}")
+    if parts.query or parts.fragment:
+        raise ValueError(f"the server's URL has no query: {redacted(url)!r}")
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"{error}: {redacted(url)!r}") from None
+    return parts
+
+
+def redacted(url: str) -> str:
+    """A URL as it may be shown: without a user's name and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=_host(parts))) if "@" in parts.netloc else url
+
+
+def _host(parts: SplitResult) -> str:
+    return parts.netloc.rpartition("@")[2]
+
+
+def _origin(parts: SplitResult) -> tuple[str, str, int | None]:
+    try:
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:  # no number: it is nobody's origin
+        port = -1
+    return parts.scheme, parts.hostname or "", port
+
+
+def _basic(parts: SplitResult) -> str:
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _lowered(headers: Mapping[str, Setting] | None) -> dict[str, Setting]:
+    return {name.lower(): value for name, value in (headers or {}).items()}
+
+
+def _resolved(settings: Mapping[str, Setting]) -> Flow[dict[str, str]]:
+    """Settings as they are for this request: functions are called for their values."""
+    found = {}
+    for name, value in settings.items():
+        found[name] = (yield Call(value)) if callable(value) else value
+    return found
+
+
+def _missing(url: str, params: dict[str, str]) -> dict[str, str]:
+    """The parameters that a URL does not have; one that was redirected may have them."""
+    present = {pair.partition("=")[0] for pair in urlsplit(url).query.split("&")}
+    return {name: value for name, value in params.items() if quote_plus(name) not in present}
+
+
+def with_query(url: str, /, **query: str | None) -> str:
+    """The URL with parameters added to those it has, in the order of their names: caches compare URLs as text."""
+    parts = urlsplit(url)
+    pairs = [pair for pair in parts.query.split("&") if pair]
+    pairs += [urlencode({name: value}) for name, value in query.items() if value is not None]
+    return urlunsplit(parts._replace(query="&".join(sorted(pairs, key=lambda pair: pair.partition("=")[0]))))
+
+
+def ask(session: Session, request: HttpRequest, how: type[Send | Open]) -> Flow[HttpReply]:
+    """Send a request, a second time if the token had run out. What has no body follows redirects."""
+    for _ in range(limits.REDIRECTS_MAX + 1):
+        reply = yield from _ask_once(session, request, how)
+        location = reply.headers.get("location")
+        if location is None or reply.status not in _REDIRECTS or request.method not in ("GET", "HEAD"):
+            return reply
+        url = urljoin(request.url, location)
+        if request.guarded or not url.startswith(("http://", "https://")):
+            return reply
+        request = msgspec.structs.replace(request, url=url)
+    error = RedirectError(f"more than {limits.REDIRECTS_MAX} redirects")
+    error.url = request.url
+    raise error
+
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+def _ask_once(session: Session, request: HttpRequest, how: type[Send | Open]) -> Flow[HttpReply]:
+    own = session.is_own(request.url)
+    if own:
+        yield from session.ensure_token()
+    token = session.credentials.token
+    try:
+        reply: HttpReply = yield how((yield from session.prepared(request)))
+        if reply.status == 401 and own and (yield from session.refresh_token(token)):
+            reply = yield how((yield from session.prepared(request)))
+    except HeadwaterError as error:
+        error.url = request.url  # without the client's parameters, which may be secret
+        raise
+    return reply
+
+
+def opened(session: Session, request: HttpRequest, *statuses: int) -> Flow[HttpReply]:
+    """Open a request; what has no status of these is read to its end, within reason, and raised."""
+    reply: HttpReply = yield from ask(session, request, Open)
+    if reply.status in statuses:
+        return reply
+    body = b""
+    while len(body) < limits.ERROR_BODY_BYTES_MAX and (chunk := (yield Receive())):
+        body += chunk
+    raise error_of(request, msgspec.structs.replace(reply, body=body[: limits.ERROR_BODY_BYTES_MAX]))
 
 
 def attempt(session: Session, request: HttpRequest) -> Flow[HttpReply]:
-    """Send once, or twice if the token had run out. Any answer that is not a success is an error."""
-    yield from session.ensure_token()
-    token = session.token
-    reply: HttpReply = yield Send(session.with_headers(request))
-    if reply.status == 401 and (yield from session.refresh_token(token)):
-        reply = yield Send(session.with_headers(request))
+    """Send once. Any answer that is not a success is an error."""
+    reply: HttpReply = yield from ask(session, request, Send)
     if reply.status >= 300:
         raise error_of(request, reply)
     return reply

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import msgspec
 
-from headwater import limits
-from headwater.client.answers import error_of
-from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, HttpRequest, Open, Receive, Sleep
-from headwater.client.session import LOOPBACK, Session, pause, with_query
-from headwater.errors import HeadwaterError, InvalidRowError, NetworkError, ProtocolError
+from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpRequest, Receive, Sleep
+from headwater.client.session import LOOPBACK, Session, opened, pause, with_query
+from headwater.errors import HeadwaterError, InvalidRowError, NetworkError
 from headwater.protocol.encodings import GZIP, IDENTITY
-from headwater.protocol.inflating import Inflater
 from headwater.protocol.tables.content_type import MEDIA_TYPE, TableType, format_table_type
 from headwater.protocol.tables.escaping import Escape, unescape
 from headwater.protocol.tables.following import Following
@@ -69,8 +65,7 @@ class TableReading:
 
     def _answer(self) -> Flow[None]:
         following = self.following
-        reply = yield from self._open(self._request())
-        inflater = Inflater(reply.headers.get("content-encoding"))
+        reply = yield from opened(self._session, self._request(), 200)
         following.begin(reply.headers)
         if self._last_row is not None and following.table is not None:
             following.remember(escaped(self._last_row, following.table.escape))
@@ -84,13 +79,9 @@ class TableReading:
                     raise
                 return  # silence is no failure of a table that nothing is appended to
             if not chunk:
-                inflater.finish()
                 return
-            for piece in inflater.feed(chunk):
-                if rows := following.feed(piece):
-                    yield from self._emit(rows)
-                if following.is_done():
-                    return
+            if rows := following.feed(chunk):
+                yield from self._emit(rows)
 
     def _emit(self, rows: list[Row]) -> Flow[None]:
         following = self.following
@@ -110,34 +101,7 @@ class TableReading:
             {"accept": self._accept, "accept-encoding": self._encoding},
             read_timeout_s=self._session.timeouts.long_poll_s,
             guarded=True,
-            raw=True,
         )
-
-    def _open(self, request: HttpRequest) -> Flow[HttpReply]:
-        """Open a request; what is not a success is read to its end, within reason, and raised."""
-        session = self._session
-        own = session.is_own(request.url)
-        if own:
-            yield from session.ensure_token()
-        token = session.token
-        reply: HttpReply = yield Open(session.with_headers(request))
-        if reply.status == 401 and own and (yield from session.refresh_token(token)):
-            yield CloseReply()
-            reply = yield Open(session.with_headers(request))
-        if reply.status == 200:
-            return reply
-        body = b""
-        while len(body) < limits.ERROR_BODY_BYTES_MAX and (chunk := (yield Receive())):
-            body += chunk
-        raise error_of(request, msgspec.structs.replace(reply, body=_first_piece(reply, body)))
-
-
-def _first_piece(reply: HttpReply, body: bytes) -> bytes:
-    """As much of an error's body as one piece holds; nothing if it cannot be decompressed."""
-    try:
-        return b"".join(itertools.islice(Inflater(reply.headers.get("content-encoding")).feed(body), 1))
-    except ProtocolError:
-        return b""
 
 
 def _unescaped(row: Row) -> Row:

@@ -8,9 +8,9 @@ from functools import cache
 import httpx
 
 from headwater import limits
-from headwater.client.effects import HttpRequest
+from headwater.client.effects import HttpReply, HttpRequest
 from headwater.client.session import Session, lost
-from headwater.errors import NetworkError
+from headwater.errors import NetworkError, ProtocolError
 
 # Without a bound on connections: every live reader holds one.
 POOL = httpx.Limits(max_connections=None, max_keepalive_connections=limits.IDLE_CONNECTIONS_MAX)
@@ -32,9 +32,13 @@ def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: Htt
     )
 
 
-def may_redirect(request: HttpRequest) -> bool:
-    """Only what has no body is safe to send elsewhere: clients turn a redirected POST into a GET."""
-    return request.method in ("GET", "HEAD") and not request.guarded
+def check_size(reply: HttpReply, size_bytes: int) -> bool:
+    """Whether enough of an answer was received: of an error a part will do. Any other that is too large is an error."""
+    if reply.status >= 300:
+        return size_bytes >= limits.ERROR_BODY_BYTES_MAX
+    if size_bytes > limits.ANSWER_BYTES_MAX:
+        raise ProtocolError(f"the answer is longer than {limits.ANSWER_BYTES_MAX} bytes")
+    return False
 
 
 def network_error(request: HttpRequest, error: httpx.HTTPError) -> NetworkError:

@@ -1,50 +1,124 @@
-"""Decompression in bounded pieces, for answers of servers that are not trusted."""
+"""Decompression in bounded pieces, for answers of servers that are not trusted.
+
+A few compressed bytes can stand for a million times as many. Whoever reads piece by piece can stop at any of them.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from typing import Protocol
+
+import brotli
+import zstandard
 
 from headwater import limits
 from headwater.errors import ProtocolError
-from headwater.protocol.encodings import GZIP, IDENTITY
+from headwater.protocol.encodings import BROTLI, GZIP, IDENTITY, ZSTD
+
+ACCEPTED = f"{ZSTD}, {BROTLI}, {GZIP}"
 
 _GZIP_WINDOW = zlib.MAX_WBITS | 16
+_ZSTD_STEP_BYTES = 512  # at most 16 MiB come out of them: a block of 4 bytes stands for 128 KiB
 
 
 class Inflater:
-    """The bytes of a body that is compressed with gzip or not at all, at most `piece_bytes` of them at a time.
-
-    A few compressed bytes can stand for a thousand times as many. Whoever reads piece by piece can stop at any of them.
-    """
+    """The bytes of a body in pieces of about `piece_bytes` (16 MiB for zstd), whatever it is compressed with."""
 
     def __init__(self, encoding: str | None, piece_bytes: int = limits.INFLATE_PIECE_BYTES) -> None:
         encoding = (encoding or IDENTITY).strip().lower()
-        if encoding not in (IDENTITY, GZIP):
-            raise ProtocolError(f"the answer is encoded as {encoding[:80]!r}, and {GZIP} or nothing was asked for")
-        self._member = zlib.decompressobj(_GZIP_WINDOW) if encoding == GZIP else None
-        self._piece_bytes = piece_bytes
+        self._codec: _Codec | None = None
+        if encoding == GZIP:
+            self._codec = _Gzip(piece_bytes)
+        elif encoding == BROTLI:
+            self._codec = _Brotli(piece_bytes)
+        elif encoding == ZSTD:
+            self._codec = _Zstd()
+        elif encoding != IDENTITY:
+            raise ProtocolError(f"the answer is encoded as {encoding[:80]!r}; {ACCEPTED} or nothing was asked for")
+        self._encoding = encoding
         self._fed = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        if self._member is None:
+        if self._codec is None:
             yield data
             return
         self._fed = self._fed or bool(data)
+        try:
+            yield from self._codec.feed(data)
+        except (zlib.error, brotli.error, zstandard.ZstdError) as error:
+            raise ProtocolError(f"the answer is not valid {self._encoding}: {error}") from None
+
+    def finish(self) -> None:
+        """To be called at the end of the body: raises an error if it ends too soon. Another answer may be whole."""
+        if self._codec is not None and self._fed and not self._codec.is_whole:
+            error = ProtocolError("the compressed answer ends too soon")
+            error.retryable = True
+            raise error
+
+
+class _Codec(Protocol):
+    @property
+    def is_whole(self) -> bool: ...
+
+    def feed(self, data: bytes) -> Iterator[bytes]: ...
+
+
+class _Gzip:
+    def __init__(self, piece_bytes: int) -> None:
+        self._member = zlib.decompressobj(_GZIP_WINDOW)
+        self._piece_bytes = piece_bytes
+
+    @property
+    def is_whole(self) -> bool:
+        return self._member.eof
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self._member.eof:
                 self._member = zlib.decompressobj(_GZIP_WINDOW)  # a body may have several members
-            try:
-                piece = self._member.decompress(data, self._piece_bytes)
-            except zlib.error as error:
-                raise ProtocolError(f"the answer is not valid gzip: {error}") from None
+            piece = self._member.decompress(data, self._piece_bytes)
             if piece:
                 yield piece
             data = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
 
-    def finish(self) -> None:
-        """To be called at the end of the body: raises an error if it ends too soon. Another answer may be whole."""
-        if self._member is not None and self._fed and not self._member.eof:
-            error = ProtocolError("the compressed answer ends too soon")
-            error.retryable = True
-            raise error
+
+class _Brotli:
+    def __init__(self, piece_bytes: int) -> None:
+        self._codec = brotli.Decompressor()
+        self._piece_bytes = piece_bytes
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self._codec.is_finished())
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        codec, bytes_max = self._codec, self._piece_bytes
+        piece = codec.process(data, output_buffer_limit=bytes_max)
+        while piece or not codec.can_accept_more_data():
+            if piece:
+                yield piece
+            if codec.is_finished():
+                return
+            piece = codec.process(b"", output_buffer_limit=bytes_max)
+
+
+class _Zstd:
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdDecompressor(max_window_size=limits.INFLATE_WINDOW_BYTES_MAX)
+        self._frame = self._zstd.decompressobj()
+
+    @property
+    def is_whole(self) -> bool:
+        return self._frame.eof
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        view = memoryview(data)
+        while view:
+            if self._frame.eof:
+                self._frame = self._zstd.decompressobj()  # a body may have several frames
+            step, view = view[:_ZSTD_STEP_BYTES], view[_ZSTD_STEP_BYTES:]
+            if piece := self._frame.decompress(step):
+                yield piece
+            if self._frame.eof and self._frame.unused_data:
+                view = memoryview(self._frame.unused_data + bytes(view))

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from headwater.client import AsyncClient, Client, Delivery, Retry, Stream
-from headwater.errors import ClientError, HeadwaterError, OverloadedError
+from headwater.errors import ClientError, HeadwaterError, OverloadedError, ProducerReusedError, StreamClosedError
 from tests.servers import Server
 from tests.shells import SHELLS, client_of
 
@@ -179,3 +179,80 @@ def test_cancelling_a_producer_leaves_in_time() -> None:
             return asyncio.get_running_loop().time() - started
 
     assert asyncio.run(main()) < 3
+
+
+def test_14_4_the_stream_is_closed_behind_what_was_appended(client: Client, stream: Stream) -> None:
+    producer = stream.producer()
+    for number in range(5):
+        producer.append(number)
+    producer.close_stream(final="last")
+    producer.close_stream()
+    assert stream.read(live=True).all() == [0, 1, 2, 3, 4, "last"]
+    assert stream.head().closed
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.append(6)
+
+
+@pytest.mark.parametrize("final", [{}, {"final": None}])
+def test_14_4_a_close_needs_no_message_and_null_is_one(client: Client, stream: Stream, final: dict[str, None]) -> None:
+    stream.producer().close_stream(**final)
+    assert stream.read(live=True).all() == list(final.values())
+
+
+def test_14_4_a_close_that_another_one_did_is_done(client: Client, stream: Stream) -> None:
+    producer = stream.producer()
+    stream.close()
+    producer.close_stream()
+    with pytest.raises(StreamClosedError):
+        stream.producer().close_stream(final=1)
+
+
+def test_14_4_the_answer_to_a_close_is_lost(shell: str, server: Server) -> None:
+    lost = []
+
+    class Lossy(httpx.HTTPTransport if shell == "sync" else httpx.AsyncHTTPTransport):  # type: ignore[misc]
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            response = super().handle_request(request)
+            if self._loses(request):
+                response.close()
+                raise httpx.ReadError("reset")
+            return response
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            response = await super().handle_async_request(request)
+            if self._loses(request):
+                await response.aclose()
+                raise httpx.ReadError("reset")
+            return response
+
+        def _loses(self, request: httpx.Request) -> bool:
+            loses = "stream-closed" in request.headers and len(lost) < 2
+            if loses:
+                lost.append(request)
+            return loses
+
+    kind: Any = httpx.Client if shell == "sync" else httpx.AsyncClient
+    # Without connections that are kept: nobody closes a client of httpx that was given.
+    http = kind(transport=Lossy(limits=httpx.Limits(max_keepalive_connections=0)))
+    with client_of(shell, f"http://{server.host}:{server.port}", http=http, retry=QUICK) as there:
+        stream = there.stream(f"producer/{uuid.uuid4().hex}")
+        stream.create()
+        producer = stream.producer()
+        producer.append(1)
+        producer.close_stream(final=2)
+        assert len(lost) == 2
+        assert stream.read(live=True).all() == [1, 2]
+
+
+def test_14_4_a_used_id_and_epoch_is_an_error(client: Client, stream: Stream) -> None:
+    with stream.producer("p", epoch=3) as producer:
+        producer.append(1)
+    again = stream.producer("p", epoch=3)
+    told: list[Delivery] = []
+    again.append(2, told.append)
+    with pytest.raises(ProducerReusedError, match="epoch 3"):
+        again.flush()
+    assert isinstance(told[0].error, ProducerReusedError)
+    with pytest.raises(ProducerReusedError):
+        again.close()
+    assert stream.read().all() == [1]

@@ -260,7 +260,7 @@ def _huge(chunks: int) -> Iterator[bytes]:
 @pytest.mark.slow
 def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
     """200 MB in one answer, which breaks off twice: each message once, and never much of it in memory."""
-    session = Session("http://server", None, None, QUICK, Timeouts(), None)
+    session = Session("http://server", None, None, None, QUICK, Timeouts(), None)
     reading = Reading(session, "http://server/v1/stream/s", Any, "-1", 0, None, False, piece_bytes=1 << 20)
     progress = Progress(reading.flow())
     body = iter(())

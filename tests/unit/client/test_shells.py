@@ -57,7 +57,8 @@ def test_the_same_names_parameters_and_documentation(blocking: type, asynchronou
         documented = (inspect.getdoc(value) or "").replace(IN_THREADS_ONLY, "")
         for words in CONCURRENT:
             documented = documented.replace(*words)
-        assert documented == (inspect.getdoc(twin) or ""), name
+        its_own = re.sub(r"\b(async|await) ", "", inspect.getdoc(twin) or "")  # in examples
+        assert documented == its_own, name
 
 
 def test_what_waits_is_a_coroutine() -> None:

@@ -346,7 +346,7 @@ def test_a_snapshot_of_a_server_that_knows_only_the_specification(shell: str) ->
         assert [*table.active()] == ["k1", "k3"]
         assert table.get("k2") is None
         assert table.get("k3") is not None
-        assert server.seen[0] == "/t?tenant=7&since_id=1&timeout=0"
+        assert server.seen[0] == "/t?since_id=1&tenant=7&timeout=0"
 
 
 @pytest.mark.parametrize("shell", SHELLS)

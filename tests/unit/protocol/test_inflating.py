@@ -3,13 +3,51 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
+from collections.abc import Callable
 
+import brotli
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import ProtocolError
 from headwater.protocol.inflating import Inflater
+
+ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "br": brotli.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+@given(data=st.binary(max_size=3_000), cut=st.integers(1, 500))
+def test_a_body_comes_out_as_it_went_in_however_it_is_cut(encoding: str, data: bytes, cut: int) -> None:
+    body, inflater = ENCODERS[encoding](data * 20), Inflater(encoding, 1_000)
+    pieces = [one for start in range(0, len(body), cut) for one in inflater.feed(body[start : start + cut])]
+    inflater.finish()
+    assert b"".join(pieces) == data * 20
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+def test_a_bomb_does_not_go_off(encoding: str) -> None:
+    bomb = ENCODERS[encoding](b"\0" * 100_000_000)
+    tracemalloc.start()
+    size = sum(map(len, Inflater(encoding).feed(bomb)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size == 100_000_000
+    assert peak < 40_000_000
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+def test_a_body_that_ends_too_soon_is_an_error(encoding: str) -> None:
+    inflater = Inflater(encoding)
+    list(inflater.feed(ENCODERS[encoding](b"rows" * 100)[:-1]))
+    with pytest.raises(ProtocolError, match="too soon"):
+        inflater.finish()
 
 
 @given(st.lists(st.binary(max_size=3_000), min_size=1, max_size=3), st.integers(1, 500), st.integers(1, 500))
@@ -30,8 +68,8 @@ def test_a_bomb_comes_in_pieces() -> None:
 
 
 def test_faults() -> None:
-    with pytest.raises(ProtocolError, match="encoded as 'br'"):
-        Inflater("br")
+    with pytest.raises(ProtocolError, match="encoded as 'compress'"):
+        Inflater("compress")
     with pytest.raises(ProtocolError, match="not valid gzip"):
         list(Inflater("gzip").feed(b"no gzip at all"))
     inflater = Inflater("gzip")

@@ -19,12 +19,11 @@ from headwater.client.effects import (
     Batch,
     Emit,
     Flow,
-    HttpRequest,
     Progress,
     Report,
 )
 from headwater.client.flows import StreamInfo
-from headwater.client.session import Retry, Session, Timeouts
+from headwater.client.session import Retry, Session, Setting, Timeouts
 from headwater.client.tables import TableInfo
 from headwater.client.transport import POOL, tls_context
 from headwater.errors import HeadwaterError
@@ -37,8 +36,11 @@ class AsyncClient:
     """A Durable Streams server, by URL, for one event loop; close it when done.
 
     `token` is sent as a bearer token. If it is a function, it is called for the first one and again whenever the
-    server answers 401. `on_error` hears of every failure that will be retried; what it raises ends the operation.
-    Both may be coroutine functions.
+    server answers 401. `headers` and `params` (of the query) go with every request; a value that is a function is
+    called before each of them. All of these are for the server of the client: another one, to which a URL or a
+    redirect leads, does not get them. `on_error` hears of every failure that will be retried; what it raises ends the
+    operation.
+    All functions may be coroutine functions.
     """
 
     def __init__(
@@ -46,24 +48,36 @@ class AsyncClient:
         url: str = "http://127.0.0.1:4437",
         *,
         token: str | Callable[[], str | Awaitable[str]] | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, Setting] | None = None,
+        params: Mapping[str, Setting] | None = None,
         on_error: Callable[[Report], Awaitable[None] | None] | None = None,
         retry: Retry = Retry(),
         timeouts: Timeouts = Timeouts(),
         http: httpx.AsyncClient | None = None,
     ) -> None:
-        self._session = Session(url, headers, token, retry, timeouts, on_error)
+        self._session = Session(url, headers, params, token, retry, timeouts, on_error)
         self._http = http or httpx.AsyncClient(limits=POOL, verify=tls_context())
         self._owns_http = http is None
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request carries, the token included."""
-        return self._session.with_headers(HttpRequest("", "")).headers
+        """What every request carries, the token included, but for headers that are functions."""
+        return self._session.fixed_headers()
 
-    def stream(self, path: str, *, content_type: str | None = None) -> AsyncStream:
-        """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet."""
-        return AsyncStream(self, self._session.url_of(path), content_type)
+    def stream(
+        self,
+        path: str,
+        *,
+        content_type: str | None = None,
+        headers: Mapping[str, Setting] | None = None,
+        params: Mapping[str, Setting] | None = None,
+    ) -> AsyncStream:
+        """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet.
+
+        `headers` and `params` go with every request of the handle, besides those of the client.
+        """
+        session = self._session.with_settings(headers, params)
+        return AsyncStream(self, session.url_of(path), content_type, session)
 
     async def list(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> AsyncIterator[StreamInfo]:
         """Every stream whose path begins with the prefix, in path order."""
@@ -76,12 +90,21 @@ class AsyncClient:
             if after is None:
                 return
 
-    def table(self, name: str, *, table_type: TableType | None = None) -> AsyncTable:
+    def table(
+        self,
+        name: str,
+        *,
+        table_type: TableType | None = None,
+        headers: Mapping[str, Setting] | None = None,
+        params: Mapping[str, Setting] | None = None,
+    ) -> AsyncTable:
         """A handle on a table, given its name on this server or any SURL. Nothing is sent yet.
 
-        With a `table_type` a read asks for that schema and version, and a table of another is an error.
+        With a `table_type` a read asks for that schema and version, and a table of another is an error. `headers` and
+        `params` go with every request of the handle, besides those of the client.
         """
-        return AsyncTable(self, self._session.table_url_of(name), table_type)
+        session = self._session.with_settings(headers, params)
+        return AsyncTable(self, session.table_url_of(name), table_type, session)
 
     async def tables(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> AsyncIterator[TableInfo]:
         """Every table whose name begins with the prefix, in the order of names."""

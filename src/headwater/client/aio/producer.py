@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from headwater import limits
 from headwater.client.aio.transport import resolved
 from headwater.client.codecs import encoder_of
@@ -110,6 +112,22 @@ class AsyncProducer:
                 self._timer.cancel()
             for task in self._sending:
                 task.cancel()
+
+    async def close_stream(self, final: Any = UNSET, timeout_s: float | None = None) -> None:
+        """Close the stream behind all that was appended, with `final` as its last message if given; then end.
+
+        The close is stored once, as every message is. Calling it again changes nothing.
+        """
+        box = self._box
+        encode = self._encode or await self._learn()
+        box.finish(None if final is UNSET else encode(final), self._session.clock())
+        self._pump()
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: box.stream_closed or box.failure is not None)
+        except TimeoutError:
+            raise TimeoutError(f"the stream is not closed after {timeout_s} s") from None
+        await self.close()
 
     async def __aenter__(self) -> AsyncProducer:
         return self

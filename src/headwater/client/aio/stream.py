@@ -18,6 +18,7 @@ from headwater.client.outbox import (
     identity,
 )
 from headwater.client.reading import LiveMode, Reading
+from headwater.client.session import Session
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.streams.offsets import BEGINNING
@@ -31,9 +32,9 @@ T = TypeVar("T")
 class AsyncStream:
     """A handle on one stream. It holds the URL and, once it is known, the content type; nothing else."""
 
-    def __init__(self, client: AsyncClient, url: str, content_type: str | None = None) -> None:
+    def __init__(self, client: AsyncClient, url: str, content_type: str | None, session: Session) -> None:
         self._client = client
-        self._session = client._session
+        self._session = session
         self.url = url
         self.content_type = content_type
 

@@ -12,6 +12,7 @@ from headwater.client import nurls as notifying
 from headwater.client.aio.table_reader import AsyncTableReader
 from headwater.client.mirroring import Mirrored, Mirroring
 from headwater.client.nurls import Nurl
+from headwater.client.session import Session
 from headwater.client.table_reading import AT_ONCE, TableReading
 from headwater.client.tables import AppendedRows, Change, TableInfo
 from headwater.log.producers import ProducerTuple
@@ -39,9 +40,9 @@ class AsyncTable:
     Redirects are not followed, and the client's token and headers go to the client's own server only.
     """
 
-    def __init__(self, client: AsyncClient, url: str, table_type: TableType | None = None) -> None:
+    def __init__(self, client: AsyncClient, url: str, table_type: TableType | None, session: Session) -> None:
         self._client = client
-        self._session = client._session
+        self._session = session
         self.url = url
         self.table_type = table_type
 
@@ -187,13 +188,13 @@ class AsyncTable:
         Lost connections to both servers are made again. The errors are those of `follow`, and a ConfigurationError if
         there is a table of this name that is no mirror.
 
-            for progress in client.table("copy").mirror("https://partner.example/prices"):
+            async for progress in client.table("copy").mirror("https://partner.example/prices"):
                 print(progress.last_seqno, progress.lag_rows)
         """
         known = await self._client._run(mirroring.find(self._session, self.url))
         mirror = Mirroring(self._session, self.url, known, [] if known is None else await self.rows(since_id=-1).all())
         found = self._client.table(source) if isinstance(source, str) else source
-        async with AsyncTable(found._client, found.url, known or found.table_type).follow(
+        async with AsyncTable(found._client, found.url, known or found.table_type, found._session).follow(
             last_row=mirror.last_row
         ) as reader:
             async for rows in reader.batches():

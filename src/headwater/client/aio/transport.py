@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import inspect
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 
 from headwater.client.effects import (
+    Call,
     CloseReply,
     Effect,
-    GetToken,
     HttpReply,
     HttpRequest,
     Open,
@@ -24,7 +24,8 @@ from headwater.client.effects import (
     Sleep,
 )
 from headwater.client.session import Session
-from headwater.client.transport import build, may_redirect, network_error
+from headwater.client.transport import build, check_size, network_error
+from headwater.protocol.inflating import Inflater
 
 
 class AsyncTransport:
@@ -36,6 +37,8 @@ class AsyncTransport:
         self._request = HttpRequest("", "")
         self._response: httpx.Response | None = None
         self._chunks: AsyncIterator[bytes] | None = None
+        self._inflater = Inflater(None)
+        self._pieces: Iterator[bytes] = iter(())  # of the chunk that came last
         self.interrupted = asyncio.Event()
 
     async def interrupt(self) -> None:
@@ -62,42 +65,52 @@ class AsyncTransport:
             case Report():
                 if self._session.on_error is not None:
                     await resolved(self._session.on_error(effect))
-            case GetToken():
-                return self._session.token_hook and await resolved(self._session.token_hook())
+            case Call(hook):
+                return await resolved(hook())
         return None
 
     async def send(self, request: HttpRequest) -> HttpReply:
         reply = await self.open(request)
-        chunks = []
+        body = bytearray()
         try:
             while chunk := await self.receive():
-                chunks.append(chunk)
+                body += chunk
+                if check_size(reply, len(body)):
+                    break
         finally:
             await self.aclose()
-        return HttpReply(reply.status, reply.headers, b"".join(chunks))
+        return HttpReply(reply.status, reply.headers, bytes(body))
 
     async def open(self, request: HttpRequest) -> HttpReply:
         await self.aclose()
         self._request = request
         try:
             self._response = await self._http.send(
-                build(self._http, self._session, request), stream=True, follow_redirects=may_redirect(request)
+                build(self._http, self._session, request), stream=True, follow_redirects=False
             )
         except httpx.HTTPError as error:
             raise network_error(request, error) from error
-        self._chunks = self._response.aiter_raw() if request.raw else self._response.aiter_bytes()
+        # A transport that was given may have received, and decompressed, an answer already.
+        received = self._response.is_stream_consumed
+        self._chunks = self._response.aiter_bytes() if received else self._response.aiter_raw()
+        self._inflater = Inflater(None if received else self._response.headers.get("content-encoding"))
+        self._pieces = iter(())
         return HttpReply(self._response.status_code, self._response.headers)
 
     async def receive(self) -> bytes:
         if self._chunks is None:
             return b""
-        try:
-            while (chunk := await anext(self._chunks, None)) is not None:
-                if chunk:
-                    return chunk
-        except httpx.HTTPError as error:
-            raise network_error(self._request, error) from error
-        return b""
+        while True:
+            if piece := next(filter(None, self._pieces), b""):
+                return piece
+            try:
+                chunk = await anext(self._chunks, None)
+            except httpx.HTTPError as error:
+                raise network_error(self._request, error) from error
+            if chunk is None:
+                self._inflater.finish()
+                return b""
+            self._pieces = self._inflater.feed(chunk)
 
     async def aclose(self) -> None:
         response, self._response, self._chunks = self._response, None, None

@@ -1,3 +1,4 @@
+# Made by `python -m tools.twins` from aio/client.py: change that one.
 """A server, by URL: the blocking client."""
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from headwater.client.effects import (
     Batch,
     Emit,
     Flow,
-    HttpRequest,
     Progress,
     Report,
 )
 from headwater.client.flows import StreamInfo
-from headwater.client.session import Retry, Session, Timeouts
+from headwater.client.session import Retry, Session, Setting, Timeouts
 from headwater.client.sync.stream import Stream
 from headwater.client.sync.table import Table
 from headwater.client.sync.transport import Transport
@@ -37,7 +37,10 @@ class Client:
     """A Durable Streams server, by URL. Safe to share between threads; close it when done.
 
     `token` is sent as a bearer token. If it is a function, it is called for the first one and again whenever the
-    server answers 401. `on_error` hears of every failure that will be retried; what it raises ends the operation.
+    server answers 401. `headers` and `params` (of the query) go with every request; a value that is a function is
+    called before each of them. All of these are for the server of the client: another one, to which a URL or a
+    redirect leads, does not get them. `on_error` hears of every failure that will be retried; what it raises ends the
+    operation.
     """
 
     def __init__(
@@ -45,24 +48,36 @@ class Client:
         url: str = "http://127.0.0.1:4437",
         *,
         token: str | Callable[[], str] | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, Setting] | None = None,
+        params: Mapping[str, Setting] | None = None,
         on_error: Callable[[Report], None] | None = None,
         retry: Retry = Retry(),
         timeouts: Timeouts = Timeouts(),
         http: httpx.Client | None = None,
     ) -> None:
-        self._session = Session(url, headers, token, retry, timeouts, on_error)
+        self._session = Session(url, headers, params, token, retry, timeouts, on_error)
         self._http = http or httpx.Client(limits=POOL, verify=tls_context())
         self._owns_http = http is None
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request carries, the token included."""
-        return self._session.with_headers(HttpRequest("", "")).headers
+        """What every request carries, the token included, but for headers that are functions."""
+        return self._session.fixed_headers()
 
-    def stream(self, path: str, *, content_type: str | None = None) -> Stream:
-        """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet."""
-        return Stream(self, self._session.url_of(path), content_type)
+    def stream(
+        self,
+        path: str,
+        *,
+        content_type: str | None = None,
+        headers: Mapping[str, Setting] | None = None,
+        params: Mapping[str, Setting] | None = None,
+    ) -> Stream:
+        """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet.
+
+        `headers` and `params` go with every request of the handle, besides those of the client.
+        """
+        session = self._session.with_settings(headers, params)
+        return Stream(self, session.url_of(path), content_type, session)
 
     def list(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> Iterator[StreamInfo]:
         """Every stream whose path begins with the prefix, in path order."""
@@ -74,12 +89,21 @@ class Client:
             if after is None:
                 return
 
-    def table(self, name: str, *, table_type: TableType | None = None) -> Table:
+    def table(
+        self,
+        name: str,
+        *,
+        table_type: TableType | None = None,
+        headers: Mapping[str, Setting] | None = None,
+        params: Mapping[str, Setting] | None = None,
+    ) -> Table:
         """A handle on a table, given its name on this server or any SURL. Nothing is sent yet.
 
-        With a `table_type` a read asks for that schema and version, and a table of another is an error.
+        With a `table_type` a read asks for that schema and version, and a table of another is an error. `headers` and
+        `params` go with every request of the handle, besides those of the client.
         """
-        return Table(self, self._session.table_url_of(name), table_type)
+        session = self._session.with_settings(headers, params)
+        return Table(self, session.table_url_of(name), table_type, session)
 
     def tables(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> Iterator[TableInfo]:
         """Every table whose name begins with the prefix, in the order of names."""

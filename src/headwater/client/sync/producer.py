@@ -10,6 +10,8 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from headwater import limits
 from headwater.client.codecs import encoder_of
 from headwater.client.outbox import (
@@ -120,6 +122,22 @@ class Producer:
                 self._box.stopped = True
                 self._changed.notify_all()
             atexit.unregister(self._at_exit)
+
+    def close_stream(self, final: Any = UNSET, timeout_s: float | None = None) -> None:
+        """Close the stream behind all that was appended, with `final` as its last message if given; then end.
+
+        The close is stored once, as every message is. Calling it again changes nothing.
+        """
+        box = self._box
+        message = None if final is UNSET else self._encode(final)
+        with self._changed:
+            box.finish(message, self._session.clock())
+            self._changed.notify_all()
+            if self._is_sender():
+                return
+            if not self._changed.wait_for(lambda: box.stream_closed or box.failure is not None, timeout_s):
+                raise TimeoutError(f"the stream is not closed after {timeout_s} s")
+        self.close()
 
     def __enter__(self) -> Producer:
         return self

@@ -1,3 +1,4 @@
+# Made by `python -m tools.twins` from aio/reader.py: change that one.
 """A read of one stream, blocking."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Made by `python -m tools.twins` from aio/stream.py: change that one.
 """A handle on one stream, blocking."""
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from headwater.client.outbox import (
     identity,
 )
 from headwater.client.reading import LiveMode, Reading
+from headwater.client.session import Session
 from headwater.client.sync.producer import Producer
 from headwater.client.sync.reader import Reader
 from headwater.log.producers import ProducerTuple
@@ -31,9 +33,9 @@ T = TypeVar("T")
 class Stream:
     """A handle on one stream. It holds the URL and, once it is known, the content type; nothing else."""
 
-    def __init__(self, client: Client, url: str, content_type: str | None = None) -> None:
+    def __init__(self, client: Client, url: str, content_type: str | None, session: Session) -> None:
         self._client = client
-        self._session = client._session
+        self._session = session
         self.url = url
         self.content_type = content_type
 
@@ -148,7 +150,13 @@ class Stream:
         """Append messages in one request: all of them or none."""
         return self._client._run(
             flows.append(
-                self._session, self.url, self._known_content_type(), values, seq=seq, producer=producer, close=close
+                self._session,
+                self.url,
+                self._known_content_type(),
+                values,
+                seq=seq,
+                producer=producer,
+                close=close,
             )
         )
 

@@ -1,3 +1,4 @@
+# Made by `python -m tools.twins` from aio/table.py: change that one.
 """A handle on one table, blocking."""
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from headwater.client import mirroring, table_reading, tables
 from headwater.client import nurls as notifying
 from headwater.client.mirroring import Mirrored, Mirroring
 from headwater.client.nurls import Nurl
+from headwater.client.session import Session
 from headwater.client.sync.table_reader import TableReader
 from headwater.client.table_reading import AT_ONCE, TableReading
 from headwater.client.tables import AppendedRows, Change, TableInfo
@@ -39,9 +41,9 @@ class Table:
     Redirects are not followed, and the client's token and headers go to the client's own server only.
     """
 
-    def __init__(self, client: Client, url: str, table_type: TableType | None = None) -> None:
+    def __init__(self, client: Client, url: str, table_type: TableType | None, session: Session) -> None:
         self._client = client
-        self._session = client._session
+        self._session = session
         self.url = url
         self.table_type = table_type
 
@@ -191,7 +193,9 @@ class Table:
         known = self._client._run(mirroring.find(self._session, self.url))
         mirror = Mirroring(self._session, self.url, known, [] if known is None else self.rows(since_id=-1).all())
         found = self._client.table(source) if isinstance(source, str) else source
-        with Table(found._client, found.url, known or found.table_type).follow(last_row=mirror.last_row) as reader:
+        with Table(found._client, found.url, known or found.table_type, found._session).follow(
+            last_row=mirror.last_row
+        ) as reader:
             for rows in reader.batches():
                 self._client._run(mirror.write(reader.table_type or TableType(), rows))
                 yield Mirrored(len(rows), mirror.last_seqno, reader.last_seqno)

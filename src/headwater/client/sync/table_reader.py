@@ -1,3 +1,4 @@
+# Made by `python -m tools.twins` from aio/table_reader.py: change that one.
 """A read of one table, blocking."""
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 
 from headwater.client.effects import (
+    Call,
     CloseReply,
     Effect,
-    GetToken,
     HttpReply,
     HttpRequest,
     Open,
@@ -23,7 +23,8 @@ from headwater.client.effects import (
     Sleep,
 )
 from headwater.client.session import Session
-from headwater.client.transport import build, may_redirect, network_error
+from headwater.client.transport import build, check_size, network_error
+from headwater.protocol.inflating import Inflater
 
 
 class Transport:
@@ -35,6 +36,8 @@ class Transport:
         self._request = HttpRequest("", "")
         self._response: httpx.Response | None = None
         self._chunks: Iterator[bytes] = iter(())
+        self._inflater = Inflater(None)
+        self._pieces: Iterator[bytes] = iter(())  # of the chunk that came last
         self.interrupted = threading.Event()
 
     def interrupt(self) -> None:
@@ -60,35 +63,50 @@ class Transport:
             case Report():
                 if self._session.on_error is not None:
                     self._session.on_error(effect)
-            case GetToken():
-                return self._session.token_hook and self._session.token_hook()
+            case Call(hook):
+                return hook()
         return None
 
     def send(self, request: HttpRequest) -> HttpReply:
         reply = self.open(request)
+        body = bytearray()
         try:
-            body = b"".join(iter(self.receive, b""))
+            while chunk := self.receive():
+                body += chunk
+                if check_size(reply, len(body)):
+                    break
         finally:
             self.close()
-        return HttpReply(reply.status, reply.headers, body)
+        return HttpReply(reply.status, reply.headers, bytes(body))
 
     def open(self, request: HttpRequest) -> HttpReply:
         self.close()
         self._request = request
         try:
             self._response = self._http.send(
-                build(self._http, self._session, request), stream=True, follow_redirects=may_redirect(request)
+                build(self._http, self._session, request), stream=True, follow_redirects=False
             )
         except httpx.HTTPError as error:
             raise network_error(request, error) from error
-        self._chunks = self._response.iter_raw() if request.raw else self._response.iter_bytes()
+        # A transport that was given may have received, and decompressed, an answer already.
+        received = self._response.is_stream_consumed
+        self._chunks = self._response.iter_bytes() if received else self._response.iter_raw()
+        self._inflater = Inflater(None if received else self._response.headers.get("content-encoding"))
+        self._pieces = iter(())
         return HttpReply(self._response.status_code, self._response.headers)
 
     def receive(self) -> bytes:
-        try:
-            return next(filter(None, self._chunks), b"")
-        except httpx.HTTPError as error:
-            raise network_error(self._request, error) from error
+        while True:
+            if piece := next(filter(None, self._pieces), b""):
+                return piece
+            try:
+                chunk = next(self._chunks, None)
+            except httpx.HTTPError as error:
+                raise network_error(self._request, error) from error
+            if chunk is None:
+                self._inflater.finish()
+                return b""
+            self._pieces = self._inflater.feed(chunk)
 
     def close(self) -> None:
         response, self._response = self._response, None

@@ -32,6 +32,15 @@ def parse_path(raw: str) -> str:
     return path
 
 
+def check_path(path: str) -> str:
+    """A decoded path that is to become a URL. `.` and `..` are refused: they would be resolved on the way."""
+    for segment in path.split("/"):
+        _check_segment(segment)
+    if "\\" in path:
+        raise InvalidPathError("a backslash cannot be part of a path")
+    return path
+
+
 def _check_segment(segment: str) -> None:
     if segment in ("", ".", ".."):
         raise InvalidPathError(f"a path segment cannot be {segment!r}")

@@ -1,0 +1,71 @@
+"""The blocking client is made from the asyncio one: `python -m tools.twins`, or with `--check` only compared.
+
+Flows do the work of both; what is left of each shell is the same words with and without `await`. Transports and
+producers differ in kind (threads, locks) and are written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CLIENT = ROOT / "src" / "headwater" / "client"
+MODULES = ("client", "reader", "stream", "table", "table_reader")
+
+WORDS = (
+    (r"\basync (def|for|with) ", r"\1 "),
+    (r"\(await ([\w.]+\(\))\)", r"\1"),
+    (r"\bawait ", ""),
+    (r"__a(enter|exit|iter)__", r"__\1__"),
+    (r"\banext\(", "next("),
+    (r"\baclosing\b", "closing"),
+    (r"\baclose\(", "close("),
+    (r"\bAsyncGenerator\[(.+), None\]", r"Generator[\1, None, None]"),
+    (r"\bAsync([A-Z]\w*)", r"\1"),
+    (r"\bclient\.aio\.", "client.sync."),
+    (r"str \| Awaitable\[str\]", "str"),
+    (r"Awaitable\[None\] \| None", "None"),
+    (r", Awaitable\b", ""),
+    # Words about tasks and event loops.
+    (r"(?m)^(\"\"\".*), asyncio\.\"\"\"$", r'\1, blocking."""'),
+    (r"the asyncio client", "the blocking client"),
+    (r"by URL, for one event loop; close", "by URL. Safe to share between threads; close"),
+    (r"\n    All functions may be coroutine functions\.", ""),
+    (r"another task waits", "another thread waits"),
+    (r"suppress\(RuntimeError\)(?=:  # it is running)", "suppress(ValueError)"),
+)
+
+
+def blocking(module: str, text: str) -> str:
+    """The blocking twin of a module's text."""
+    for pattern, replacement in WORDS:
+        text = re.sub(pattern, replacement, text)
+    text = f"# Made by `python -m tools.twins` from aio/{module}.py: change that one.\n{text}"
+    for command in (["check", "--fix-only", "--quiet", "--unsafe-fixes", "--select", "I,UP028"], ["format", "--quiet"]):
+        text = _ruff(command, text, CLIENT / "sync" / f"{module}.py")
+    return text
+
+
+def _ruff(command: list[str], text: str, path: Path) -> str:
+    arguments = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"]
+    return subprocess.run(arguments, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def main() -> None:
+    stale = []
+    for module in MODULES:
+        path = CLIENT / "sync" / f"{module}.py"
+        made = blocking(module, (CLIENT / "aio" / f"{module}.py").read_text())
+        if made != path.read_text():
+            stale.append(path.name)
+            if "--check" not in sys.argv:
+                path.write_text(made)
+    if stale and "--check" in sys.argv:
+        sys.exit(f"not what is made from aio/: {', '.join(stale)}; run python -m tools.twins")
+
+
+if __name__ == "__main__":
+    main()
