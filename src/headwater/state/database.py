@@ -18,8 +18,8 @@ from msgspec import UNSET
 
 from headwater.errors import InvalidEventError
 from headwater.state.definitions import StateDefinition
-from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, plain
-from headwater.state.tables import GONE, Change, OnBatch, OnChange, Staged, Table, told
+from headwater.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, plain
+from headwater.state.tables import GONE, Change, OnBatch, OnChange, Table, told
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class _Stage:
 
     def __init__(self) -> None:
         self.is_reset = False
-        self.steps: list[tuple[Table[Any], Staged[Any]]] = []
+        self.steps: list[tuple[Table[Any], str, Any, Any, ChangeHeaders]] = []
         self.txids: dict[str, None] = {}
         self.events = self.controls = self.ignored = 0
         self.bad: list[str] = []
@@ -135,26 +135,28 @@ class Database:
         nothing is staged any more.
         """
         stage, by_type = self._stage, self._by_type
+        number = 0
         try:
-            for event in events:
+            for number, event in enumerate(events):  # noqa: B007  # used if one is refused
                 if type(event) is ChangeEvent:
                     table = by_type.get(event.type)
                     if table is not None:
                         self._change(table, event)
                     else:
                         stage.ignored += 1
-                    if event.headers.txid is not UNSET:
-                        stage.txids[event.headers.txid] = None
+                    txid = event.headers.txid
+                    if txid is not UNSET:
+                        stage.txids[txid] = None
                 elif type(event) is ControlEvent:
                     self._control(event)
                 else:
                     self._bad(event)  # type: ignore[arg-type]
-                stage.events += 1
         except BaseException as error:
             if isinstance(error, InvalidEventError):
-                error.skip = stage.events
+                error.skip = stage.events + number
             self.unstage()
             raise
+        stage.events += len(events)
         if stage.bad:
             log.warning("%d bad events were left out, the first: %s", len(stage.bad), stage.bad[0])
             stage.bad.clear()
@@ -163,7 +165,7 @@ class Database:
         """Forget what was staged."""
         self._stage = _Stage()
         for table in self.tables.values():
-            table.staged = {}
+            table.unstage()
 
     def commit(self) -> None:
         """Make everything visible that was staged, and tell of it."""
@@ -173,7 +175,7 @@ class Database:
                 self._reset_tables()
             for table in self.tables.values():
                 table.commit()
-            for table, (key, value, text, headers) in stage.steps:
+            for table, key, value, text, headers in stage.steps:
                 table.put(key, value, text, headers)
             self.counts.events += stage.events
             self.counts.controls += stage.controls
@@ -192,9 +194,9 @@ class Database:
                 self._bad(BadEvent(_plain(event), f"{headers.operation} of {event.type} {key!r}: {reason}"))
                 return
         if table.is_watched:
-            self._stage.steps.append((table, (key, value, text, headers)))
+            self._stage.steps.append((table, key, value, text, headers))
         else:
-            table.staged[key] = (key, value, text, headers)
+            table.stage(key, value, text)
 
     def _control(self, event: ControlEvent) -> None:
         self._stage.controls += 1
@@ -204,7 +206,7 @@ class Database:
             self._stage.is_reset = True
             self._stage.steps.clear()
             for table in self.tables.values():
-                table.staged = {}
+                table.unstage()
         elif control == "snapshot-start":
             if self._in_snapshot:
                 log.warning("a snapshot starts inside a snapshot")

@@ -50,6 +50,7 @@ class Collection(Generic[T]):
         self.key = key
         self.indexes = tuple(indexes)
         self.schema: Schema[T] = schema_of(schema)
+        self._decode = self.schema.decode
         self._key_in_json = json_name(self.schema, key)
         self._takes_anything = isinstance(self.schema, msgspec.json.Decoder) and self.schema.type in (Any, dict)
 
@@ -112,13 +113,15 @@ class Collection(Generic[T]):
         example and a key that is no number, the value is kept as it was written.
         """
         try:
-            row = self.schema.decode(text)
+            row = self._decode(text)
         except Exception as error:  # whatever the schema raises
             with contextlib.suppress(Exception):
                 return self._with_key(key, text)
             raise error from None
         found = row.get(self.key) if isinstance(row, dict) else getattr(row, self.key, key)
-        if found == key or (str(found) == key and not isinstance(found, bool)):
+        if found == key:
+            return row
+        if str(found) == key and not isinstance(found, bool):
             return row
         if self._takes_anything and isinstance(row, dict):
             row[self.key] = key

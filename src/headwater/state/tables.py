@@ -47,9 +47,6 @@ OnChange: TypeAlias = Callable[[Change[Any]], Any]
 OnBatch: TypeAlias = Callable[[list[Change[Any]]], Any]
 
 
-Staged: TypeAlias = tuple[str, T | _Gone, Any, ChangeHeaders | None]  # key, value, its JSON text, the event's headers
-
-
 class Table(Mapping[str, T]):
     """A collection as a mapping that stays current. It is written to by the stream and by optimistic changes only.
 
@@ -66,7 +63,8 @@ class Table(Mapping[str, T]):
     ) -> None:
         self.name = name
         self.definition = definition
-        self.staged: dict[str, Staged[T]] = {}
+        self.staged: dict[str, T | _Gone] = {}
+        self.staged_texts: dict[str, Any] = {}
         self._lock = lock
         self._changes = changes
         self._rows: dict[str, T] = {}
@@ -173,13 +171,31 @@ class Table(Mapping[str, T]):
         """Remember the JSON of every row as it was in the stream: what a checkpoint saves."""
         self.texts = {}
 
+    def stage(self, key: str, value: T | _Gone, text: Any) -> None:
+        """Take what becomes visible with the next commit."""
+        self.staged[key] = value
+        if self.texts is not None:
+            self.staged_texts[key] = text
+
+    def unstage(self) -> None:
+        self.staged, self.staged_texts = {}, {}
+
     def commit(self) -> None:
         """Make what was staged visible."""
-        staged, self.staged = self.staged, {}
-        for key, value, text, headers in staged.values():
-            self.put(key, value, text, headers)
+        staged, texts = self.staged, self.staged_texts
+        self.unstage()
+        if self._is_kept_current or self._overlay or self.texts is not None:
+            for key, value in staged.items():
+                self.put(key, value, texts.get(key))
+            return
+        rows = self._rows
+        for key, value in staged.items():  # nobody else must know: the same in a third of the time
+            if value is GONE:
+                rows.pop(key, None)
+            else:
+                rows[key] = value  # type: ignore[assignment]
 
-    def put(self, key: str, value: T | _Gone, text: Any = None, headers: ChangeHeaders | None = None) -> None:
+    def put(self, key: str, value: T | _Gone, text: Any, headers: ChangeHeaders | None = None) -> None:
         """What the stream says of a key."""
         if self.texts is not None:
             if value is GONE:
