@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -94,3 +96,54 @@ def test_a_streamdb_over_the_reference_server(tmp_path: Path) -> None:
         with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as db:
             db.preload(10)
             assert contents(db) == {"user": {"9": {"id": "9"}}, "order": {}}
+
+
+SCHEMAS = """
+import functools, msgspec, pydantic
+from headwater.state import Collection
+
+class Struct(msgspec.Struct):
+    id: str
+    tags: frozenset[str] = frozenset({"a", "b", "c", "d"})
+
+class Model(pydantic.BaseModel):
+    id: str
+    tags: set[str] = {"a", "b", "c", "d"}
+
+def literal(value, known={"x", "y", "z"}):
+    if value in {"a", "b", "c", "d"}:
+        return [each for each in value if each not in {"e", "f", "g"}]
+    return value
+
+def nested(limit):
+    def inner(value):
+        return (lambda each: each in {"p", "q", "r"} and limit)(value)
+    return inner
+
+class Callable:
+    def __call__(self, value):
+        return value
+
+    def method(self, value):
+        return value
+
+schemas = [Struct, Model, literal, nested(1), nested(2), lambda value: value in {"s", "t", "u"},
+           functools.partial(literal, known={"k", "l", "m"}), Callable(), Callable().method, {"enum": ["a", "b"]}]
+print([Collection("thing", schema).fingerprint for schema in schemas])
+"""
+
+
+def test_schemas_have_the_same_fingerprint_in_every_process() -> None:
+    """Whatever the order of its sets and the addresses of its functions."""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", SCHEMAS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    (printed,) = found
+    assert len(set(json.loads(printed.replace("'", '"')))) == 10

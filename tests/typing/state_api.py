@@ -14,6 +14,7 @@ from headwater.state import (
     BadEvent,
     Change,
     ChangeEvent,
+    ChangeHeaders,
     Collection,
     ControlEvent,
     MaterializedState,
@@ -65,6 +66,10 @@ def told(change: Change[Any]) -> None:
     assert_type(change.key, str)
 
 
+def together(changes: list[Change[Any]]) -> None:
+    assert_type(changes[0].headers, ChangeHeaders | None)
+
+
 def letter(event: BadEvent) -> None:
     assert_type(event.reason, str)
 
@@ -83,6 +88,9 @@ def blocking(stream: Stream) -> None:
         assert_type(found.values(), list[User])
         end = table.on_change(told)
         end()
+        db.on_batch(together)()
+        with db.reading():
+            assert_type(len(table), int)
         with db.transaction() as transaction:
             transaction.users.insert(User("1"))
         db.await_txid("t", timeout_s=3)

@@ -76,3 +76,14 @@ def test_modules_and_classes_stay_small(path: Path) -> None:
             methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
             if len(methods) > 20:
                 assert "methods" in (ast.get_docstring(node) or ""), f"{node.name} has {len(methods)} methods"
+
+
+def test_state_uses_no_private_attribute_of_another_package() -> None:
+    modules = [ast.parse(path.read_text()) for path in (SOURCE / "state").rglob("*.py")]
+    nodes = [node for module in modules for node in ast.walk(module)]
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    own |= {node.target.id for node in nodes if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)]
+    own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+    own |= {"_replace"}  # of a named tuple
+    assert {node.attr for node in attributes} <= own

@@ -6,6 +6,7 @@ and an item is a run of them as it arrived, or the text in it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +15,7 @@ import msgspec
 from headwater import limits
 from headwater.errors import ProtocolError
 from headwater.log.content import ContentKind, kind_of
+from headwater.log.json_boundaries import elements
 from headwater.log.json_framing import split_array
 
 JSON = "application/json"
@@ -264,26 +266,31 @@ class JsonAnswer:
             text = b"[" + b",".join(messages[before:]) + b"]"
         try:
             items = self._decode(text)
-        except ValueError:  # of msgspec and pydantic alike: the type does not fit, or it is no JSON at all
+        except (ValueError, RecursionError):  # of msgspec and pydantic alike: it does not fit, or is no JSON at all
             items = self._up_to_invalid(_split(text))
         self.taken += len(items)
         return items
 
-    def _up_to_invalid(self, messages: list[msgspec.Raw]) -> list[Any]:
+    def _up_to_invalid(self, messages: list[bytes]) -> list[Any]:
         items: list[Any] = []
         for message in messages:
             try:
                 items += self._decode(b"[" + message + b"]")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 self.bad = f"{error}: {bytes(message)[:80].decode(errors='replace')}"
                 break
         return items
 
 
-def _split(text: bytes) -> list[msgspec.Raw]:
+def _split(text: bytes) -> list[bytes]:
+    """The messages of an array. One that is no JSON, or nested too deeply, is its reader's to refuse."""
     try:
-        return split_array(text)
+        return split_array(text)  # type: ignore[return-value]  # as good as bytes here
     except (msgspec.DecodeError, RecursionError) as error:
+        array = text.strip()
+        if array[:1] == b"[" and array[-1:] == b"]":
+            with contextlib.suppress(ValueError):
+                return elements(array[1:-1])
         broken = ProtocolError(f"expected an array of JSON messages: {error}")
         broken.retryable = True  # most likely cut short on the way
         raise broken from None

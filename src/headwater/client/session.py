@@ -43,8 +43,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ValueError(f"attempts must be at least 1, got {self.attempts}")
-        if not 0 < self.first_s <= self.most_s or math.isinf(self.most_s):
-            raise ValueError(f"first_s must be more than 0 and most_s no less, got {self.first_s} and {self.most_s}")
+        if not (0 < self.first_s < math.inf and 0 < self.most_s < math.inf):
+            raise ValueError(f"waits must be more than 0 and finite, got {self.first_s} and {self.most_s} s")
 
     def delay_s(self, failures: int, chance: float, at_least_s: float | None = None) -> float:
         """The wait after so many failures; at least what the server asked for."""

@@ -119,6 +119,6 @@ class Shop:
         self._made += 1
         return f"{kind}-{self._run}-{self._made}"
 
-    def _told(self) -> dict[str, str]:
+    def _told(self) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return {"txid": f"{self._run}-{self._made}-{self._chance.getrandbits(24):06x}", "timestamp": now}

@@ -48,6 +48,26 @@ def boundaries(data: bytes) -> Iterator[int]:
         return
 
 
+def elements(data: bytes) -> list[bytes]:
+    """All that is between commas, however deeply nested and whether it is valid or not, as long as quotes and brackets
+    match; ValueError if they do not. The data has no outer brackets."""
+    if not data.strip():
+        return []
+    data += b","  # there is one behind each element
+    found = []
+    position = start = 0
+    try:
+        while position < len(data):
+            if data[position] == _COMMA:
+                found.append(data[start:position])
+                position = start = position + 1
+            else:
+                position = _skip_element(data, position)
+    except (_NotJsonError, IndexError):
+        raise ValueError(f"not JSON at byte {position}") from None
+    return found
+
+
 def _skip_element(data: bytes, position: int) -> int:
     """The end of an element that is long or nested; a comma follows."""
     start, position = position, _step(_items, data, position)
@@ -90,14 +110,3 @@ def _skip_string(data: bytes, position: int) -> int:
 def _step(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
     found = pattern.match(data, position, position + limits.JSON_STEP_BYTES)
     return position if found is None else found.end()
-
-
-def elements(data: bytes) -> Iterator[bytes]:
-    """The elements of valid data in which a comma follows each, however deeply they are nested."""
-    start = position = 0
-    while position < len(data):
-        if data[position] == _COMMA:
-            yield data[start:position]
-            start = position = position + 1
-        else:
-            position = _skip_element(data, position)

@@ -18,7 +18,7 @@ from headwater.log.json_framing import split_array
 from headwater.protocol.streams.paths import RESERVED, parse_path, quote_path
 from headwater.spark.options import JOURNAL_ROOT
 from headwater.spark.values import to_json
-from headwater.state.events import parse_event
+from headwater.state.events import control_event, parse_event
 
 _encode = msgspec.json.Encoder().encode
 
@@ -135,7 +135,7 @@ def _event(
         if operation is not None:
             raise InvalidEventError(f"a row is a change or a control, not both: {operation} and {control}")
         about = {"control": control, **({} if control_offset is None else {"offset": control_offset})}
-        parse_event({"headers": about})
+        control_event(control)  # type: ignore[arg-type]  # says what is wrong
         return _encode({"headers": about})
     headers: dict[str, str | None] = {"operation": operation}
     if txid is not None:
@@ -145,7 +145,7 @@ def _event(
     event = {"type": kind, "key": key, "value": UNSET if value is None else value, "headers": headers}
     if old_value is not None:
         event["old_value"] = old_value
-    if operation not in ("insert", "update", "upsert", "delete") or kind is None or key is None:
+    if operation not in ("insert", "update", "upsert", "delete") or not kind or not key:
         parse_event({**event, "value": None})  # says what is wrong
     if value is None and operation != "delete":
         raise InvalidEventError(f"{operation} of {kind} {key} without a value")

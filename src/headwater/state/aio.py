@@ -6,24 +6,27 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from headwater import limits
 from headwater.client import AsyncStream, ProducerTuple
-from headwater.client.flows import path_of
+from headwater.client.effects import Progress
 from headwater.client.reading import LiveMode
-from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
-from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
+from headwater.errors import ClientError, HeadwaterError
+from headwater.state import flows
 from headwater.state.checkpoints import save
-from headwater.state.database import RAISE, OnBadEvent, Transaction
+from headwater.state.database import LOG, OnBadEvent, Transaction
 from headwater.state.definitions import StateDefinition
 from headwater.state.following import EVENTS, FollowedState, Following, database_of, settings_of
-from headwater.state.tables import Change, OnChange
+from headwater.state.tables import Change
+
+R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class AsyncStreamDB(FollowedState):
         checkpoint: str | Path | None = None,
         checkpoint_every_s: float = limits.STATE_CHECKPOINT_EVERY_S,
         snapshots: bool = True,
-        on_bad_event: OnBadEvent = RAISE,
+        on_bad_event: OnBadEvent = LOG,
         on_error: Callable[[Exception], Any] | None = None,
         txids_kept: int = limits.STATE_TXIDS_KEPT,
     ) -> None:
@@ -78,18 +81,17 @@ class AsyncStreamDB(FollowedState):
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
         self._closing = False
-        self._ready = False
         self._over = False
         self._watches: set[_ChangeQueue] = set()
-        self._saved_s = stream._session.clock()
+        self._saved_s = time.monotonic()
         self.error = None
 
     async def preload(self, timeout_s: float | None = None) -> None:
         """Wait until the state is that of the end of the stream. What went wrong is raised here."""
         if self._task is None and not self._closing:
             self._task = asyncio.create_task(self._run())
-        await self._wait(lambda: self._ready, timeout_s, "not up to date")
-        if not self._ready or self.error is not None:
+        await self._wait(lambda: self._following.ready, timeout_s, "not up to date")
+        if not self._following.ready or self.error is not None:
             self._check()
 
     async def _wait(self, until: Callable[[], bool], timeout_s: float | None, what: str) -> None:
@@ -98,10 +100,6 @@ class AsyncStreamDB(FollowedState):
                 await self._changed.wait_for(lambda: until() or self.error is not None or self._is_over())
         except TimeoutError:
             raise TimeoutError(f"{what} after {timeout_s} s") from None
-
-    def on_change(self, callback: OnChange) -> Callable[[], None]:
-        """Call back for every change of any collection, in the task that follows; what is returned ends that."""
-        return self._database.on_change(callback)
 
     def changes(self, *collections: str) -> AsyncIterator[Change[Any]]:
         """Changes of these collections, or of all, from now on, until the stream or the database ends.
@@ -191,40 +189,23 @@ class AsyncStreamDB(FollowedState):
 
     async def save_checkpoint(self) -> bool:
         """Save the state to the checkpoint file now; False if there is nothing new to save."""
-        path = self._settings.checkpoint
-        if path is None:
-            raise ValueError("this database has no checkpoint file")
-        found = self._following.checkpoint()
+        found = self._checkpoint()
         if found is None:
             return False
-        data, here = found
+        path, data, here = found
         await asyncio.to_thread(save, path, data)
         self._following.saved_at = here
-        self._saved_s = self.stream._session.clock()
+        self._saved_s = time.monotonic()
         return True
 
     async def publish_snapshot(self) -> AsyncStream:
         """Write the state of the stream, all its types, as a snapshot from which others begin.
 
-        The stream is read for that, so that values are in it as they were written and not as our schemas have them.
-        A snapshot that is there already is left alone.
+        It is made of the newest snapshot and the events after it, or of the whole stream, so that values are in it as
+        they were written and not as our schemas have them. A snapshot that is there already is left alone.
         """
-        offset, path = self._following.snapshot_offset(), self._path()
-        if path is None:
-            raise ValueError("the stream is not below the client's root, where its snapshots would be")
-        snapshot = self.stream._client.stream(snapshot_path(path, offset))
-        with contextlib.suppress(StreamNotFoundError):
-            if (await snapshot.head()).closed:
-                return snapshot
-        state = RawState()
-        async for batch in self.stream.read(type=EVENTS, until=offset).batches():
-            state.apply(batch.items)
-        await snapshot.create()
-        async with snapshot.producer("snapshot", auto_claim=True) as producer:
-            for event in state.events(offset):
-                await producer.append(event)
-        await snapshot.close()
-        return snapshot
+        flow = flows.publish_snapshot(self.stream.path, self._following.snapshot_offset())
+        return self.stream.client.stream(await self._drive(flow))
 
     async def close(self) -> None:
         """Stop following, and save a last checkpoint if there is a file for it."""
@@ -248,14 +229,7 @@ class AsyncStreamDB(FollowedState):
 
     async def _run(self) -> None:
         try:
-            self._following.begin(await self._start())
-            try:
-                await self._follow()
-            except HeadwaterError as error:
-                if self._ready or not self._following.must_restart(error):
-                    raise
-                self._following.begin(None)
-                await self._follow()
+            await self._drive(flows.run(self._following, self.stream.path))
         except Exception as error:  # noqa: BLE001  # told to whoever asks next
             await self._fail(error)
         finally:
@@ -268,7 +242,6 @@ class AsyncStreamDB(FollowedState):
         async with reader:
             async for batch in reader.batches():
                 following.apply(batch)
-                self._ready = self._ready or batch.up_to_date
                 await self._notify()
                 await self._maybe_save()
 
@@ -278,49 +251,52 @@ class AsyncStreamDB(FollowedState):
         async with self._changed:
             self._changed.notify_all()
 
-    async def _start(self) -> Start | None:
-        """Where to begin. A stream that ends before that is another one, of a server whose offsets do not tell."""
-        start = self._following.loaded() or await self._snapshot()
-        return start if start is None or start.offset <= (await self.stream.head()).tail_offset else None
-
     async def _maybe_save(self) -> None:
         """Save a checkpoint if it is time. One that fails is logged and tried again: the state is good without it."""
         if self._settings.checkpoint is None:
             return
-        if self.stream._session.clock() - self._saved_s >= self._settings.checkpoint_every_s:
-            self._saved_s = self.stream._session.clock()
+        if time.monotonic() - self._saved_s >= self._settings.checkpoint_every_s:
+            self._saved_s = time.monotonic()
             try:
                 await self.save_checkpoint()
             except OSError as error:
                 log.warning("the checkpoint %s was not saved: %s", self._settings.checkpoint, error)
 
-    async def _snapshot(self) -> Start | None:
-        """The newest snapshot that is whole, if the server has a list to find it in."""
-        client, path = self.stream._client, self._path()
-        if path is None or not self._settings.snapshots:
+    async def _drive(self, flow: flows.Flow[R]) -> R:
+        progress: Progress[R] = Progress(flow)  # type: ignore[arg-type]
+        wish: Any = progress.go()
+        while wish is not None:
+            outcome: Any
+            try:
+                outcome = await self._perform(wish)
+            except HeadwaterError as error:
+                outcome = error
+            wish = progress.go(outcome)
+        return progress.result
+
+    async def _perform(self, wish: flows.Wish) -> Any:
+        if isinstance(wish, flows.Follow):
+            return await self._follow()
+        if isinstance(wish, flows.ListStreams):
+            return [info async for info in self.stream.client.list(wish.prefix)]
+        stream = self.stream if wish.path is None else self.stream.client.stream(wish.path)
+        if isinstance(wish, flows.Head):
+            return await stream.head()
+        if isinstance(wish, flows.ReadEvents):
+            async with stream.read(type=EVENTS, offset=wish.offset, until=wish.until) as reader:
+                async for batch in reader.batches():
+                    wish.take(batch.items)
             return None
-        try:
-            infos = [info async for info in client.list(f"{path}{SNAPSHOTS}")]
-            found = newest_first(infos, path)
-            for name, offset in found[: limits.STATE_SNAPSHOTS_TRIED]:
-                fold = SnapshotFold(self.definition)
-                async for batch in client.stream(name).read(type=EVENTS).batches():
-                    fold.apply(batch.items)
-                texts = fold.texts()
-                if texts is not None:
-                    return Start(offset, texts=texts)
-        except HeadwaterError as error:
-            if error.retryable:
-                raise
-        return None
+        await stream.create()
+        async with stream.producer("snapshot", auto_claim=True) as producer:
+            for event in wish.events:
+                await producer.append(event)
+        return await stream.close()
 
     async def _append(self, transaction: Transaction) -> None:
         """In one request, which may be sent again because it is numbered."""
         if transaction.events:
             await self.stream.append_many(transaction.events, producer=ProducerTuple(transaction.txid, 0, 0))
-
-    def _path(self) -> str | None:
-        return path_of(self.stream._session, self.stream.url)
 
     async def _fail(self, error: Exception) -> None:
         self.error = error

@@ -77,13 +77,9 @@ class RawState:
 
 
 class SnapshotFold:
-    """What a snapshot stream holds; None if it is not a whole one, or a value does not fit its schema.
+    """What a snapshot stream holds."""
 
-    Then the value before it counts, if there was a good one, which only the stream itself can tell.
-    """
-
-    def __init__(self, definition: StateDefinition) -> None:
-        self._definition = definition
+    def __init__(self) -> None:
         self.state = RawState()
         self._is_open = False
         self.is_whole = False
@@ -106,18 +102,22 @@ class SnapshotFold:
             self.is_whole = self._is_open
             self._is_open = False
 
-    def texts(self) -> dict[str, dict[str, bytes]] | None:
-        found = {name: self.state.texts.get(made.type, {}) for name, made in self._definition.items()}
-        return found if self.is_whole and fits(self._definition, found) else None
+    def texts(self, definition: StateDefinition) -> dict[str, dict[str, bytes]] | None:
+        """The rows of each collection; None if the snapshot is not whole, or a value does not fit its schema.
+
+        Then the value before it counts, if there was a good one, which only the stream itself can tell.
+        """
+        found = {name: self.state.texts.get(made.type, {}) for name, made in definition.items()}
+        return found if self.is_whole and fits(definition, found) else None
 
 
 def fits(definition: StateDefinition, texts: Mapping[str, Mapping[str, bytes]]) -> bool:
     """Whether every value is what its collection's schema says."""
     try:
         for name, table in texts.items():
-            for text in table.values():
-                definition[name].schema.decode(text)
-    except (ValueError, TypeError):
+            for key, text in table.items():
+                definition[name].row(key, text)
+    except Exception:  # noqa: BLE001  # whatever a schema raises
         return False
     return True
 

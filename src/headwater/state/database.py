@@ -1,7 +1,8 @@
 """The heart of a StreamDB: events in, current collections out. No input, no output, no clock.
 
-What the stream says is in the rows. Optimistic changes lie over them until their transaction comes back through the
-stream or fails. A position goes with the state: the offset, and the messages after it, that it is the state at.
+Events are staged: decoded and checked where nobody sees them. `commit` makes all that was staged visible in one step,
+and tells of the changes after that. What the stream says is in the rows. Optimistic changes lie over them until their
+transaction comes back through the stream or fails. A position goes with the state: the offset that it is the state at.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from msgspec import UNSET
 
 from headwater.errors import InvalidEventError
 from headwater.state.definitions import StateDefinition
-from headwater.state.events import BadEvent, ChangeEvent, ControlEvent
-from headwater.state.tables import GONE, OnChange, Table
+from headwater.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, plain
+from headwater.state.tables import GONE, Change, OnBatch, OnChange, Table, told
 
 log = logging.getLogger(__name__)
 
 OnBadEvent: TypeAlias = str | Callable[[BadEvent], Any]
-RAISE, SKIP = "raise", "skip"
+LOG, RAISE, SKIP = "log", "raise", "skip"
 
 
 class Counts(msgspec.Struct):
@@ -31,7 +32,7 @@ class Counts(msgspec.Struct):
 
     events: int = 0
     controls: int = 0
-    ignored: int = 0  # changes of types that no collection has
+    ignored: int = 0  # changes of types that no collection has, controls that the protocol does not name
     bad: int = 0
 
 
@@ -73,9 +74,20 @@ class TransactionTable:
 
     def _note(self, event: ChangeEvent[Any]) -> None:
         gone = event.headers.operation == "delete"
-        value = GONE if gone else self._table.definition.checked(event.value)
+        value = GONE if gone else self._table.definition.checked(event.value, key=event.key)
         self._transaction._database.show_optimistic(self._transaction, self._table, event.key, value)
         self._transaction.events.append(event)
+
+
+class _Stage:
+    """What was read and is not visible yet; changes of tables that nobody watches are with the tables, by key."""
+
+    def __init__(self) -> None:
+        self.is_reset = False
+        self.steps: list[tuple[Table[Any], str, Any, Any, ChangeHeaders]] = []
+        self.txids: dict[str, None] = {}
+        self.events = self.controls = self.ignored = 0
+        self.bad: list[str] = []
 
 
 class Database:
@@ -85,16 +97,22 @@ class Database:
         self,
         definition: StateDefinition,
         *,
-        on_bad_event: OnBadEvent = RAISE,
+        on_bad_event: OnBadEvent = LOG,
         txids_kept: int,
         lock: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
-        if not callable(on_bad_event) and on_bad_event not in (RAISE, SKIP):
-            raise ValueError(f"on_bad_event is 'raise', 'skip' or a function, not {on_bad_event!r}")
+        if not callable(on_bad_event) and on_bad_event not in (LOG, RAISE, SKIP):
+            raise ValueError(f"on_bad_event is 'log', 'raise', 'skip' or a function, not {on_bad_event!r}")
         self.lock = lock or contextlib.nullcontext()
-        self.tables: dict[str, Table[Any]] = {name: Table(name, made, self.lock) for name, made in definition.items()}
+        self._changes: list[Change[Any]] = []
+        self.tables: dict[str, Table[Any]] = {
+            name: Table(name, made, self.lock, self._changes) for name, made in definition.items()
+        }
         self.counts = Counts()
-        self.in_snapshot = False
+        self._in_snapshot = False
+        self._stage = _Stage()
+        self._watchers: list[OnBatch] = []
+        self._is_telling = False
         self._by_type = {table.definition.type: table for table in self.tables.values()}
         self._on_bad_event = on_bad_event
         self._txids: OrderedDict[str, None] = OrderedDict()
@@ -106,58 +124,99 @@ class Database:
     # The stream
 
     def apply(self, events: Sequence[ChangeEvent[Any] | ControlEvent | BadEvent]) -> None:
-        """Apply what was read. InvalidEventError if a bad event is to be raised: `skip` says how many precede it."""
-        txids: dict[str, None] = {}
-        by_type = self._by_type
-        applied = 0
-        with self.lock:
-            try:
-                for event in events:
-                    if type(event) is ChangeEvent:
-                        table = by_type.get(event.type)
-                        if table is not None:
-                            self._change(table, event)
-                        else:
-                            self.counts.ignored += 1
-                        if event.headers.txid is not UNSET:
-                            txids[str(event.headers.txid)] = None
-                    elif type(event) is ControlEvent:
-                        self._control(event)
+        """Apply events that belong together: all of them or, if a bad one is raised, none."""
+        self.stage(events)
+        self.commit()
+
+    def stage(self, events: Sequence[ChangeEvent[Any] | ControlEvent | BadEvent]) -> None:
+        """Take events that become visible with the next commit.
+
+        InvalidEventError if a bad event is to be raised: its `skip` says how many have been staged before it, and
+        nothing is staged any more.
+        """
+        stage, by_type = self._stage, self._by_type
+        number = 0
+        try:
+            for number, event in enumerate(events):  # noqa: B007  # used if one is refused
+                if type(event) is ChangeEvent:
+                    table = by_type.get(event.type)
+                    if table is not None:
+                        self._change(table, event)
                     else:
-                        self._bad(event)  # type: ignore[arg-type]
-                    applied += 1
-            except InvalidEventError as error:
-                error.skip = applied
-                raise
-            finally:
-                self.counts.events += applied
-                self._remember(txids)
+                        stage.ignored += 1
+                    txid = event.headers.txid
+                    if txid is not UNSET:
+                        stage.txids[txid] = None
+                elif type(event) is ControlEvent:
+                    self._control(event)
+                else:
+                    self._bad(event)  # type: ignore[arg-type]
+        except BaseException as error:
+            if isinstance(error, InvalidEventError):
+                error.skip = stage.events + number
+            self.unstage()
+            raise
+        stage.events += len(events)
+        if stage.bad:
+            log.warning("%d bad events were left out, the first: %s", len(stage.bad), stage.bad[0])
+            stage.bad.clear()
+
+    def unstage(self) -> None:
+        """Forget what was staged."""
+        self._stage = _Stage()
+        for table in self.tables.values():
+            table.unstage()
+
+    def commit(self) -> None:
+        """Make everything visible that was staged, and tell of it."""
+        with self.lock:
+            stage, self._stage = self._stage, _Stage()
+            if stage.is_reset:
+                self._reset_tables()
+            for table in self.tables.values():
+                table.commit()
+            for table, key, value, text, headers in stage.steps:
+                table.put(key, value, text, headers)
+            self.counts.events += stage.events
+            self.counts.controls += stage.controls
+            self.counts.ignored += stage.ignored
+            self._remember(stage.txids)
+            self._tell()
 
     def _change(self, table: Table[Any], event: ChangeEvent[Any]) -> None:
-        if event.headers.operation == "delete":
-            table.put(event.key, GONE)
-            return
-        try:
-            value = table.decode(event.value)  # type: ignore[arg-type]
-        except (ValueError, TypeError) as error:
-            reason = "no value" if event.value is UNSET else str(error)
-            self._bad(BadEvent(_plain(event), f"{event.headers.operation} of {event.type} {event.key!r}: {reason}"))
+        key, text, headers = event.key, event.value, event.headers
+        value: Any = GONE
+        if headers.operation != "delete":
+            try:
+                value = table.definition.row(key, text)  # type: ignore[arg-type]
+            except Exception as error:  # noqa: BLE001  # the schema's own: whatever it is, the value does not fit
+                reason = "no value" if text is UNSET else str(error) or type(error).__name__
+                self._bad(BadEvent(_plain(event), f"{headers.operation} of {event.type} {key!r}: {reason}"))
+                return
+        if table.is_watched:
+            self._stage.steps.append((table, key, value, text, headers))
         else:
-            table.put(event.key, value, event.value)
+            table.stage(key, value, text)
 
     def _control(self, event: ControlEvent) -> None:
-        self.counts.controls += 1
+        self._stage.controls += 1
         control = event.headers.control
         if control == "reset":
-            self.reset()
+            self._in_snapshot = False
+            self._stage.is_reset = True
+            self._stage.steps.clear()
+            for table in self.tables.values():
+                table.unstage()
         elif control == "snapshot-start":
-            if self.in_snapshot:
+            if self._in_snapshot:
                 log.warning("a snapshot starts inside a snapshot")
-            self.in_snapshot = True
+            self._in_snapshot = True
         elif control == "snapshot-end":
-            if not self.in_snapshot:
+            if not self._in_snapshot:
                 log.warning("a snapshot ends that never started")
-            self.in_snapshot = False
+            self._in_snapshot = False
+        elif control != "up-to-date":
+            self._stage.ignored += 1
 
     def _bad(self, event: BadEvent) -> None:
         """As the policy says: the state is as if the event were not there."""
@@ -166,13 +225,36 @@ class Database:
             self._on_bad_event(event)
         elif self._on_bad_event == RAISE:
             raise InvalidEventError(event.reason)
+        elif self._on_bad_event == LOG:
+            self._stage.bad.append(event.reason)
 
     def reset(self, texts: Mapping[str, Mapping[str, bytes]] | None = None) -> None:
         """Begin anew, with nothing or with the rows of each collection as JSON."""
         with self.lock:
-            self.in_snapshot = False
-            for name, table in self.tables.items():
-                table.reset((texts or {}).get(name))
+            self.unstage()
+            self._in_snapshot = False
+            self._reset_tables(texts)
+            self._tell()
+
+    def _reset_tables(self, texts: Mapping[str, Mapping[str, bytes]] | None = None) -> None:
+        for name, table in self.tables.items():
+            table.reset((texts or {}).get(name))
+
+    def _tell(self) -> None:
+        """Tell of all changes, now that all of them are visible; those that a callback makes come after them."""
+        if self._is_telling:
+            return
+        self._is_telling = True
+        try:
+            while self._changes:
+                changes = self._changes[:]
+                self._changes.clear()
+                for change in changes:
+                    self.tables[change.collection].tell(change)
+                for watcher in tuple(self._watchers):
+                    told(watcher, changes)
+        finally:
+            self._is_telling = False
 
     # Transactions
 
@@ -209,7 +291,7 @@ class Database:
             if txid in self._expected:
                 self._arrived.add(txid)
             if txid in self._transactions:
-                self.settle(txid)
+                self._settle(txid)
         while len(self._txids) > self._txids_kept:
             self._txids.popitem(last=False)
 
@@ -222,14 +304,19 @@ class Database:
             if self._transactions.get(transaction.txid) is not transaction:
                 raise RuntimeError("the transaction is over: it came back through the stream, or failed")
             table.show_optimistic(transaction, key, value)
+            self._tell()
 
     def settle(self, txid: str) -> None:
         """A transaction came back through the stream, or failed: its optimistic changes are no longer shown."""
+        with self.lock:
+            self._settle(txid)
+            self._tell()
+
+    def _settle(self, txid: str) -> None:
         transaction = self._transactions.pop(txid, None)
         if transaction is not None:
-            with self.lock:
-                for table in self.tables.values():
-                    table.remove_optimistic(transaction)
+            for table in self.tables.values():
+                table.remove_optimistic(transaction)
 
     # Everything at once
 
@@ -242,7 +329,18 @@ class Database:
 
         return end
 
+    def on_batch(self, callback: OnBatch) -> Callable[[], None]:
+        self._watchers.append(callback)
+        for table in self.tables.values():
+            table.watch()
+
+        def end() -> None:
+            if callback in self._watchers:
+                self._watchers.remove(callback)
+
+        return end
+
 
 def _plain(event: ChangeEvent[Any]) -> Any:
     """The event as it was on the stream."""
-    return msgspec.json.decode(msgspec.json.encode(event))
+    return plain(msgspec.json.encode(event))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
@@ -11,10 +13,13 @@ from msgspec import UNSET
 
 from headwater.client.codecs import encode_json
 from headwater.protocol.state.vocabulary import Operation
-from headwater.state.events import ChangeEvent, ChangeHeaders
-from headwater.state.schemas import Schema, fingerprint_of, schema_of
+from headwater.state.events import ChangeEvent, ChangeHeaders, change_headers
+from headwater.state.schemas import Schema, fingerprint_of, json_name, schema_of
 
 T = TypeVar("T")
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NUMBER = re.compile(r"-?[1-9][0-9]{0,18}|0")
 
 
 class Collection(Generic[T]):
@@ -37,19 +42,28 @@ class Collection(Generic[T]):
     ) -> None: ...
 
     def __init__(self, type: str, schema: Any, *, key: str = "id", indexes: Sequence[str] = ()) -> None:  # noqa: A002
-        if not type:
-            raise ValueError("an entity type cannot be empty")
+        if not (isinstance(type, str) and type):
+            raise ValueError(f"an entity type is text and not empty, got {type!r}")
         if not key:
             raise ValueError("a primary key cannot be empty")
         self.type = type
         self.key = key
         self.indexes = tuple(indexes)
         self.schema: Schema[T] = schema_of(schema)
+        self._decode = self.schema.decode
+        self._key_in_json = json_name(self.schema, key)
+        self._takes_anything = isinstance(self.schema, msgspec.json.Decoder) and self.schema.type in (Any, dict)
 
     def insert(
-        self, value: Any, *, key: str | None = None, txid: str | None = None, timestamp: str | None = None
+        self,
+        value: Any,
+        *,
+        key: str | None = None,
+        txid: str | None = None,
+        timestamp: str | None = None,
+        headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
-        return self._change("insert", value, key, txid, timestamp)
+        return self._change("insert", value, key, _headers("insert", txid, timestamp, headers))
 
     def update(
         self,
@@ -59,13 +73,20 @@ class Collection(Generic[T]):
         old_value: Any = UNSET,
         txid: str | None = None,
         timestamp: str | None = None,
+        headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
-        return self._change("update", value, key, txid, timestamp, old_value)
+        return self._change("update", value, key, _headers("update", txid, timestamp, headers), old_value)
 
     def upsert(
-        self, value: Any, *, key: str | None = None, txid: str | None = None, timestamp: str | None = None
+        self,
+        value: Any,
+        *,
+        key: str | None = None,
+        txid: str | None = None,
+        timestamp: str | None = None,
+        headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
-        return self._change("upsert", value, key, txid, timestamp)
+        return self._change("upsert", value, key, _headers("upsert", txid, timestamp, headers))
 
     def delete(
         self,
@@ -74,22 +95,61 @@ class Collection(Generic[T]):
         old_value: Any = UNSET,
         txid: str | None = None,
         timestamp: str | None = None,
+        headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
         """Delete by key, or by the value that is to go."""
-        if old_value is not UNSET:
-            self.checked(old_value, "delete, old value")
         found = self.key_of(old_value) if key is None and old_value is not UNSET else _key_text(key)
+        if old_value is not UNSET:
+            self.checked(old_value, "delete, old value", found)
         if not found:
             raise ValueError(f"{self.type} delete: give a key or an old_value with a non-empty {self.key!r}")
-        return ChangeEvent(type=self.type, key=found, old_value=old_value, headers=_headers("delete", txid, timestamp))
+        made = _headers("delete", txid, timestamp, headers)
+        return ChangeEvent(type=self.type, key=found, old_value=old_value, headers=made)
 
-    def checked(self, value: Any, what: str = "value") -> T:
-        """The value as the schema has it; ValueError if it does not fit."""
+    def row(self, key: str, text: bytes | msgspec.Raw) -> T:
+        """The value in a JSON text as the schema has it, with the event's key as its primary key.
+
+        The key is put into an object that has none or another. Where the schema has no room for it, an integer for
+        example and a key that is no number, the value is kept as it was written.
+        """
+        try:
+            row = self._decode(text)
+        except Exception as error:  # whatever the schema raises
+            with contextlib.suppress(Exception):
+                return self._with_key(key, text)
+            raise error from None
+        found = row.get(self.key) if isinstance(row, dict) else getattr(row, self.key, key)
+        if found == key:
+            return row
+        if str(found) == key and not isinstance(found, bool):
+            return row
+        if self._takes_anything and isinstance(row, dict):
+            row[self.key] = key
+            return row
+        try:
+            return self._with_key(key, text)
+        except Exception:  # noqa: BLE001  # as above: there is no room for the key
+            return row
+
+    def _with_key(self, key: str, text: bytes | msgspec.Raw) -> T:
+        fields: dict[str, Any] = _object.decode(text)
+        number = [int(key)] if _NUMBER.fullmatch(key) else []
+        for spelled in (key, *number):
+            fields[self._key_in_json] = spelled
+            try:
+                return self.schema.decode(msgspec.json.encode(fields))
+            except Exception as error:  # noqa: BLE001  # the other spelling may fit
+                refused = error
+        raise refused
+
+    def checked(self, value: Any, what: str = "value", key: str | None = None) -> T:
+        """The value as the schema has it, with its key if that is known; ValueError if it does not fit."""
         if isinstance(value, (bytes, bytearray, memoryview)):
             raise ValueError(f"{self.type} {what}: give the value itself, not its JSON text")
         try:
-            return self.schema.decode(encode_json(value))
-        except (ValueError, TypeError) as error:
+            text = encode_json(value)
+            return self.schema.decode(text) if key is None else self.row(key, text)
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{self.type} {what}: {error}") from error
 
     def key_of(self, value: Any) -> str | None:
@@ -98,27 +158,20 @@ class Collection(Generic[T]):
         return _key_text(found)
 
     def _change(
-        self,
-        operation: Operation,
-        value: Any,
-        key: str | None,
-        txid: str | None,
-        timestamp: str | None,
-        old_value: Any = UNSET,
+        self, operation: Operation, value: Any, key: str | None, headers: ChangeHeaders, old_value: Any = UNSET
     ) -> ChangeEvent[Any]:
-        self.checked(value, operation)
-        if old_value is not UNSET:
-            self.checked(old_value, f"{operation}, old value")
         found = _key_text(key) if key is not None else self.key_of(value)
+        self.checked(value, operation, found)
+        if old_value is not UNSET:
+            self.checked(old_value, f"{operation}, old value", found)
         if not found:
             raise ValueError(f"{self.type} {operation}: give a key or a value with a non-empty {self.key!r}")
-        headers = _headers(operation, txid, timestamp)
         return ChangeEvent(type=self.type, key=found, value=value, old_value=old_value, headers=headers)
 
     @property
     def fingerprint(self) -> str:
         """What tells this collection from another that would make another state of the same stream."""
-        text = f"{self.type}\n{fingerprint_of(self.schema)}"
+        text = f"{self.type}\n{self.key}\n{fingerprint_of(self.schema)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __repr__(self) -> str:
@@ -132,12 +185,20 @@ def _key_text(key: Any) -> str | None:
     return str(key) or None
 
 
-def _headers(operation: Operation, txid: str | None, timestamp: str | None) -> ChangeHeaders:
-    return ChangeHeaders(
-        operation=operation,
-        txid=UNSET if txid is None else txid,
-        timestamp=UNSET if timestamp is None else timestamp,
-    )
+def _headers(
+    operation: Operation, txid: str | None, timestamp: str | None, custom: Mapping[str, Any] | None
+) -> ChangeHeaders:
+    if txid is not None and not (isinstance(txid, str) and txid):
+        raise ValueError(f"a txid is text and not empty, got {txid!r}")
+    taken = {"operation", "txid", "timestamp", "control"}.intersection(custom or ())
+    if taken:
+        raise ValueError(f"these headers are not custom ones: {', '.join(sorted(taken))}")
+    named = {
+        "operation": operation,
+        "txid": UNSET if txid is None else txid,
+        "timestamp": UNSET if timestamp is None else timestamp,
+    }
+    return change_headers(named, custom or {})
 
 
 class _Spelled(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,46 +1,114 @@
 """State events: changes of entities, and controls that concern the stream.
 
-What the State Protocol makes normative is checked: an event is a change (`headers.operation`) or a control
-(`headers.control`), never both or neither; type and key are text; operations and controls are those it names, and
-`upsert`, which its reference implementation has. What it calls advisory is kept as it came, and fields that it does
-not know are ignored.
+What the State Protocol makes normative is checked: an event with `headers.control` is a control, whatever else it has;
+any other is a change, with `headers.operation`. Type and key are text and not empty, a txid is text, operations are
+those it names and `upsert`, which its reference implementation has. Controls that it does not name are events too, for
+consumers to ignore.
+
+Advisory fields never make an event a bad one: `old_value`, `timestamp`, the `value` of a delete and custom headers are
+kept as they came, or left out where they cannot be decoded. Other fields are ignored.
 """
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Generic, TypeAlias, TypeGuard, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from headwater.errors import InvalidEventError
+from headwater.log.json_boundaries import elements
 from headwater.log.json_framing import split_array
 from headwater.protocol.state.vocabulary import Control, Operation
 
 T = TypeVar("T")
 
+Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 
-class ChangeHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class ChangeHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """The headers that the protocol names; an event that has others has `CustomHeaders`."""
+
     operation: Operation
-    txid: Any = UNSET
+    txid: str | UnsetType = UNSET
     timestamp: Any = UNSET
-    control: UnsetType = UNSET  # what has both is neither
+
+    @property
+    def custom(self) -> Mapping[str, Any]:
+        """The headers that the protocol does not name."""
+        return _NONE
+
+
+class CustomHeaders(dict[str, Any]):
+    """Headers of a change with others among them; they look like ChangeHeaders, and are encoded side by side."""
+
+    @property
+    def operation(self) -> Operation:
+        return self["operation"]  # type: ignore[no-any-return]
+
+    @property
+    def txid(self) -> str | UnsetType:
+        return self.get("txid", UNSET)  # type: ignore[no-any-return]
+
+    @property
+    def timestamp(self) -> Any:
+        return self.get("timestamp", UNSET)
+
+    @property
+    def custom(self) -> Mapping[str, Any]:
+        return {name: value for name, value in self.items() if name not in _NAMED}
+
+
+_NAMED = frozenset({"operation", "txid", "timestamp"})
+_OPERATIONS = get_args(Operation)
+
+
+def change_headers(named: Mapping[str, Any], custom: Mapping[str, Any]) -> ChangeHeaders:
+    """Headers of these values, those that are UNSET left out."""
+    if not custom:
+        return ChangeHeaders(**named)
+    together = {**{name: value for name, value in named.items() if value is not UNSET}, **custom}
+    return CustomHeaders(together)  # type: ignore[return-value]  # all that ChangeHeaders can be asked
 
 
 class ChangeEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=False):
     """An entity was inserted, updated, upserted or deleted. `old_value` is for people and never relied on."""
 
-    type: str
-    key: str
+    type: Text
+    key: Text
     value: T | UnsetType = UNSET
-    old_value: Any = UNSET
+    old_value: T | UnsetType = UNSET
     headers: ChangeHeaders
 
 
+class _AnyChange(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=False):
+    """A change with any headers, which are yet to be checked."""
+
+    type: Text
+    key: Text
+    value: T | UnsetType = UNSET
+    old_value: T | UnsetType = UNSET
+    headers: dict[str, Any]
+
+    def checked(self) -> ChangeEvent[T]:
+        headers = self.headers
+        if (
+            "control" in headers
+            or headers.get("operation") not in _OPERATIONS
+            or not isinstance(headers.get("txid", ""), str)
+        ):
+            raise ValueError("not a change")
+        made = ChangeHeaders(**headers) if headers.keys() <= _NAMED else CustomHeaders(headers)
+        return ChangeEvent(type=self.type, key=self.key, value=self.value, old_value=self.old_value, headers=made)  # type: ignore[arg-type]
+
+
 class ControlHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    control: Control
+    control: str
     offset: Any = UNSET
-    operation: UnsetType = UNSET
 
 
 class ControlEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +121,10 @@ StateEvent: TypeAlias = ChangeEvent[Any] | ControlEvent
 
 
 class BadEvent(msgspec.Struct, frozen=True):
-    """A message that is no state event, or whose value is not what its type should have."""
+    """A message that is no state event, or whose value is not what its type should have.
+
+    `message` is the message decoded, or its text as bytes if it cannot be.
+    """
 
     message: Any
     reason: str
@@ -68,72 +139,157 @@ def is_control_event(event: object) -> TypeGuard[ControlEvent]:
 
 
 def control_event(control: Control, offset: str | UnsetType = UNSET) -> ControlEvent:
+    if control not in get_args(Control):
+        raise InvalidEventError(f"{control!r} is no control; there are {', '.join(get_args(Control))}")
     return ControlEvent(headers=ControlHeaders(control=control, offset=offset))
+
+
+# One event, field by field
+
+_Read: TypeAlias = Callable[[Any, Any], Any]  # a field to a type; ValueError if it does not fit
 
 
 def parse_event(message: Any) -> StateEvent:
     """The event in a decoded JSON value; InvalidEventError if there is none."""
-    headers = message.get("headers") if isinstance(message, dict) else None
-    is_control = isinstance(headers, dict) and "control" in headers
+    if not isinstance(message, dict) or not isinstance(message.get("headers"), dict):
+        raise InvalidEventError("an event is an object with headers")
     try:
-        if is_control:
-            return msgspec.convert(message, ControlEvent)
-        return _checked(msgspec.convert(message, ChangeEvent[Any]))
-    except (msgspec.ValidationError, _MissingValueError) as error:
+        return _event(message, message["headers"], msgspec.convert, Any)
+    except ValueError as error:
         raise InvalidEventError(str(error)) from None
 
 
-class _MissingValueError(ValueError):
-    pass
+def _event(fields: Mapping[str, Any], headers: Mapping[str, Any], read: _Read, value_type: Any) -> StateEvent:
+    if "control" in headers:
+        control = _required(headers, "control", str, read)
+        return ControlEvent(headers=ControlHeaders(control=control, offset=_advisory(headers, "offset", Any, read)))
+    operation = _required(headers, "operation", Operation, read)
+    named = {
+        "operation": operation,
+        "txid": _required(headers, "txid", str, read) if "txid" in headers else UNSET,
+        "timestamp": _advisory(headers, "timestamp", Any, read),
+    }
+    custom = {name: _advisory(headers, name, Any, read) for name in headers if name not in _NAMED}
+    if operation == "delete":
+        value = _advisory(fields, "value", value_type, read)
+    else:
+        value = _required(fields, "value", value_type, read)
+    return ChangeEvent(
+        type=_required(fields, "type", Text, read),
+        key=_required(fields, "key", Text, read),
+        value=value,
+        old_value=_advisory(fields, "old_value", value_type, read),
+        headers=change_headers(named, {name: value for name, value in custom.items() if value is not UNSET}),
+    )
 
 
-def _checked(event: StateEvent) -> StateEvent:
-    if isinstance(event, ChangeEvent) and event.value is UNSET and event.headers.operation != "delete":
-        raise _MissingValueError(f"{event.headers.operation} without a value")
-    return event
+def _required(fields: Mapping[str, Any], name: str, wanted: Any, read: _Read) -> Any:
+    if name not in fields:
+        raise ValueError(f"no {name}")
+    try:
+        return read(fields[name], wanted)
+    except RecursionError:
+        raise ValueError(f"{name}: nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _advisory(fields: Mapping[str, Any], name: str, wanted: Any, read: _Read) -> Any:
+    """A field that never matters: UNSET if it is not there or cannot be read."""
+    try:
+        return read(fields[name], wanted) if name in fields else UNSET
+    except (ValueError, RecursionError):
+        return UNSET
+
+
+# Many events, as text
 
 
 class EventDecoder:
     """JSON arrays to events, with plain values or, for who decodes them by a schema, with their JSON text."""
 
     def __init__(self, value_type: Any = Any) -> None:
-        self.changes = msgspec.json.Decoder(list[ChangeEvent[value_type]])
+        self._value_type = value_type
+        self._changes = msgspec.json.Decoder(list[ChangeEvent[value_type]])
+        self._any_changes = msgspec.json.Decoder(list[_AnyChange[value_type]])
         self._change = msgspec.json.Decoder(ChangeEvent[value_type])
 
     def decode_array(self, text: bytes | bytearray | str) -> list[ChangeEvent[Any] | ControlEvent | BadEvent]:
-        """The events of an array. What is none becomes a BadEvent in its place."""
-        try:
-            return self.changes.decode(text)  # type: ignore[return-value]  # all of them changes, as nearly always
-        except (msgspec.ValidationError, UnicodeDecodeError):
-            return [self._decode_one(message) for message in split_array(text)]
+        """The events of an array. What is none becomes a BadEvent in its place, whatever is wrong with it.
 
-    def _decode_one(self, message: msgspec.Raw) -> ChangeEvent[Any] | ControlEvent | BadEvent:
+        Text that is no array, or not all of one, is a ValueError.
+        """
+        try:
+            return self._changes.decode(text)  # type: ignore[return-value]  # all of them changes, as nearly always
+        except (ValueError, RecursionError):
+            pass
+        try:
+            return [event.checked() for event in self._any_changes.decode(text)]  # or changes with custom headers
+        except (ValueError, RecursionError):
+            return [self._decode_one(message) for message in _messages(text)]
+
+    def _decode_one(self, message: msgspec.Raw | bytes) -> ChangeEvent[Any] | ControlEvent | BadEvent:
         try:
             return self._change.decode(message)
-        except ValueError as error:
-            reason = str(error)
+        except (ValueError, RecursionError):
+            pass
         try:
-            return _control.decode(message)
+            fields = _members(message)
+            if fields is None:
+                raise ValueError("an event is an object")
+            headers = _members(fields.get("headers", b""))
+            if headers is None:
+                raise ValueError("an event has headers")
+            return _event(fields, headers, _decode, self._value_type)
         except ValueError as error:
-            if _looks_like_control(message):
-                reason = str(error)
-        return BadEvent(_plain(message), reason)
+            return BadEvent(plain(message), str(error))
 
 
-_control = msgspec.json.Decoder(ControlEvent)
+def _decode(text: bytes | msgspec.Raw, wanted: Any) -> Any:
+    return msgspec.json.decode(text, type=wanted)
 
 
-def _plain(message: msgspec.Raw) -> Any:
+def _messages(text: bytes | bytearray | str) -> list[msgspec.Raw] | list[bytes]:
+    """The elements of an array, those included that are no JSON or nested too deeply."""
     try:
-        return msgspec.json.decode(message)
-    except ValueError:
-        return bytes(message)
+        return split_array(text)
+    except (ValueError, RecursionError):
+        data = (text.encode() if isinstance(text, str) else bytes(text)).strip()
+        if data[:1] != b"[" or data[-1:] != b"]":
+            raise ValueError("not an array of JSON messages") from None
+        return elements(data[1:-1])
 
 
-def _looks_like_control(message: msgspec.Raw) -> bool:
-    plain = _plain(message)
-    headers = plain.get("headers") if isinstance(plain, dict) else None
-    return isinstance(headers, dict) and "control" in headers
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _members(text: bytes | msgspec.Raw) -> dict[str, Any] | None:
+    """The fields of an object as text, those that can be told apart; None if it is no object."""
+    try:
+        return _object.decode(text)
+    except msgspec.ValidationError:
+        return None
+    except (ValueError, RecursionError):
+        pass
+    data = bytes(text).strip()
+    if data[:1] != b"{" or data[-1:] != b"}":
+        return None
+    found = {}
+    for member in elements(data[1:-1]):
+        name, colon, value = member.partition(b":")
+        try:
+            found[msgspec.json.decode(name, type=str)] = value if colon else b""
+        except ValueError:
+            continue  # a name that is no text, or with a colon in it: none of ours
+    return found
+
+
+def plain(text: bytes | msgspec.Raw) -> Any:
+    """A message decoded, or its bytes if it cannot be."""
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return bytes(text)
 
 
 _events = EventDecoder()
@@ -141,21 +297,11 @@ _events = EventDecoder()
 
 def decode_events(text: bytes | str) -> list[StateEvent]:
     """The events in a JSON array; InvalidEventError says which one is none."""
-    try:
-        events: list[Any] = _events.changes.decode(text)  # all of them changes, as nearly always
-        doubtful = [event for event in events if event.value is UNSET and event.headers.operation != "delete"]
-    except (msgspec.ValidationError, UnicodeDecodeError):
-        events = doubtful = _events.decode_array(text)
-    if doubtful:
-        _check_all(events)
-    return events
-
-
-def _check_all(events: list[Any]) -> None:
+    events: list[Any] = _events.decode_array(text)
     for number, event in enumerate(events):
-        if isinstance(event, BadEvent):
+        if type(event) is ChangeEvent:
+            if event.value is UNSET and event.headers.operation != "delete":
+                raise InvalidEventError(f"event {number}: {event.headers.operation} without a value")
+        elif type(event) is BadEvent:
             raise InvalidEventError(f"event {number}: {event.reason}")
-        try:
-            _checked(event)
-        except _MissingValueError as error:
-            raise InvalidEventError(f"event {number}: {error}") from None
+    return events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from headwater.state.checkpoints import load
 from headwater.state.database import Counts, Database, OnBadEvent
 from headwater.state.definitions import Collection, StateDefinition
 from headwater.state.events import EventDecoder
-from headwater.state.tables import Table
+from headwater.state.tables import OnBatch, OnChange, Table
 
 T = TypeVar("T")
 
@@ -37,9 +38,11 @@ RESERVED = frozenset(
         "error",
         "events",
         "offset",
+        "on_batch",
         "on_change",
         "preload",
         "publish_snapshot",
+        "reading",
         "save_checkpoint",
         "skip",
         "stream",
@@ -61,7 +64,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Following:
-    """A database, the position that its state is at, and whether that is the end of the stream."""
+    """A database, the position that its state is at, and whether that is the end of the stream.
+
+    Only where an answer ends at an offset is an append certainly whole. Until then what was read is staged.
+    """
 
     def __init__(self, url: str, definition: StateDefinition, settings: Settings, database: Database) -> None:
         taken = RESERVED.intersection(definition)
@@ -74,6 +80,7 @@ class Following:
         self.offset = BEGINNING
         self.skip = 0
         self.up_to_date = False
+        self.ready = False  # has it been up to date?
         self.saved_at: tuple[str, int] | None = None
         if settings.checkpoint is not None:
             for table in database.tables.values():
@@ -89,20 +96,24 @@ class Following:
             self.offset, self.skip = start.offset, start.skip
 
     def apply(self, batch: Batch[Any]) -> None:
-        """Apply what was read and move on. If a bad event is raised the position is before it."""
+        """Take what was read, and show it if it ends at an offset. If a bad event is raised nothing more is shown."""
+        database = self.database
         try:
-            self.database.apply(batch.items)
+            database.stage(batch.items)
         except InvalidEventError as error:
-            self.skip += error.skip
-            error.offset, error.skip = self.offset, self.skip
-            error.url = self.url
+            error.offset, error.skip, error.url = self.offset, self.skip + error.skip, self.url
             raise
-        self.offset, self.skip = batch.offset, batch.skip
-        self.up_to_date = batch.up_to_date
+        if batch.skip:
+            return
+        with database.lock:
+            self.offset, self.skip = batch.offset, 0
+            self.up_to_date = batch.up_to_date
+            self.ready = self.ready or batch.up_to_date
+            database.commit()
 
     def must_restart(self, error: HeadwaterError) -> bool:
         """Whether a checkpoint or snapshot cannot be used because the stream was deleted and created again."""
-        if self.offset == BEGINNING or not isinstance(error, (OffsetGoneError, InvalidOffsetError)):
+        if self.ready or self.offset == BEGINNING or not isinstance(error, (OffsetGoneError, InvalidOffsetError)):
             return False
         log.info("%s is another stream than the one remembered: reading it from its beginning", self.url)
         return True
@@ -126,10 +137,10 @@ class Following:
         return start
 
     def checkpoint(self) -> tuple[bytes, tuple[str, int]] | None:
-        """What to save now and the position it is of; None if that is saved already, or inside a snapshot."""
+        """What to save now and the position it is of; None if that is saved already."""
         with self.database.lock:
             here = (self.offset, self.skip)
-            if here == self.saved_at or self.offset == BEGINNING or self.database.in_snapshot:
+            if here == self.saved_at or self.offset == BEGINNING:
                 return None
             texts = {name: dict(table.texts or {}) for name, table in self.database.tables.items()}
             start = Start(*here, texts, self.database.txids)
@@ -146,8 +157,10 @@ class FollowedState:
     """What both kinds of StreamDB show of the state, however they follow the stream."""
 
     error: Exception | None
+    definition: StateDefinition
     _database: Database
     _following: Following
+    _settings: Settings
     _closing: bool
     _over: bool
 
@@ -163,6 +176,27 @@ class FollowedState:
             if table.definition is collection:
                 return table
         raise KeyError(f"{collection!r} is not a part of this state")
+
+    def reading(self) -> contextlib.AbstractContextManager[Any]:
+        """Hold the state still: what is read in a `with` block, from several collections for example, is of one moment.
+
+        The stream is not followed meanwhile, so keep it short.
+        """
+        return self._database.lock
+
+    def on_change(self, callback: OnChange) -> Callable[[], None]:
+        """Call back for every change of any collection, where the stream is followed; what is returned ends that.
+
+        All that arrived with a change is visible by then.
+        """
+        return self._database.on_change(callback)
+
+    def on_batch(self, callback: OnBatch) -> Callable[[], None]:
+        """Call back with the list of changes of all collections that became visible in one step, one append or more.
+
+        What is returned ends that. `offset` is the position after them.
+        """
+        return self._database.on_batch(callback)
 
     @property
     def offset(self) -> str:
@@ -181,6 +215,14 @@ class FollowedState:
     @property
     def counts(self) -> Counts:
         return self._database.counts
+
+    def _checkpoint(self) -> tuple[Path, bytes, tuple[str, int]] | None:
+        """Where to save what, and the position it is of; None if there is nothing new to save."""
+        path = self._settings.checkpoint
+        if path is None:
+            raise ValueError("this database has no checkpoint file")
+        found = self._following.checkpoint()
+        return None if found is None else (path, *found)
 
     def _check(self) -> None:
         """Raise what makes waiting vain."""

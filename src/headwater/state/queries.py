@@ -52,9 +52,10 @@ class Query(Generic[T]):
 
     def count(self) -> int:
         """How many pass, the limit aside."""
-        if self._failure is not None:
-            raise self._failure
-        return len(self._found)
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            return len(self._found)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.values())

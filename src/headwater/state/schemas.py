@@ -7,9 +7,12 @@ model; of a JSON Schema; or of a function that takes the plain value and returns
 
 from __future__ import annotations
 
+import functools
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -41,13 +44,76 @@ def schema_of(spec: Any) -> Schema[Any]:
 
 
 def fingerprint_of(schema: Schema[Any]) -> str:
-    """What tells a schema from another, also after a restart; as well as that can be known."""
+    """What tells a schema from another, also in another process; as well as that can be known."""
     if isinstance(schema, msgspec.json.Decoder):
         try:
-            return repr(msgspec.json.schema(schema.type))
+            return _stable(_with_ordered_defaults(msgspec.json.schema(schema.type)))
         except TypeError:
-            return repr(schema.type)
+            return _ADDRESS.sub("", repr(schema.type))
     return schema.fingerprint if isinstance(schema, _OwnSchema) else repr(type(schema))
+
+
+def json_name(schema: Schema[Any], field: str) -> str:
+    """What a field is called in JSON, if the schema has another name for it there."""
+    if isinstance(schema, msgspec.json.Decoder) and isinstance(schema.type, type):
+        if issubclass(schema.type, msgspec.Struct):
+            names = {known.name: known.encode_name for known in msgspec.structs.fields(schema.type)}
+            return names.get(field, field)
+    elif isinstance(schema, _PydanticSchema):
+        return schema.json_name(field)
+    return field
+
+
+def _with_ordered_defaults(schema: Any) -> Any:
+    """A JSON Schema whose defaults that were sets are the same in every process."""
+    if isinstance(schema, list):
+        return [_with_ordered_defaults(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: sorted(given, key=_stable)
+        if name == "default" and isinstance(given, list)
+        else _with_ordered_defaults(given)
+        for name, given in schema.items()
+    }
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_CONSTANTS = (str, bytes, int, float, complex, type(None), type(...))
+
+
+def _stable(value: Any, inside: tuple[Any, ...] = ()) -> str:
+    """A value spelled the same in every process: sets in order, no addresses, functions by what they do."""
+    if isinstance(value, _CONSTANTS):
+        return repr(value)
+    if any(value is outer for outer in inside):
+        return "itself"
+    inside = (*inside, value)
+    if isinstance(value, (set, frozenset)):
+        return f"set({', '.join(sorted(_stable(each, inside) for each in value))})"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_stable(each, inside) for each in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_stable(k, inside)}: {_stable(v, inside)}' for k, v in value.items())}}}"
+    if isinstance(value, CodeType):
+        return f"code({value.co_code.hex()}, {_stable(value.co_consts, inside)}, {value.co_names!r})"
+    if isinstance(value, functools.partial):
+        return f"partial({_stable([value.func, value.args, value.keywords], inside)})"
+    if isinstance(value, MethodType):
+        return f"method({_stable([value.__func__, type(value.__self__)], inside)})"
+    if isinstance(value, FunctionType):
+        cells = [_contents(cell) for cell in value.__closure__ or ()]
+        parts = [value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__, cells]
+        return f"function({_stable(parts, inside)})"
+    named = value if isinstance(value, type) or inspect.isroutine(value) else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing yet
+        return None
 
 
 def _is_type(spec: Any) -> bool:
@@ -81,7 +147,13 @@ class _PydanticSchema(_OwnSchema):
         from pydantic import TypeAdapter  # only who has a model has pydantic
 
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
-        self.fingerprint = repr(self._adapter.json_schema())
+        self.fingerprint = _stable(self._adapter.json_schema())
+        self._model = model
+
+    def json_name(self, field: str) -> str:
+        known = getattr(self._model, "model_fields", {}).get(field)
+        alias = None if known is None else known.validation_alias or known.alias
+        return alias if isinstance(alias, str) else field
 
     def decode(self, text: bytes | msgspec.Raw, /) -> Any:
         return self._adapter.validate_json(bytes(text))
@@ -90,9 +162,7 @@ class _PydanticSchema(_OwnSchema):
 class _FunctionSchema(_OwnSchema):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
-        code = getattr(function, "__code__", None)
-        body = "" if code is None else f"{code.co_code.hex()} {code.co_consts!r} {code.co_names!r}"
-        self.fingerprint = f"{getattr(function, '__qualname__', type(function).__qualname__)} {body}"
+        self.fingerprint = _stable(function)
 
     def decode(self, text: bytes | msgspec.Raw, /) -> Any:
         try:
@@ -103,7 +173,7 @@ class _FunctionSchema(_OwnSchema):
 
 class _JsonSchema(_OwnSchema):
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self.fingerprint = repr(schema)
+        self.fingerprint = _stable(schema)
         try:
             from jsonschema.exceptions import SchemaError
             from jsonschema.validators import validator_for

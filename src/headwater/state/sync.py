@@ -5,23 +5,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from headwater import limits
 from headwater.client import ProducerTuple, Reader, Stream
-from headwater.client.flows import path_of
+from headwater.client.effects import Progress
 from headwater.client.reading import LiveMode
-from headwater.errors import ClientError, HeadwaterError, StreamNotFoundError
-from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
+from headwater.errors import ClientError, HeadwaterError
+from headwater.state import flows
 from headwater.state.checkpoints import save
-from headwater.state.database import RAISE, OnBadEvent, Transaction
+from headwater.state.database import LOG, OnBadEvent, Transaction
 from headwater.state.definitions import StateDefinition
 from headwater.state.following import EVENTS, FollowedState, Following, database_of, settings_of
-from headwater.state.tables import OnChange
+
+R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class StreamDB(FollowedState):
         checkpoint: str | Path | None = None,
         checkpoint_every_s: float = limits.STATE_CHECKPOINT_EVERY_S,
         snapshots: bool = True,
-        on_bad_event: OnBadEvent = RAISE,
+        on_bad_event: OnBadEvent = LOG,
         on_error: Callable[[Exception], Any] | None = None,
         txids_kept: int = limits.STATE_TXIDS_KEPT,
     ) -> None:
@@ -56,9 +58,8 @@ class StreamDB(FollowedState):
         self._reader: Reader[Any] | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._ready = False
         self._over = False
-        self._saved_s = stream._session.clock()
+        self._saved_s = time.monotonic()
         self.error = None
 
     def preload(self, timeout_s: float | None = None) -> None:
@@ -67,14 +68,10 @@ class StreamDB(FollowedState):
             if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._run, name="headwater-streamdb", daemon=True)
                 self._thread.start()
-            if not self._changed.wait_for(lambda: self._ready or self._closing or self._over, timeout_s):
+            if not self._changed.wait_for(lambda: self._following.ready or self._closing or self._over, timeout_s):
                 raise TimeoutError(f"not up to date after {timeout_s} s")
-            if not self._ready or self.error is not None:
+            if not self._following.ready or self.error is not None:
                 self._check()
-
-    def on_change(self, callback: OnChange) -> Callable[[], None]:
-        """Call back for every change of any collection, in the thread that follows; what is returned ends that."""
-        return self._database.on_change(callback)
 
     def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
         """Wait until an event with this transaction id is in the state."""
@@ -135,40 +132,23 @@ class StreamDB(FollowedState):
 
     def save_checkpoint(self) -> bool:
         """Save the state to the checkpoint file now; False if there is nothing new to save."""
-        path = self._settings.checkpoint
-        if path is None:
-            raise ValueError("this database has no checkpoint file")
-        found = self._following.checkpoint()
+        found = self._checkpoint()
         if found is None:
             return False
-        data, here = found
+        path, data, here = found
         save(path, data)
         self._following.saved_at = here
-        self._saved_s = self.stream._session.clock()
+        self._saved_s = time.monotonic()
         return True
 
     def publish_snapshot(self) -> Stream:
         """Write the state of the stream, all its types, as a snapshot from which others begin.
 
-        The stream is read for that, so that values are in it as they were written and not as our schemas have them.
-        A snapshot that is there already is left alone.
+        It is made of the newest snapshot and the events after it, or of the whole stream, so that values are in it as
+        they were written and not as our schemas have them. A snapshot that is there already is left alone.
         """
-        offset, path = self._following.snapshot_offset(), self._path()
-        if path is None:
-            raise ValueError("the stream is not below the client's root, where its snapshots would be")
-        snapshot = self.stream._client.stream(snapshot_path(path, offset))
-        with contextlib.suppress(StreamNotFoundError):
-            if (snapshot.head()).closed:
-                return snapshot
-        state = RawState()
-        for batch in self.stream.read(type=EVENTS, until=offset).batches():
-            state.apply(batch.items)
-        snapshot.create()
-        with snapshot.producer("snapshot", auto_claim=True) as producer:
-            for event in state.events(offset):
-                producer.append(event)
-        snapshot.close()
-        return snapshot
+        flow = flows.publish_snapshot(self.stream.path, self._following.snapshot_offset())
+        return self.stream.client.stream(self._drive(flow))
 
     def close(self) -> None:
         """Stop following, and save a last checkpoint if there is a file for it."""
@@ -195,14 +175,7 @@ class StreamDB(FollowedState):
 
     def _run(self) -> None:
         try:
-            self._following.begin(self._start())
-            try:
-                self._follow()
-            except HeadwaterError as error:
-                if self._ready or not self._following.must_restart(error):
-                    raise
-                self._following.begin(None)
-                self._follow()
+            self._drive(flows.run(self._following, self.stream.path))
         except Exception as error:  # noqa: BLE001  # told to whoever asks next
             self._fail(error)
         finally:
@@ -221,54 +194,57 @@ class StreamDB(FollowedState):
                 return
             self._reader = reader
         for batch in reader.batches():
+            following.apply(batch)
             with self._changed:
-                following.apply(batch)
-                self._ready = self._ready or batch.up_to_date
                 self._changed.notify_all()
             self._maybe_save()
-
-    def _start(self) -> Start | None:
-        """Where to begin. A stream that ends before that is another one, of a server whose offsets do not tell."""
-        start = self._following.loaded() or self._snapshot()
-        return start if start is None or start.offset <= self.stream.head().tail_offset else None
 
     def _maybe_save(self) -> None:
         """Save a checkpoint if it is time. One that fails is logged and tried again: the state is good without it."""
         if self._settings.checkpoint is None:
             return
-        if self.stream._session.clock() - self._saved_s >= self._settings.checkpoint_every_s:
-            self._saved_s = self.stream._session.clock()
+        if time.monotonic() - self._saved_s >= self._settings.checkpoint_every_s:
+            self._saved_s = time.monotonic()
             try:
                 self.save_checkpoint()
             except OSError as error:
                 log.warning("the checkpoint %s was not saved: %s", self._settings.checkpoint, error)
 
-    def _snapshot(self) -> Start | None:
-        """The newest snapshot that is whole, if the server has a list to find it in."""
-        client, path = self.stream._client, self._path()
-        if path is None or not self._settings.snapshots:
+    def _drive(self, flow: flows.Flow[R]) -> R:
+        progress: Progress[R] = Progress(flow)  # type: ignore[arg-type]
+        wish: Any = progress.go()
+        while wish is not None:
+            outcome: Any
+            try:
+                outcome = self._perform(wish)
+            except HeadwaterError as error:
+                outcome = error
+            wish = progress.go(outcome)
+        return progress.result
+
+    def _perform(self, wish: flows.Wish) -> Any:
+        if isinstance(wish, flows.Follow):
+            return self._follow()
+        if isinstance(wish, flows.ListStreams):
+            return list(self.stream.client.list(wish.prefix))
+        stream = self.stream if wish.path is None else self.stream.client.stream(wish.path)
+        if isinstance(wish, flows.Head):
+            return stream.head()
+        if isinstance(wish, flows.ReadEvents):
+            with stream.read(type=EVENTS, offset=wish.offset, until=wish.until) as reader:
+                for batch in reader.batches():
+                    wish.take(batch.items)
             return None
-        try:
-            found = newest_first(client.list(f"{path}{SNAPSHOTS}"), path)
-            for name, offset in found[: limits.STATE_SNAPSHOTS_TRIED]:
-                fold = SnapshotFold(self.definition)
-                for batch in client.stream(name).read(type=EVENTS).batches():
-                    fold.apply(batch.items)
-                texts = fold.texts()
-                if texts is not None:
-                    return Start(offset, texts=texts)
-        except HeadwaterError as error:
-            if error.retryable:
-                raise
-        return None
+        stream.create()
+        with stream.producer("snapshot", auto_claim=True) as producer:
+            for event in wish.events:
+                producer.append(event)
+        return stream.close()
 
     def _append(self, transaction: Transaction) -> None:
         """In one request, which may be sent again because it is numbered."""
         if transaction.events:
             self.stream.append_many(transaction.events, producer=ProducerTuple(transaction.txid, 0, 0))
-
-    def _path(self) -> str | None:
-        return path_of(self.stream._session, self.stream.url)
 
     def _fail(self, error: Exception) -> None:
         with self._changed:

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 
 from headwater.state.definitions import Collection
+from headwater.state.events import ChangeHeaders
 from headwater.state.queries import Query
 
 T = TypeVar("T")
@@ -29,7 +30,8 @@ _UNHASHABLE = _Gone()
 class Change(msgspec.Struct, Generic[T], frozen=True):
     """What became of a key: its value now and before, None where there is or was none.
 
-    A `reset` has no key: everything is gone. `optimistic` changes are ours and not confirmed by the stream.
+    A `reset` has no key: everything is gone. `optimistic` changes are ours and not confirmed by the stream. `headers`
+    are those of the event, where one made the change.
     """
 
     collection: str
@@ -38,31 +40,47 @@ class Change(msgspec.Struct, Generic[T], frozen=True):
     value: T | None = None
     old_value: T | None = None
     optimistic: bool = False
+    headers: ChangeHeaders | None = None
 
 
 OnChange: TypeAlias = Callable[[Change[Any]], Any]
+OnBatch: TypeAlias = Callable[[list[Change[Any]]], Any]
 
 
 class Table(Mapping[str, T]):
-    """A collection as a mapping that stays current. It is written to by the stream and by optimistic changes only."""
+    """A collection as a mapping that stays current. It is written to by the stream and by optimistic changes only.
 
-    def __init__(self, name: str, definition: Collection[T], lock: contextlib.AbstractContextManager[Any]) -> None:
+    What the stream says is staged first and becomes visible with `commit`, so that readers see whole appends only.
+    Changes are noted in `changes`, for the database to tell when all tables have moved.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        definition: Collection[T],
+        lock: contextlib.AbstractContextManager[Any],
+        changes: list[Change[Any]],
+    ) -> None:
         self.name = name
         self.definition = definition
-        self.decode = definition.schema.decode
+        self.staged: dict[str, T | _Gone] = {}
+        self.staged_texts: dict[str, Any] = {}
         self._lock = lock
+        self._changes = changes
         self._rows: dict[str, T] = {}
         self.texts: dict[str, bytes] | None = None
         self._overlay: dict[str, list[tuple[object, T | _Gone]]] = {}
         self._indexes: dict[str, dict[Any, dict[str, None]]] = {field: {} for field in definition.indexes}
         self._watchers: list[OnChange] = []
         self._queries: weakref.WeakSet[Query[T]] = weakref.WeakSet()
-        self._is_watched = bool(definition.indexes)  # by anyone who must know of a change
+        self._is_kept_current = bool(definition.indexes)  # something must know of each change
+        self.is_watched = False  # and someone of every step
 
     # Reading
 
     def __getitem__(self, key: str) -> T:
-        value = self._shown(key)
+        with self._lock:
+            value = self._shown(key)
         if isinstance(value, _Gone):
             raise KeyError(key)
         return value
@@ -71,13 +89,15 @@ class Table(Mapping[str, T]):
         return iter([key for key, _ in self._pairs()])
 
     def __len__(self) -> int:
-        return len(self._rows) if not self._overlay else len(self._pairs())
+        with self._lock:
+            return len(self._rows) if not self._overlay else len(self._pairs())
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and not isinstance(self._shown(key), _Gone)
+        with self._lock:
+            return isinstance(key, str) and not isinstance(self._shown(key), _Gone)
 
     def _shown(self, key: str) -> T | _Gone:
-        changes = self._overlay.get(key)  # looked up once: another thread may remove it meanwhile
+        changes = self._overlay.get(key)
         return changes[-1][1] if changes else self._rows.get(key, GONE)
 
     def _pairs(self) -> list[tuple[str, T]]:
@@ -127,13 +147,13 @@ class Table(Mapping[str, T]):
             query = Query(passes, key, self._lock, descending=descending, limit=limit)
             query.fill(self.by(**equal) if equal else self.rows())
             self._queries.add(query)
-            self._is_watched = True
+            self._is_kept_current = True
         return query
 
     def on_change(self, callback: OnChange) -> Callable[[], None]:
-        """Call back for every change; what is returned ends that."""
+        """Call back for every change, once all that arrived with it is visible; what is returned ends that."""
         self._watchers.append(callback)
-        self._is_watched = True
+        self.watch()
 
         def end() -> None:
             if callback in self._watchers:
@@ -143,25 +163,53 @@ class Table(Mapping[str, T]):
 
     # Writing, by the database alone
 
+    def watch(self) -> None:
+        """Note every change from now on."""
+        self._is_kept_current = self.is_watched = True
+
     def keep_texts(self) -> None:
         """Remember the JSON of every row as it was in the stream: what a checkpoint saves."""
         self.texts = {}
 
-    def put(self, key: str, value: T | _Gone, text: Any = None) -> None:
+    def stage(self, key: str, value: T | _Gone, text: Any) -> None:
+        """Take what becomes visible with the next commit."""
+        self.staged[key] = value
+        if self.texts is not None:
+            self.staged_texts[key] = text
+
+    def unstage(self) -> None:
+        self.staged, self.staged_texts = {}, {}
+
+    def commit(self) -> None:
+        """Make what was staged visible."""
+        staged, texts = self.staged, self.staged_texts
+        self.unstage()
+        if self._is_kept_current or self._overlay or self.texts is not None:
+            for key, value in staged.items():
+                self.put(key, value, texts.get(key))
+            return
+        rows = self._rows
+        for key, value in staged.items():  # nobody else must know: the same in a third of the time
+            if value is GONE:
+                rows.pop(key, None)
+            else:
+                rows[key] = value  # type: ignore[assignment]
+
+    def put(self, key: str, value: T | _Gone, text: Any, headers: ChangeHeaders | None = None) -> None:
         """What the stream says of a key."""
         if self.texts is not None:
             if value is GONE:
                 self.texts.pop(key, None)
             else:
                 self.texts[key] = bytes(text)
-        watched = self._is_watched or self._overlay
-        before = self._shown(key) if watched else GONE
+        followed = self._is_kept_current or self._overlay
+        before = self._shown(key) if followed else GONE
         if value is GONE:
             self._rows.pop(key, None)
         else:
             self._rows[key] = value  # type: ignore[assignment]
-        if watched:
-            self._moved(key, before, optimistic=False)
+        if followed:
+            self._moved(key, before, optimistic=False, headers=headers)
 
     def confirmed(self) -> dict[str, T]:
         """What the stream says, optimistic changes aside."""
@@ -187,7 +235,8 @@ class Table(Mapping[str, T]):
 
     def reset(self, texts: Mapping[str, bytes] | None = None) -> None:
         """Start over with other rows, given as JSON; optimistic changes stay."""
-        self._rows = {key: self.decode(text) for key, text in (texts or {}).items()}
+        row = self.definition.row
+        self._rows = {key: row(key, text) for key, text in (texts or {}).items()}
         if self.texts is not None:
             self.texts = dict(texts or {})
         for index in self._indexes.values():
@@ -197,20 +246,19 @@ class Table(Mapping[str, T]):
             self._reindex(key, GONE, value)
         for query in self._queries:
             query.refill(shown)
-        self._notify(Change(self.name, "reset"))
-        if self._watchers:
-            for key, value in shown.items():
-                self._notify(Change(self.name, "insert", key, value))
+        if self.is_watched:
+            self._changes.append(Change(self.name, "reset"))
+            self._changes += [Change(self.name, "insert", key, value) for key, value in shown.items()]
 
-    def _moved(self, key: str, before: T | _Gone, *, optimistic: bool) -> None:
+    def _moved(self, key: str, before: T | _Gone, *, optimistic: bool, headers: ChangeHeaders | None = None) -> None:
         now = self._shown(key)
         if now is before:
             return
         self._reindex(key, before, now)
         for query in self._queries:
             query.moved(key, None if isinstance(now, _Gone) else now, gone=isinstance(now, _Gone))
-        if self._watchers and now != before:
-            self._notify(_change(self.name, key, before, now, optimistic=optimistic))
+        if self.is_watched and now != before:
+            self._changes.append(_change(self.name, key, before, now, optimistic, headers))
 
     def _reindex(self, key: str, before: T | _Gone, now: T | _Gone) -> None:
         for field, index in self._indexes.items():
@@ -223,20 +271,25 @@ class Table(Mapping[str, T]):
             if not isinstance(now, _Gone):
                 index.setdefault(_hashable(_field(now, field)), {})[key] = None
 
-    def _notify(self, change: Change[Any]) -> None:
+    def tell(self, change: Change[Any]) -> None:
         for watcher in tuple(self._watchers):
-            try:
-                watcher(change)
-            except Exception:  # a watcher must not keep the state from moving on
-                log.exception("a change callback failed")
+            told(watcher, change)
 
 
-def _change(name: str, key: str, before: Any, now: Any, *, optimistic: bool) -> Change[Any]:
+def told(watcher: Callable[[Any], Any], news: Any) -> None:
+    """Call a watcher, which must not keep the state from moving on."""
+    try:
+        watcher(news)
+    except Exception:
+        log.exception("a change callback failed")
+
+
+def _change(name: str, key: str, before: Any, now: Any, optimistic: bool, headers: ChangeHeaders | None) -> Change[Any]:
     if now is GONE:
-        return Change(name, "delete", key, None, before, optimistic)
+        return Change(name, "delete", key, None, before, optimistic, headers)
     if before is GONE:
-        return Change(name, "insert", key, now, None, optimistic)
-    return Change(name, "update", key, now, before, optimistic)
+        return Change(name, "insert", key, now, None, optimistic, headers)
+    return Change(name, "update", key, now, before, optimistic, headers)
 
 
 def _field(value: Any, name: str) -> Any:

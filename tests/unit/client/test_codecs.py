@@ -131,3 +131,25 @@ def test_lines_end_in_any_way_and_anywhere(end: bytes) -> None:
         events = [event for at in range(0, len(feed), size) for event in reader.feed(feed[at : at + size])]
         events += reader.feed(b"\n") if end == b"\r" else []
         assert events == [(b"data", b"one\ntwo"), (b"message", b"")]
+
+
+DEEP = b"[" * 3_000 + b"]" * 3_000
+
+
+@pytest.mark.parametrize("bad", [b"1e999", b"NaN", b'"\\ud800"', DEEP], ids=lambda bad: bad[:8].decode())
+@pytest.mark.parametrize("skip", [0, 1, 3])
+def test_a_message_that_cannot_be_decoded_is_named_after_those_before_it(bad: bytes, skip: int) -> None:
+    answer = JsonAnswer(msgspec.json.Decoder(list[Any]).decode, skip)
+    answer.feed(b"[1,2," + bad + b",4]")
+    assert answer.rest() == [1, 2, None, 4][skip : 4 if skip > 2 else 2]
+    assert (answer.bad is None) == (skip > 2)
+
+
+@pytest.mark.parametrize("body", [b"[1,2", b'[1,{"a":[2]]', b"[1,2],", b"<html>"])
+@pytest.mark.parametrize("skip", [0, 1])
+def test_an_answer_that_was_cut_short_is_broken_and_requested_again(body: bytes, skip: int) -> None:
+    answer = JsonAnswer(msgspec.json.Decoder(list[Any]).decode, skip)
+    answer.feed(body)
+    with pytest.raises(ProtocolError) as broken:
+        answer.rest()
+    assert broken.value.retryable

@@ -310,7 +310,7 @@ def test_14_6_retry_after_is_capped(make: Callable[..., Client], there: Elsewher
         {"attempts": -1},
         {"first_s": 0.0},
         {"first_s": -1.0},
-        {"first_s": 9.0, "most_s": 1.0},
+        {"most_s": 0.0},
         {"first_s": float("nan")},
         {"most_s": float("inf")},
     ],

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headwater import limits
 from headwater.errors import EmptyBodyError, InvalidJsonError, TooManyMessagesError
 from headwater.log import json_framing
+from headwater.log.json_boundaries import elements
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -121,3 +122,25 @@ def test_12_15_steps_find_every_message(messages: list[object], indent: int | No
         position = end
     assert position == len(kept)
     assert json_framing.message_end(kept, len(messages) + 1) is None
+
+
+@given(
+    st.lists(
+        st.sampled_from(['"a,b"', '"\\\\"', '"]"', "[1, [2]]", '{"a": {"b": [","]}}', "NaN", "1e999", "x", ""]),
+        max_size=8,
+    )
+)
+def test_elements_are_what_is_between_commas_valid_or_not(texts: list[str]) -> None:
+    data = ",".join(texts).encode()
+    assert elements(data) == ([text.encode() for text in texts] if data else [])
+
+
+def test_elements_may_be_nested_at_any_depth() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    assert elements(b"1," + deep + b",2") == [b"1", deep, b"2"]
+
+
+@pytest.mark.parametrize("data", [b"[1", b"1]", b'"a', b'"\\', b"{", b"1,[2,", b'[1],"x'])
+def test_elements_whose_brackets_or_quotes_do_not_match_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not JSON"):
+        elements(data)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, NewType, TypedDict
+from typing import Any, NewType, NotRequired, TypedDict
 
 import msgspec
 import pydantic
@@ -137,3 +137,93 @@ def test_schemas_that_look_like_functions_and_are_none() -> None:
     assert schema_of(Loads()).decode(msgspec.Raw(b"[1]")) == [1]
     with pytest.raises(ValueError, match="IndexError"):
         schema_of(lambda value: value[0]).decode(b"[]")
+
+
+class Renamed(msgspec.Struct, rename="camel"):
+    user_id: str
+    n: int = 0
+
+
+class Model(pydantic.BaseModel):
+    user_id: str = pydantic.Field(alias="userId")
+    n: int = 0
+
+
+@dataclass
+class Numbered:
+    user_id: int
+    n: int = 0
+
+
+class Typed(TypedDict):
+    user_id: NotRequired[str]
+    n: int
+
+
+def keep(value: Any) -> Any:
+    return dict(value)
+
+
+KEYED: list[Any] = [
+    Renamed,
+    Model,
+    Numbered,
+    Typed,
+    dict,
+    Any,
+    dict[str, Any],
+    dict[str, int],
+    {"type": "object"},
+    keep,
+]
+
+
+@pytest.mark.parametrize("schema", KEYED, ids=lambda schema: getattr(schema, "__name__", "json schema"))
+def test_the_event_s_key_is_put_into_a_value_that_has_none_or_another(schema: Any) -> None:
+    things = Collection("thing", schema, key="user_id")
+    name = "userId" if schema in (Renamed, Model) else "user_id"
+    for value in ({"n": 1}, {"n": 1, name: "8"}, {"n": 1, name: 8}, {"n": 1, name: "7"}, {"n": 1, name: None}):
+        row = things.row("7", msgspec.json.encode(value))
+        assert things.key_of(row) == "7", value
+        assert (row["n"] if isinstance(row, dict) else row.n) == 1
+    assert things.insert({"n": 1}, key="7").value == {"n": 1}  # as it was given
+
+
+def test_a_number_that_is_the_key_stays_a_number() -> None:
+    assert Collection("thing", Any).row("7", b'{"id":7}') == {"id": 7}
+    assert Collection("thing", Any).row("7", b'{"id":true}') == {"id": "7"}
+
+
+def test_values_without_room_for_the_key_are_kept() -> None:
+    assert Collection("thing", int).row("n", b"7") == 7
+    assert Collection("thing", Any).row("n", b"[1]") == [1]
+    assert Collection("thing", dict[str, int]).row("n", b'{"a":1}') == {"a": 1}
+    assert Collection("thing", Numbered, key="user_id").row("user:7", b'{"user_id":7}') == Numbered(7)
+    with pytest.raises(ValueError, match="user_id"):
+        Collection("thing", Numbered, key="user_id").row("user:7", b'{"n":7}')
+
+
+@pytest.mark.parametrize("txid", [7, "", b"t", True])
+def test_a_txid_that_is_no_text_is_refused(txid: Any) -> None:
+    things = Collection("thing", Any)
+    for make in (things.insert, things.update, things.upsert):
+        with pytest.raises(ValueError, match="txid"):
+            make({"id": "1"}, txid=txid)
+    with pytest.raises(ValueError, match="txid"):
+        things.delete("1", txid=txid)
+
+
+def test_empty_types_and_keys_are_refused() -> None:
+    for name in ("", 7, None):
+        with pytest.raises(ValueError, match="entity type"):
+            Collection(name, Any)  # type: ignore[arg-type]
+    things = Collection("thing", Any)
+    for make in (lambda: things.insert({"id": ""}), lambda: things.insert({}, key=""), lambda: things.delete("")):
+        with pytest.raises(ValueError, match="give a key"):
+            make()
+
+
+def test_custom_headers_do_not_replace_those_of_the_protocol() -> None:
+    for name in ("operation", "txid", "timestamp", "control"):
+        with pytest.raises(ValueError, match=name):
+            Collection("thing", Any).insert({"id": "1"}, headers={name: "x"})

@@ -41,7 +41,7 @@ def decoded(*messages: Any) -> list[Any]:
 CHANGES = st.builds(
     change,
     operation=st.sampled_from(["insert", "update", "upsert", "delete"]),
-    key=st.sampled_from(["a", "b", "c", ""]),
+    key=st.sampled_from(["a", "b", "c", "é"]),
     type=st.sampled_from(["user", "order"]),
     value=st.none() | st.integers() | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
 )
@@ -112,7 +112,8 @@ def test_producer_delete_operations_may_omit_the_value() -> None:
 def test_producer_control_events_use_headers_control_with_valid_kinds() -> None:
     for kind in ("snapshot-start", "snapshot-end", "up-to-date", "reset"):
         assert json.loads(msgspec.json.encode(control_event(kind))) == {"headers": {"control": kind}}  # type: ignore[arg-type]
-    assert isinstance(decoded({"headers": {"control": "pause"}})[0], BadEvent)
+    with pytest.raises(InvalidEventError, match="pause"):
+        control_event("pause")  # type: ignore[arg-type]
 
 
 def test_producer_timestamps_are_advisory_only() -> None:
@@ -138,9 +139,11 @@ def test_consumer_type_guards_distinguish_changes_and_controls() -> None:
     )
     assert is_change_event(one)
     assert not is_control_event(one)
-    assert is_control_event(other)
-    assert not is_change_event(other)
-    for bad in (both, neither, nonsense):
+    for control in (other, both):
+        assert is_control_event(control)
+        assert not is_change_event(control)
+        assert control.headers.control == "reset"
+    for bad in (neither, nonsense):
         assert isinstance(bad, BadEvent)
         assert not is_change_event(bad)
         assert not is_control_event(bad)
@@ -197,7 +200,7 @@ def test_consumer_schema_validation_does_not_corrupt_state_on_failure(policy: st
         with pytest.raises(InvalidEventError) as refused:
             database.apply(events)
         assert refused.value.skip == 1
-        assert dict(database.tables["users"]) == {"1": 1}
+        assert dict(database.tables["users"]) == {}  # nothing of what came with it
         return
     database.apply(events)
     assert dict(database.tables["users"]) == {"1": 1, "2": 2}
@@ -217,8 +220,14 @@ def test_consumer_schema_validation_does_not_corrupt_state_on_failure(policy: st
         {"key": "1", "value": 1, "headers": {"operation": "insert"}},
         {"type": "user", "key": "1", "headers": {"operation": "insert"}},
         {"type": "user", "key": "1", "value": 1},
-        {"headers": {"control": "pause"}},
-        {"headers": {"control": "reset", "operation": "insert"}},
+        {**change(), "type": ""},
+        {**change(), "key": ""},
+        change(headers={"txid": 7}),
+        change(headers={"operation": []}),
+        change(headers={"custom": 1, "txid": 7}),
+        change(headers={"txid": None}),
+        {"headers": {"control": 7}},
+        {"headers": "reset"},
         [],
         "text",
         None,
@@ -236,6 +245,7 @@ def test_what_may_be_there_is_tolerated() -> None:
     assert isinstance(event, ChangeEvent)
     assert event.headers.txid == "t"
     assert isinstance(parse_event({"headers": {"control": "reset", "offset": 7}}), ControlEvent)
+    assert isinstance(parse_event({"headers": {"control": "pause"}}), ControlEvent)
     assert isinstance(parse_event(change("insert", value=None)), ChangeEvent)
 
 
@@ -249,3 +259,100 @@ def test_a_view_of_a_type_stays_current_and_cannot_be_written() -> None:
     state.clear()
     assert view == {}
     assert state.type_count == 0
+
+
+# Hostile messages
+
+DEEP = "[" * 3_000 + "]" * 3_000
+HOSTILE = ["1e999", "-1e999", "9" * 5_000, "NaN", "Infinity", '"\\ud800"', '{"\\udfff": 1}', DEEP, f'{{"a": {DEEP}}}']
+GOOD = '{"type":"user","key":"good","value":{"n":1},"headers":{"operation":"insert"}}'
+DECODERS = {"plain": EventDecoder(), "raw": EventDecoder(msgspec.Raw)}
+
+
+def among_good_ones(message: str, decoder: str) -> Any:
+    first, event, last = DECODERS[decoder].decode_array(f"[{GOOD},{message},{GOOD}]".encode())
+    assert is_change_event(first)
+    assert is_change_event(last)
+    assert (first.key, last.key) == ("good", "good")
+    return event
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12])
+@pytest.mark.parametrize(
+    "message",
+    [
+        '{"type":"user","key":"1","value":1,"old_value":%s,"headers":{"operation":"update"}}',
+        '{"type":"user","key":"1","value":1,"headers":{"operation":"update","timestamp":%s}}',
+        '{"type":"user","key":"1","value":%s,"headers":{"operation":"delete"}}',
+        '{"type":"user","key":"1","value":1,"headers":{"operation":"update","custom":%s}}',
+        '{"type":"user","key":"1","value":1,"headers":{"operation":"update"},"else":%s}',
+        '{"headers":{"control":"reset","offset":%s}}',
+        '{"type":%s,"key":7,"headers":{"control":"reset","operation":"insert"}}',
+    ],
+)
+def test_advisory_fields_never_matter(message: str, text: str, decoder: str) -> None:
+    event = among_good_ones(message % text, decoder)
+    if is_change_event(event):
+        assert (event.type, event.key) == ("user", "1")
+        assert event.headers.operation in ("update", "delete")
+    else:
+        assert is_control_event(event)
+        assert event.headers.control == "reset"
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "%s",
+        '{"type":%s,"key":"1","value":1,"headers":{"operation":"update"}}',
+        '{"type":"user","key":%s,"value":1,"headers":{"operation":"update"}}',
+        '{"type":"user","key":"1","value":1,"headers":%s}',
+        '{"type":"user","key":"1","value":1,"headers":{"operation":%s}}',
+        '{"type":"user","key":"1","value":1,"headers":{"operation":"update","txid":%s}}',
+    ],
+)
+def test_whatever_a_message_holds_it_is_a_bad_event_at_most(message: str, text: str, decoder: str) -> None:
+    event = among_good_ones(message % text, decoder)
+    assert isinstance(event, BadEvent)
+    assert event.reason
+
+
+@pytest.mark.parametrize("policy", ["log", "skip"])
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12])
+def test_a_hostile_value_is_one_bad_event_of_a_database(
+    text: str, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = Database(define_state({"users": Collection("user", Any)}), on_bad_event=policy, txids_kept=5)
+    hostile = f'{{"type":"user","key":"1","value":{text},"headers":{{"operation":"insert"}}}}'
+    database.apply(DECODERS["raw"].decode_array(f"[{GOOD},{hostile},{GOOD}]".encode()))
+    assert dict(database.tables["users"]) == {"good": {"n": 1, "id": "good"}}
+    assert database.counts.bad == 1
+    assert ("1 bad events were left out" in caplog.text) == (policy == "log")
+
+
+def test_an_array_that_is_cut_short_is_not_taken_for_bad_events() -> None:
+    for text in (f"[{GOOD},", f"[{GOOD}", f"[{GOOD},{GOOD[:-1]}]", "", "7", f"{GOOD}]"):
+        with pytest.raises(ValueError, match=r"JSON|array|data"):
+            EventDecoder().decode_array(text.encode())
+
+
+def test_unknown_controls_are_ignored_by_a_database() -> None:
+    database = Database(define_state({"users": Collection("user", int)}), on_bad_event="raise", txids_kept=5)
+    events = [change(value=1), {"headers": {"control": "pause"}}, change(key="2", value=2)]
+    database.apply(DECODERS["raw"].decode_array(json.dumps(events).encode()))
+    assert dict(database.tables["users"]) == {"1": 1, "2": 2}
+    assert (database.counts.ignored, database.counts.bad) == (1, 0)
+
+
+def test_custom_headers_are_kept_and_written_as_they_were() -> None:
+    message = change(headers={"from": "shop", "trace": {"id": 7}, "txid": "t"})
+    for event in (*decoded(message), parse_event(message)):
+        assert event.headers.custom == {"from": "shop", "trace": {"id": 7}}
+        assert (event.headers.operation, event.headers.txid) == ("insert", "t")
+        assert json.loads(msgspec.json.encode(event)) == message
+    assert decoded(change())[0].headers.custom == {}
+    made = Collection("user", dict).insert({"id": "1"}, txid="t", headers={"from": "shop"})
+    assert json.loads(msgspec.json.encode(made))["headers"] == {"operation": "insert", "txid": "t", "from": "shop"}

@@ -249,7 +249,7 @@ def test_a_snapshot_that_is_not_whole_or_not_ours_is_passed_over(client: Client,
         assert names(db) == {"1": "Ann"}
 
 
-@pytest.mark.parametrize("policy", ["raise", "skip", "callback"])
+@pytest.mark.parametrize("policy", ["raise", "skip", "log", "callback"])
 def test_bad_events_by_policy(stream: Stream, policy: str) -> None:
     stream.append_many([users.insert(User("1", "Ann")), {"bad": "event"}, users.insert(User("2", "Bo"))])
     letters: list[BadEvent] = []
@@ -259,7 +259,7 @@ def test_bad_events_by_policy(stream: Stream, policy: str) -> None:
             with pytest.raises(InvalidEventError) as refused:
                 db.preload(10)
             assert refused.value.skip == 1
-            assert names(db) == {"1": "Ann"}
+            assert names(db) == {}
             with pytest.raises(InvalidEventError):
                 db.await_txid("t", 1)
             return
@@ -418,3 +418,110 @@ def test_a_snapshot_has_every_type_and_the_values_as_written(client: Client, str
         assert db.counts.events == 0
         assert db.users["1"] == User("1", "Ann", "blue")
         assert db.counters["n"] == 7
+
+
+def test_no_event_stops_a_live_database(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        stream.append_body(b'{"type":"counter","key":"n","value":1e999,"headers":{"operation":"insert"}}')
+        stream.append_body(b'{"type":"","key":"n","value":1,"headers":{"operation":"insert"}}')
+        stream.append_body(
+            b'{"type":"user","key":"2","value":1e999,"headers":{"operation":"delete","timestamp":1e999}}'
+        )
+        stream.append_body(b'{"type":"counter","key":"n","value":7,"old_value":1e999,"headers":{"operation":"update"}}')
+        stream.append_body(b'{"type":7,"headers":{"operation":"insert","control":"pause"}}')
+        stream.append(users.insert(User("1", "Ann")))
+        eventually(lambda: names(db) == {"1": "Ann"})
+        assert dict(db.counters) == {"n": 7}
+        assert (db.counts.bad, db.counts.controls, db.counts.ignored) == (2, 1, 1)
+        assert db.error is None
+    assert "bad events were left out" in caplog.text
+
+
+def test_the_key_of_an_event_is_the_primary_key_of_its_row(stream: Stream, tmp_path: Path) -> None:
+    headers = {"operation": "insert"}
+    stream.append_many(
+        [
+            {"type": "user", "key": "1", "value": {"name": "Ann"}, "headers": headers},
+            {"type": "user", "key": "2", "value": {"id": "another", "name": "Bo"}, "headers": headers},
+            users.insert({"name": "Cy"}, key="3"),
+        ]
+    )
+    expected = {"1": User("1", "Ann"), "2": User("2", "Bo"), "3": User("3", "Cy")}
+    for _ in range(2):  # the second time from the checkpoint
+        with database_of(stream, STATE, checkpoint=tmp_path / "state") as db:
+            db.preload(10)
+            assert dict(db.users) == expected
+            assert db.counts.bad == 0
+            with db.transaction(10) as transaction:
+                transaction.users.upsert({"name": "Di"}, key="4")
+                assert db.users["4"] == User("4", "Di")
+            assert db.users["4"] == User("4", "Di")
+            expected["4"] = User("4", "Di")
+
+
+def test_changes_arrive_in_batches_with_the_headers_of_their_events(stream: Stream) -> None:
+    with database_of(stream, STATE) as db:
+        db.preload(10)
+        batches: list[list[Any]] = []
+        seen: list[int] = []
+        db.on_batch(lambda changes: batches.append([(change.collection, change.key) for change in changes]))
+        end = db.on_batch(lambda changes: seen.extend(change.headers.custom["n"] for change in changes))
+        first = users.insert(User("1", "Ann"), headers={"n": 1, "from": "shop"})
+        stream.append_many(
+            [first, STATE.counters.insert(1, key="n", headers={"n": 2}), users.delete("1", headers={"n": 3})]
+        )
+        eventually(lambda: seen)
+        end()
+        assert batches == [[("users", "1"), ("counters", "n"), ("users", "1")]]
+        assert seen == [1, 2, 3]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_snapshot_is_built_on_the_last_one(server: Server, shell: str) -> None:
+    """Only what came after the last snapshot is read of the stream, and the result is that of reading everything."""
+    asked: list[str] = []
+
+    def decide(what: str, times: int) -> Fate:
+        asked.append(what)
+        return Fate()
+
+    with hostile(server, decide) as proxy, client_of(shell, proxy.url) as client:
+        path = f"incremental/{uuid.uuid4().hex}"
+        stream = client.stream(path)
+        stream.create()
+        stream.append_many([users.insert(User(str(n), "old")) for n in range(20)])
+        stream.append({"type": "unknown", "key": "1", "value": {"any": "thing"}, "headers": {"operation": "insert"}})
+        with database_of(stream, STATE) as db:
+            db.preload(10)
+            first = db.publish_snapshot()
+            stream.append_many(
+                [users.delete("1"), users.update(User("2", "new")), users.insert(User("x", "new"), txid="t")]
+            )
+            db.await_txid("t", 10)
+            asked.clear()
+            second = db.publish_snapshot()
+        assert first.url != second.url
+        reads = [what for what in asked if "offset=-1" in what]
+        assert all(".snapshots" in what for what in reads)
+        state = [
+            (event["type"], event.get("key"), event.get("value")) for event in second.read().all() if "type" in event
+        ]
+        assert len(state) == 21
+        assert ("unknown", "1", {"any": "thing"}) in state
+        assert ("user", "2", {"id": "2", "name": "new", "team": ""}) in state
+        assert "1" not in [key for name, key, _ in state if name == "user"]
+        stream.delete()  # snapshots of a stream that was there before are not built on
+        stream.create()
+        stream.append(users.insert(User("9", "again")))
+        with database_of(stream, STATE) as db:
+            db.preload(10)
+            third = db.publish_snapshot()
+            assert [event["key"] for event in third.read().all() if "key" in event] == ["9"]
+
+
+def test_a_snapshot_that_never_ends_does_not_turn_checkpoints_off(stream: Stream, tmp_path: Path) -> None:
+    stream.append_many([control_event("snapshot-start"), users.insert(User("1", "Ann"))])
+    with database_of(stream, STATE, checkpoint=tmp_path / "state") as db:
+        db.preload(10)
+        assert db.save_checkpoint()

@@ -241,3 +241,98 @@ def test_reading_while_others_lay_and_lift() -> None:
         stop.set()
         writer.join()
         sys.setswitchinterval(interval)
+
+
+def test_readers_in_other_threads_see_whole_appends_only() -> None:
+    items = Collection("item", Item, indexes=("team",))
+    state = define_state({"items": items, "plain": Collection("plain", int)})
+    db = Database(state, txids_kept=3, lock=threading.RLock())
+    table, plain = db.tables["items"], db.tables["plain"]
+    query = table.query(lambda item: item.score > 0, order_by="id")
+    both = [put(key, score=1) for key in "abcdefgh"]
+    steps = [
+        [*both, {"type": "plain", "key": "n", "value": 1, "headers": {"operation": "insert"}}],
+        [*(drop(item["key"]) for item in both), {"type": "plain", "key": "n", "headers": {"operation": "delete"}}],
+    ]
+    batches = [RAW.decode_array(msgspec.json.encode(step)) for step in steps]
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for batch in batches:
+                db.apply(batch)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen: set[int] = set()
+    try:
+        for _ in range(3_000):
+            seen |= {len(table), query.count(), len(query), len(table.by(team="a")), len(table.rows())}
+            with db.lock:
+                assert len(table) == 8 * len(plain)
+                assert ("a" in table) == ("h" in table)
+    finally:
+        stop.set()
+        writer.join()
+        sys.setswitchinterval(interval)
+    assert seen <= {0, 8}
+
+
+def test_callbacks_see_all_that_arrived_together_and_what_they_change_comes_after_it() -> None:
+    db = database()
+    table = db.tables["items"]
+    order: list[Any] = []
+
+    def watch(change: Change[Item]) -> None:
+        order.append((change.key, sorted(table)))
+        if change.key == "1" and not change.optimistic:
+            db.begin("t").items.insert({"id": "mine", "team": "a", "score": 1})
+
+    db.on_change(watch)
+    batches: list[list[str]] = []
+    end = db.on_batch(lambda changes: batches.append([change.key for change in changes]))
+    apply(db, put("1"), put("2"))
+    assert order == [("1", ["1", "2"]), ("2", ["1", "2", "mine"]), ("mine", ["1", "2", "mine"])]
+    assert batches == [["1", "2"], ["mine"]]
+    end()
+    end()
+    apply(db, drop("1"))
+    assert len(batches) == 2
+
+
+def test_every_step_is_told_and_in_the_order_of_the_stream() -> None:
+    db = database()
+    plain = {"type": "plain", "key": "n", "value": 1, "headers": {"operation": "insert"}}
+    seen: list[Any] = []
+    db.on_change(lambda change: seen.append((change.collection, change.operation, change.key)))
+    apply(db, put("1"), plain, put("1", score=2), drop("1"))
+    assert seen == [
+        ("items", "insert", "1"),
+        ("plain", "insert", "n"),
+        ("items", "update", "1"),
+        ("items", "delete", "1"),
+    ]
+    seen.clear()
+    apply(db, put("1"), {"headers": {"control": "reset"}}, put("2"))
+    assert seen == [("items", "reset", ""), ("plain", "reset", ""), ("items", "insert", "2")]
+    assert list(db.tables["items"]) == ["2"]
+    assert len(db.tables["plain"]) == 0
+
+
+def test_a_schema_that_fails_in_its_own_way_makes_a_bad_event() -> None:
+    class Odd(msgspec.Struct):
+        id: str
+
+        def __post_init__(self) -> None:
+            raise KeyError(self.id)
+
+    class Decoder:
+        def decode(self, text: bytes) -> Any:
+            raise ZeroDivisionError
+
+    for schema in (Odd, Decoder()):
+        db = Database(define_state({"items": Collection("item", schema)}), txids_kept=3)
+        apply(db, put("1"), drop("2"))
+        assert (db.counts.bad, db.counts.events, len(db.tables["items"])) == (1, 2, 0)

@@ -38,6 +38,16 @@ class AsyncStream:
         self.url = url
         self.content_type = content_type
 
+    @property
+    def client(self) -> AsyncClient:
+        """The client that this handle is of."""
+        return self._client
+
+    @property
+    def path(self) -> str | None:
+        """The stream's path below the client's root; None if it is elsewhere."""
+        return flows.path_of(self._session, self.url)
+
     async def create(
         self,
         *,

@@ -39,6 +39,16 @@ class Stream:
         self.url = url
         self.content_type = content_type
 
+    @property
+    def client(self) -> Client:
+        """The client that this handle is of."""
+        return self._client
+
+    @property
+    def path(self) -> str | None:
+        """The stream's path below the client's root; None if it is elsewhere."""
+        return flows.path_of(self._session, self.url)
+
     def create(
         self,
         *,

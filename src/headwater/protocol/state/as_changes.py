@@ -79,10 +79,8 @@ class EventsAsChanges:
     def _add(self, batch: Batch, event: _Event | _InvalidError) -> None:
         if isinstance(event, _InvalidError):
             raise event
-        operation, control = event.headers.operation, event.headers.control
-        if control is not UNSET:
-            if operation is not UNSET:
-                raise _InvalidError("an event with an operation and a control")
+        control = event.headers.control
+        if control is not UNSET:  # whatever else it has
             batch.reset = control == RESET
         elif not event.type:
             raise _InvalidError("an event without a type")
@@ -147,7 +145,7 @@ def _split(piece: bytes, text: bytes) -> Iterator[bytes | msgspec.Raw]:
     try:
         yield from split_array(text)
     except _FAILURES:  # one is nested so deeply that it could only be parsed with less on the stack
-        yield from elements(piece)
+        yield from elements(piece[:-1])
 
 
 def _decoded_one(message: bytes | msgspec.Raw) -> _Event | _InvalidError:

@@ -81,6 +81,14 @@ def test_a_reset_ends_a_batch() -> None:
     assert (last.records, last.taken, last.reset, last.last) == ([], 4, False, True)
 
 
+def test_an_event_with_a_control_is_a_control_whatever_else_it_has() -> None:
+    both = b'{"type":"price","key":"k","value":1,"headers":{"control":"%b","operation":"insert"}}'
+    batch = only(event("a"), both % b"pause", event("b"))
+    assert (batch.records, batch.skipped) == ([b"+\ta\t1", b"+\tb\t1"], 0)
+    first, *_ = converted(event("a"), both % b"reset", event("b"))
+    assert (first.records, first.reset) == ([b"+\ta\t1"], True)
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
@@ -89,7 +97,6 @@ def test_a_reset_ends_a_batch() -> None:
         (b"[]", "no state event"),
         (b"{}", "no state event"),
         (b'{"headers":{}}', "without a type"),
-        (b'{"headers":{"control":"reset","operation":"insert"}}', "an operation and a control"),
         (event(kind=""), "without a type"),
         (event(key=""), "without a key"),
         (b'{"type":"price","value":1,"headers":{"operation":"insert"}}', "without a key"),

@@ -1,0 +1,140 @@
+"""How a StreamDB begins, goes on after its stream was made again, and publishes snapshots.
+
+Flows are generators, as in the client: they yield what they want done with streams, and a shell, blocking or not, sends
+back what came of it or throws the error. A path of None is the stream that the database follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from headwater import limits
+from headwater.client.flows import StreamInfo
+from headwater.errors import HeadwaterError, InvalidOffsetError, OffsetGoneError, StreamNotFoundError
+from headwater.protocol.streams.offsets import BEGINNING
+from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
+from headwater.state.events import StateEvent
+from headwater.state.following import Following
+
+T = TypeVar("T")
+
+
+class ListStreams(msgspec.Struct, frozen=True):
+    """Get the StreamInfo of every stream whose path begins with the prefix."""
+
+    prefix: str
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Get the StreamInfo of a stream."""
+
+    path: str | None
+
+
+class ReadEvents(msgspec.Struct, frozen=True):
+    """Read a stream of events, as far as it goes now or up to an offset, and hand them to `take`."""
+
+    path: str | None
+    take: Callable[[list[Any]], None]
+    offset: str = BEGINNING
+    until: str | None = None
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """Create a stream of these events and close it."""
+
+    path: str
+    events: Iterable[StateEvent]
+
+
+class Follow(msgspec.Struct, frozen=True):
+    """Follow the stream from where the database is, until it ends or the database is closed."""
+
+
+Wish: TypeAlias = ListStreams | Head | ReadEvents | Publish | Follow
+Flow: TypeAlias = Generator[Wish, Any, T]
+
+
+def run(following: Following, path: str | None) -> Flow[None]:
+    """Begin somewhere and follow; from the beginning if a checkpoint or snapshot turns out to be of another stream."""
+    following.begin((yield from _start(following, path)))
+    try:
+        yield Follow()
+    except HeadwaterError as error:
+        if not following.must_restart(error):
+            raise
+        following.begin(None)
+        yield Follow()
+
+
+def _start(following: Following, path: str | None) -> Flow[Start | None]:
+    """Where to begin. A stream that ends before that is another one, of a server whose offsets do not tell."""
+    start = following.loaded() or (yield from _start_from_snapshot(following, path))
+    if start is None:
+        return None
+    info: StreamInfo = yield Head(None)
+    return start if start.offset <= info.tail_offset else None
+
+
+def _start_from_snapshot(following: Following, path: str | None) -> Flow[Start | None]:
+    if path is None or not following.settings.snapshots:
+        return None
+    definition = following.definition
+    found = yield from _newest_snapshot(path, lambda fold: fold.texts(definition) is not None)
+    if found is None:
+        return None
+    offset, fold = found
+    return Start(offset, texts=fold.texts(definition) or {})
+
+
+def _newest_snapshot(
+    path: str, is_good: Callable[[SnapshotFold], bool], not_after: str | None = None
+) -> Flow[tuple[str, SnapshotFold] | None]:
+    """The newest snapshot that is whole and good, if the server has a list to find it in."""
+    try:
+        infos: list[StreamInfo] = yield ListStreams(f"{path}{SNAPSHOTS}")
+        found = [each for each in newest_first(infos, path) if not_after is None or each[1] <= not_after]
+        for name, offset in found[: limits.STATE_SNAPSHOTS_TRIED]:
+            fold = SnapshotFold()
+            yield ReadEvents(name, fold.apply)
+            if fold.is_whole and is_good(fold):
+                return offset, fold
+    except HeadwaterError as error:
+        if error.retryable:
+            raise
+    return None
+
+
+def publish_snapshot(path: str | None, offset: str) -> Flow[str]:
+    """Write the state at an offset as a snapshot, unless there is one; its path."""
+    if path is None:
+        raise ValueError("the stream is not below the client's root, where its snapshots would be")
+    target = snapshot_path(path, offset)
+    try:
+        info: StreamInfo = yield Head(target)
+        if info.closed:
+            return target
+    except StreamNotFoundError:
+        pass
+    state = yield from _state_at(path, offset)
+    yield Publish(target, state.events(offset))
+    return target
+
+
+def _state_at(path: str, offset: str) -> Flow[RawState]:
+    """The state at an offset: that of the newest snapshot and what came after it, or all of the stream."""
+    found = yield from _newest_snapshot(path, lambda fold: True, not_after=offset)
+    if found is not None:
+        begin, fold = found
+        try:
+            yield ReadEvents(None, fold.state.apply, begin, offset)
+        except (OffsetGoneError, InvalidOffsetError):
+            pass  # a snapshot of another stream that had this path before
+        else:
+            return fold.state
+    state = RawState()
+    yield ReadEvents(None, state.apply, until=offset)
+    return state
