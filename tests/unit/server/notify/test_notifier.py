@@ -23,7 +23,7 @@ from headwater.log.content import ContentKind
 from headwater.outbound import Answer, Target, parse_target
 from headwater.server.http import Request, Response
 from headwater.server.notify import Notifier
-from headwater.server.notify.nurl import decode
+from headwater.server.notify.nurl import Nurl, decode
 from headwater.server.service import Service
 from headwater.server.tables import nurls
 from tests.unit.engine.test_engine import ManualClock, with_engine
@@ -139,6 +139,16 @@ def test_posts_at_once_are_bounded_in_all_and_for_each_host() -> None:
     run(body)
 
 
+async def recorded(engine: Engine, key: str, failures: int) -> Nurl:
+    """The NURL of a document once it has so many failures in a row."""
+    async with asyncio.timeout(5):
+        while True:
+            kept = await engine.document(key)
+            if kept is not None and (nurl := decode(kept.data)).failures == failures:
+                return nurl
+            await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize(
     "failure", [500, 404, 301, RedirectRefusedError("answered 301"), TargetUnreachableError("no connection")]
 )
@@ -147,18 +157,11 @@ def test_failures_are_recorded_and_retried(failure: int | Exception) -> None:
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         (document,) = await engine.documents("nurl/", "", 10)
         await append(engine)
-        await until(lambda: len(outbound.sent) == 1)
-        await asyncio.sleep(0.005)
-        kept = await engine.document(document.key)
-        assert kept is not None
-        nurl = decode(kept.data)
+        nurl = await recorded(engine, document.key, failures=1)
+        assert len(outbound.sent) == 1
         assert (nurl.failures, nurl.failing_since_ms, nurl.next_attempt_ms) == (1, clock.ms, clock.ms + 20)
         await append(engine)  # is told of with the retry
-        await until(lambda: len(outbound.sent) == 3)
-        await asyncio.sleep(0.01)
-        kept = await engine.document(document.key)
-        assert kept is not None
-        assert decode(kept.data).failures == 0
+        await recorded(engine, document.key, failures=0)
         await asyncio.sleep(0.05)
         assert len(outbound.sent) == 3
 
