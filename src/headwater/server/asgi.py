@@ -128,12 +128,10 @@ class App:
     async def stop(self) -> None:
         dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
         if dispatcher is not None:
-            if dispatcher.service.notifier is not None:
-                await dispatcher.service.notifier.stop()
-            if dispatcher.service.followers is not None:
-                await dispatcher.service.followers.stop()
-            if dispatcher.service.views is not None:
-                await dispatcher.service.views.stop()
+            service = dispatcher.service
+            for part in (service.followers, service.views, service.notifier):  # which tells others of the last rows
+                if part is not None:
+                    await part.stop()
             await dispatcher.service.engine.stop()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
