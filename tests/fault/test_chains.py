@@ -131,6 +131,7 @@ def wait_for_status(link: Link, **expected: object) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300 + CHANGES // 50)
 @pytest.mark.parametrize("program", [HEADWATER, POLLING], ids=["held", "polling"])
 def test_every_change_arrives_exactly_once_whoever_is_killed(program: list[str], tmp_path: Path) -> None:
     chosen, kills, begun = random.Random(13), 0, time.monotonic()
