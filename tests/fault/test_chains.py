@@ -121,7 +121,7 @@ def wait_for(link: Link, seqno: int, within_s: float) -> None:
 
 
 def wait_for_status(link: Link, **expected: object) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while True:
         (status,) = httpx.get(link.followers).json()["followers"]
         if expected.items() <= status.items():

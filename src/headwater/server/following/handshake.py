@@ -1,9 +1,9 @@
 """The handshake of a follower: it advertises its own NURL at the NURL that the remote server names in `STP-Notify`.
 
-It is due after the start, after the remote server was not there, if it names another NURL, and every
-FOLLOW_REGISTER_S: the remote server may have dropped the NURL, or be another one by now. It is sent when an answer of
-the remote server begins, and never sooner than FOLLOW_REGISTER_PAUSE_S after the one before. Whatever goes wrong is
-told by `status` alone: a follower does not need Notify.
+It is due at the first answer, when the remote server answers after it was not there, if it names another NURL, and
+every FOLLOW_REGISTER_S: the remote server may have dropped the NURL, or be another one by now. There are at least
+FOLLOW_REGISTER_PAUSE_S between two handshakes, and growing waits after failures. Whatever goes wrong is told by
+`status` alone: a follower does not need Notify.
 """
 
 from __future__ import annotations
@@ -37,33 +37,47 @@ class Handshake:
         self._surl = surl
         self._nurl = nurl  # of this server; None: not known
         self._registered = registered
-        self._reference = ""  # that the remote server named
+        self._reference = ""  # that the remote server named; empty: none, or it is not there
         self._due_at = self._earliest_at = 0.0  # by the clock of the loop
         self._failures = 0  # in a row
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def answered(self, headers: Mapping[str, str]) -> None:
         """The remote server answered a request with these headers."""
+        if self._nurl is None:
+            return
         reference = headers.get(NOTIFY, "").strip()
-        if self._nurl is None or self._task is not None:
-            return
         if not reference:
-            self.status, self._reference = NOT_OFFERED, ""
-            return
-        now = asyncio.get_running_loop().time()
+            self.status = NOT_OFFERED
         if reference != self._reference:
-            self._due_at, self._reference = self._earliest_at, reference
-        if now >= self._due_at:
-            self._task = asyncio.create_task(self._register(self._nurl, reference))
+            self._due_at = min(self._due_at, self._earliest_at)
+            self._reference = reference
+            self._plan()
 
     def lost(self) -> None:
         """The remote server was not there."""
-        self._due_at = min(self._due_at, self._earliest_at)
+        self._reference = ""
+        self._plan()
 
     async def close(self) -> None:
+        self.lost()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def _plan(self) -> None:
+        """Set the timer for the next handshake, if there is one to come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._reference and self._task is None:
+            self._timer = asyncio.get_running_loop().call_at(self._due_at, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        if self._nurl is not None:
+            self._task = asyncio.create_task(self._register(self._nurl, self._reference))
 
     async def _register(self, nurl: str, reference: str) -> None:
         status, again = await self._outcome(nurl, reference)
@@ -72,10 +86,12 @@ class Handshake:
         if again:
             wait_s = min(wait_s, limits.FOLLOW_REGISTER_PAUSE_S * 2.0 ** min(self._failures - 1, 30))
         now = asyncio.get_running_loop().time()
-        self._due_at, self._earliest_at = now + wait_s, now + limits.FOLLOW_REGISTER_PAUSE_S
+        self._earliest_at = now + limits.FOLLOW_REGISTER_PAUSE_S
+        self._due_at = now + wait_s if reference == self._reference else self._earliest_at
         if status != self.status:
             log.info("Notify for %s: %s", self._surl.shown, status)
         self.status, self._task = status, None
+        self._plan()
         if status == REGISTERED:
             self._registered()
 
