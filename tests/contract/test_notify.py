@@ -9,8 +9,9 @@ import os
 import signal
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
-from urllib.parse import quote, urljoin
+from urllib.parse import urljoin
 
 import httpx
 import pytest
