@@ -42,6 +42,7 @@ HeadwaterError
 │   │   ├── TooManyViewsError      409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
+│   ├── NotFollowedError           410
 │   ├── OffsetGoneError            410
 │   ├── BodyTooLargeError          413
 │   │   └── TooManyMessagesError   413
@@ -339,6 +340,14 @@ class StreamGoneError(RequestError):
     status = 410
     title = "Stream was deleted"
     advice = "Use another path: this one is kept by its forks."
+
+
+class NotFollowedError(RequestError):
+    """A Notify named a SURL at the NURL of a mirror that is not, or no longer, kept up to date."""
+
+    status = 410
+    title = "Not followed"
+    advice = "Stop notifying this NURL: nobody follows the table through it."
 
 
 class OffsetGoneError(RequestError):

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from bench.servers import headwater
 
 from headwater.server.asgi import App
+from tests.edges import free_port
 from tests.table_servers import CONTENT_TYPE, TableServer, table_server
 
 pytestmark = pytest.mark.slow  # servers, and time-outs that pass
 
 FOLLOWERS = "/__stp/followers"
 NOW = {"timeout": "0"}
+TYPE = {"content-type": CONTENT_TYPE}
+FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
 @pytest.fixture
@@ -61,6 +70,7 @@ def test_a_mirror_is_read_as_any_table_and_not_written_to(remote: TableServer) -
             "remote_last_seqno": 3,
             "lag_rows": 0,
             "last_error": None,
+            "notify": "none: the remote server names no NURL",
         }
 
 
@@ -86,3 +96,222 @@ def test_an_asgi_app_follows_until_it_is_stopped(remote: TableServer) -> None:
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())
+
+
+# Between two servers of ours
+
+
+class Peer(httpx.Client):
+    """A client of a server process, which can be killed."""
+
+    def __init__(self, port: int, pid: int) -> None:
+        super().__init__(base_url=f"http://127.0.0.1:{port}/v1/table", timeout=10)
+        self.url = f"http://127.0.0.1:{port}/v1/table"
+        self.pid = pid
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def followers(self) -> list[dict[str, Any]]:
+        return list(self.get(FOLLOWERS).json()["followers"])
+
+    def rows(self, name: str) -> bytes:
+        answer = self.get(name, params=NOW)
+        return answer.content if answer.status_code == 200 else b""
+
+    def nurls(self, name: str) -> list[tuple[str, str]]:
+        """Action and record of each row of the table of NURLs."""
+        lines = self.rows(f"{name}/notify").decode().splitlines()
+        return [(line.split("\t")[2], line.split("\t")[4]) for line in lines]
+
+    def append(self, name: str, *changes: str) -> None:
+        self.post(name, content="".join(f"{change}\n" for change in changes), headers=TYPE).raise_for_status()
+
+    def notify(self, name: str, form: str) -> int:
+        return self.post(f"{name}/notify", content=form, headers=FORM).status_code
+
+
+@contextlib.contextmanager
+def peer(*options: str, port: int = 0) -> Iterator[Peer]:
+    with headwater("--port", str(port), *options) as server, Peer(server.port, server.pid) as client:
+        yield client
+
+
+@pytest.fixture
+def shop() -> Iterator[Peer]:
+    with peer("--memory", "--limit", "notify_retry_s=0.1") as client:
+        client.put("/prices", headers=TYPE).raise_for_status()
+        client.append("/prices", "+\tapples\t1.20", "+\tpears\t2.10")
+        yield client
+
+
+def until(expected: object, look: Callable[[], object], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while (found := look()) != expected:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+
+
+def test_a_follower_registers_for_notify(shop: Peer, tmp_path: Path) -> None:
+    """The handshake advertises our NURL at the one that the remote server names; repeats change nothing."""
+    port, data = free_port(), ("--data-dir", str(tmp_path / "data"))
+    follow = ("--follow", f"copy/prices={shop.url}/prices")
+    for _ in range(2):
+        with peer(*data, *follow, port=port) as copy:
+            until(["registered"], lambda: [status["notify"] for status in copy.followers()])
+            assert shop.nurls("/prices") == [("+", f"{copy.url}/copy/prices/notify")]
+            shop.append("/prices", "+\tplums\t3")
+            until(shop.rows("/prices"), lambda: copy.rows("/copy/prices"))
+            copy.kill()
+    assert len(shop.nurls("/prices")) == 1
+
+
+def test_the_remote_server_drops_a_nurl_whose_table_is_no_longer_followed(shop: Peer, tmp_path: Path) -> None:
+    port, data = free_port(), ("--data-dir", str(tmp_path / "data"))
+    with peer(*data, "--follow", f"prices={shop.url}/prices", port=port) as copy:
+        until(["registered"], lambda: [status["notify"] for status in copy.followers()])
+        mirrored = shop.rows("/prices")
+        until(mirrored, lambda: copy.rows("/prices"))
+    with peer(*data, port=port) as copy:
+        shop.append("/prices", "+\tplums\t3")
+        until([("+", f"{copy.url}/prices/notify"), ("-", "answered 410")], lambda: shop.nurls("/prices"))
+        assert copy.rows("/prices") == mirrored
+        assert copy.notify("/prices", f"surl={shop.url}/prices") == 410
+
+
+def test_a_follower_whose_nurl_is_refused_goes_on_without_notify(shop: Peer) -> None:
+    with peer("--memory", "--follow", f"prices={shop.url}/prices", "--public-url", "http://example.com") as copy:
+        until(["refused: answered 403"], lambda: [status["notify"] for status in copy.followers()])
+        shop.append("/prices", "+\tplums\t3")
+        until(shop.rows("/prices"), lambda: copy.rows("/prices"))
+        assert copy.followers()[0]["state"] == "following"
+        assert shop.nurls("/prices") == []
+
+
+def test_an_asgi_app_registers_for_notify_and_is_woken(shop: Peer) -> None:
+    async def main() -> None:
+        for public_url, status in (
+            ("http://127.0.0.1:4999/mounted", "registered"),
+            (None, "none: this server has no public URL"),
+        ):
+            app = App(follow={"prices": f"{shop.url}/prices"}, development=True, public_url=public_url)
+            transport = httpx.ASGITransport(app)
+            async with (
+                httpx.AsyncClient(transport=transport, base_url="http://app/v1/table") as client,
+                asyncio.timeout(10),
+            ):
+                while (found := (await client.get(FOLLOWERS)).json()["followers"][0])["notify"] != status:
+                    await asyncio.sleep(0.01)
+                assert found["state"] in ("following", "retrying")
+                while (await client.get("/prices", params=NOW)).content != shop.rows("/prices"):
+                    await asyncio.sleep(0.01)
+                form = f"surl={shop.url}/prices"
+                assert (await client.post("/prices/notify", content=form, headers=FORM)).status_code == 204
+                assert (await client.post("/other/notify", content=form, headers=FORM)).status_code == 204
+                await app.stop()
+            assert len(asyncio.all_tasks()) == 1
+        assert shop.nurls("/prices") == [("+", "http://127.0.0.1:4999/mounted/v1/table/prices/notify")]
+
+    asyncio.run(main())
+
+
+def test_what_notify_named_is_followed_until_its_mirror_is_deleted(shop: Peer, tmp_path: Path) -> None:
+    port = free_port()
+    data, allow = ("--data-dir", str(tmp_path / "data")), ("--allow-follow", shop.url)
+    form = f"surl={shop.url}/prices"
+    with peer(*data, *allow, port=port) as copy:
+        assert copy.notify("/copy", f"surl={shop.url.replace('table', 'other')}/prices") == 410
+        assert copy.followers() == []
+        assert copy.notify("/copy", form) == 204
+        copy.kill()
+    with peer(*data, *allow, port=port) as copy:  # the SURL was kept before the answer
+        until(shop.rows("/prices"), lambda: copy.rows("/copy"))
+        until([("+", f"{copy.url}/copy/notify")], lambda: shop.nurls("/prices"))
+    with peer(*data, port=port) as copy:
+        assert copy.followers() == []
+    with peer(*data, *allow, port=port) as copy:
+        shop.append("/prices", "+\tplums\t3")
+        until(shop.rows("/prices"), lambda: copy.rows("/copy"))
+        assert copy.delete("/copy").status_code == 204
+        assert copy.followers() == []
+        assert copy.get("/copy", params=NOW).status_code == 404
+        copy.kill()
+    with peer(*data, *allow, port=port) as copy:
+        assert copy.followers() == []
+        assert copy.notify("/new", f"surl={shop.url}/not-there") == 204
+        until(["retrying"], lambda: [status["state"] for status in copy.followers()])
+        assert copy.delete("/new").status_code == 204  # nothing is there but the follower
+        assert copy.followers() == []
+        assert copy.delete("/new").status_code == 404
+
+
+def test_notify_does_not_follow_into_a_table_that_is_no_mirror(shop: Peer) -> None:
+    with peer("--memory", "--allow-follow", shop.url) as copy:
+        copy.put("/own", headers=TYPE).raise_for_status()
+        assert copy.notify("/own", f"surl={shop.url}/prices") == 204
+        assert copy.followers() == []
+
+
+def test_a_mirror_that_is_deleted_is_made_again(shop: Peer) -> None:
+    with peer("--memory", "--follow", f"prices={shop.url}/prices") as copy:
+        until(shop.rows("/prices"), lambda: copy.rows("/prices"))
+        first = copy.head("/prices").headers["etag"]
+        assert copy.delete("/prices").status_code == 204
+        until(shop.rows("/prices"), lambda: copy.rows("/prices"))
+        assert copy.head("/prices").headers["etag"] != first
+
+
+def test_a_table_that_takes_the_place_of_a_mirror_gets_none_of_its_rows(shop: Peer) -> None:
+    """Deleted and created again while rows arrive, many times."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with httpx.Client(base_url=shop.url) as client:
+            while not stop.is_set():
+                client.post("/prices", content="+\tk\tr\n" * 5, headers=TYPE).raise_for_status()
+
+    writer = threading.Thread(target=write)
+    with peer("--memory", "--follow", f"prices={shop.url}/prices") as copy:
+        writer.start()
+        try:
+            replaced, deadline = 0, time.monotonic() + 20
+            while replaced < 20:
+                assert time.monotonic() < deadline, replaced
+                copy.delete("/prices")
+                created = copy.put("/prices", headers=TYPE)
+                assert created.status_code in (201, 409)  # the follower may be faster
+                if created.status_code == 201:
+                    replaced += 1
+                    time.sleep(0.02)
+                    answer = copy.get("/prices", params=NOW)
+                    assert (answer.content, answer.headers["stp-gapless"]) == (b"", "true")
+        finally:
+            stop.set()
+            writer.join()
+        until(["retrying"], lambda: [status["state"] for status in copy.followers()])
+        copy.delete("/prices").raise_for_status()
+        until(shop.rows("/prices"), lambda: copy.rows("/prices"), 20)
+
+
+def test_a_follower_that_stopped_says_so_after_a_restart(tmp_path: Path) -> None:
+    port, copy_port = free_port(), free_port()
+    follow = ("--data-dir", str(tmp_path / "data"), "--follow", f"prices=http://127.0.0.1:{port}/v1/table/prices")
+    with peer("--memory", port=port) as first:
+        first.put("/prices", headers=TYPE).raise_for_status()
+        first.append("/prices", "+\ta\t1", "+\tb\t2")
+        mirrored = first.rows("/prices")
+        with peer(*follow, port=copy_port) as copy:
+            until(mirrored, lambda: copy.rows("/prices"))
+    with peer("--memory", port=port) as second:  # the remote server lost its data
+        second.put("/prices", headers=TYPE).raise_for_status()
+        second.append("/prices", "+\tc\t1", "+\td\t2", "+\te\t3")
+        for _ in range(2):
+            with peer(*follow, port=copy_port) as copy:
+                until(["stopped"], lambda: [status["state"] for status in copy.followers()])
+                assert "row 2 is not the row that was read before" in copy.followers()[0]["last_error"]
+                assert copy.rows("/prices") == mirrored
+        with peer(*follow, port=copy_port) as copy:
+            until(["stopped"], lambda: [status["state"] for status in copy.followers()])
+            assert copy.notify("/prices", f"surl={second.url}/prices") == 410
+            copy.delete("/prices").raise_for_status()  # the way to begin again
+            until(second.rows("/prices"), lambda: copy.rows("/prices"))

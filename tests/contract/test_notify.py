@@ -9,7 +9,9 @@ import os
 import signal
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
+from urllib.parse import urljoin
 
 import httpx
 import pytest
@@ -47,6 +49,37 @@ def test_there_must_be_a_table(client: httpx.Client) -> None:
     answer = client.post("/none/notify", content="rows=https://example.com/", headers=FORM)
     assert "table 'none' does not exist" in answer.json()["detail"]
     assert client.put("/none/notify").status_code == 405
+
+
+def test_every_answer_names_the_nurl_of_its_table(client: httpx.Client) -> None:
+    """Ours: `STP-Notify`, relative to the SURL, wherever the server is mounted."""
+    for name in (f"/n/{uuid.uuid4().hex}", f"/{uuid.uuid4().hex}", f"/n/{uuid.uuid4().hex}/a:b%20%C3%A9"):
+        assert client.put(name, headers=SCHEMA, content=rows(2)).status_code == 201
+        tag = client.get(name, params=NOW).headers["etag"]
+        for answer in (
+            client.head(name),
+            client.get(name, params=NOW),
+            client.get(name, params=NOW, headers={"if-none-match": tag}),
+            client.get(name, params={"until_id": "1"}),
+            client.get(name, params={"idle": "0.1"}),
+            client.get(name, params={"live": "sse", "idle": "0.1"}),
+            client.get(name, params={"view": "active"}),
+        ):
+            assert answer.status_code in (200, 304)
+            nurl = urljoin(str(answer.request.url.copy_with(query=None)), answer.headers["stp-notify"])
+            assert nurl == f"{client.base_url}".rstrip("/") + f"{name}/notify"
+        assert client.post(nurl, content="rows=https://example.com/n", headers=FORM).status_code == 204
+        assert "stp-notify" not in client.get(f"{name}/notify", params=NOW).headers  # NURLs have none themselves
+
+
+def test_a_surl_that_nobody_follows(client: httpx.Client, table: str) -> None:
+    """410 drops a NURL, so the remote server does not go on telling us. Tables that are no mirrors ignore it."""
+    body = "surl=https://example.com/state"
+    assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 204
+    refused = client.post("/none/notify", content=body, headers=FORM)
+    assert (refused.status_code, problem(refused)) == (410, "not-followed")
+    answer = client.post("/none/notify", content=f"{body}&rows=https://example.com/n", headers=FORM)
+    assert (answer.status_code, problem(answer)) == (404, "stream-not-found")
 
 
 # The table of NURLs

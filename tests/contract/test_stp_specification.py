@@ -476,7 +476,7 @@ def test_the_server_gets_the_surl_that_it_is_told() -> None:
         with headwater("--memory", "--allow-follow", f"{remote.url}/v1/table/") as server:
             url = f"http://{server.host}:{server.port}/v1/table/copy"
             form = f"surl={quote(f'{remote.url}/v1/table/prices', safe='')}"
-            assert httpx.post(f"{url}/notify", content="surl=https://example.com/", headers=FORM).status_code == 404
+            assert httpx.post(f"{url}/notify", content="surl=https://example.com/", headers=FORM).status_code == 410
             for _ in range(3):
                 assert httpx.post(f"{url}/notify", content=form, headers=FORM).status_code == 204
             until(b"".join(remote.tables["prices"].rows), lambda: httpx.get(url, params=NOW).content)

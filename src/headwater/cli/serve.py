@@ -36,7 +36,7 @@ def command(
     public_url: str | None = typer.Option(
         None,
         metavar="URL",
-        help="Where others reach this server, as https://tables.example: NURLs are told of tables there.",
+        help="Where others reach this server, as https://tables.example: its tables and NURLs are told to them there.",
     ),
     follow: list[str] = typer.Option(
         [], metavar="NAME=SURL", help="Mirror a remote table into the local table of that name. Repeatable."

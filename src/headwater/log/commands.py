@@ -55,6 +55,8 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Append(msgspec.Struct, frozen=True):
+    """With `stream_id`, only to that incarnation of the stream, and not to another one that took its path."""
+
     path: str
     now_ms: int
     body: bytes
@@ -66,6 +68,7 @@ class Append(msgspec.Struct, frozen=True):
     framed: FramedBody | None = None
     last_seqno: int | None = None  # of a table: append only if this is its last row
     kind: ContentKind | None = None  # of the table, and its whole content type, that a body of rows was checked for
+    stream_id: int | None = None
 
 
 class Delete(msgspec.Struct, frozen=True):

@@ -333,8 +333,10 @@ def _sub_offset_bytes(request: ForkRequest) -> int:
 
 
 def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
-    """The order of precedence: closed, content type, producer, sequence, body."""
+    """The order of precedence: incarnation, closed, content type, producer, sequence, body."""
     producer = command.producer
+    if command.stream_id is not None and command.stream_id != state.id:
+        raise StreamGoneError("the stream was deleted, and another one was created at its path")
     if not command.body and not command.close:
         raise EmptyBodyError("an append needs a body; only a close may come without one")
     if state.closed:

@@ -9,8 +9,9 @@ a mounted app.
 Pages of other origins cannot use it, unless `allow_origins` names them (`*` for all). With `allow_origins=None` that is
 left to the application, for example to its CORS middleware. `allow_hosts` names the hosts to answer for; any if None.
 
-`public_url` is where others reach the app, its mount point included: NURLs are told of tables there. Without it they
-are told of the address under which they were advertised. With `development` loopback addresses may be NURLs too.
+`public_url` is where others reach the app, its mount point included: NURLs are told of tables there, and remote servers
+are asked to notify the app there. Without it NURLs are told of the address under which they were advertised, and nobody
+notifies the app. With `development` loopback addresses may be NURLs too.
 
 `follow` names SURLs to mirror, by the name of the local table, and `allow_follow` prefixes of SURLs that may be
 followed when Notify names them. With `development`, SURLs on this machine are among them.
@@ -100,40 +101,36 @@ class App:
             store = await asyncio.to_thread(self._open_store)
             engine = Engine(store, self._limits)
             await engine.start()
-            active = ActiveViews()
-            views = Views(engine, active)
-            notifier = await self._start_parts(engine, views)
+            service = await self._start_service(engine)
         except BaseException:
             self._starting = None  # the next request may find the cause gone
             raise
-        followers = open_followers(engine, self._policy, self._limits)
-        notifier.surl_received = followers.notified
-        followers.start()
-        service = Service(engine, self._limits, notifier, active=active, followers=followers, views=views)
         self._dispatcher = Dispatcher(service, self._access)
         return self._dispatcher
 
-    async def _start_parts(self, engine: Engine, views: Views) -> Notifier:
+    async def _start_service(self, engine: Engine) -> Service:
+        active = ActiveViews()
+        views = Views(engine, active)
         try:
             await views.start()
             outbound = open_outbound(development=self._development, limits=self._limits)
             notifier = Notifier(engine, self._limits, outbound, public_url=self._public_url)
+            followers = open_followers(engine, self._policy, self._limits, self._public_url)
             await notifier.start()
+            await followers.start()
         except BaseException:
             await views.stop()
             await engine.stop()  # else the store stays locked
             raise
-        return notifier
+        return Service(engine, self._limits, notifier, active=active, followers=followers, views=views)
 
     async def stop(self) -> None:
         dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
         if dispatcher is not None:
-            if dispatcher.service.notifier is not None:
-                await dispatcher.service.notifier.stop()
-            if dispatcher.service.followers is not None:
-                await dispatcher.service.followers.stop()
-            if dispatcher.service.views is not None:
-                await dispatcher.service.views.stop()
+            service = dispatcher.service
+            for part in (service.followers, service.views, service.notifier):  # which tells others of the last rows
+                if part is not None:
+                    await part.stop()
             await dispatcher.service.engine.stop()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

@@ -114,8 +114,7 @@ async def serve_store(
     engine = Engine(store, limits, fatal=fatal)
     outbound = open_outbound(development=is_loopback(host.lower()), limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=public_url)
-    followers = open_followers(engine, policy or FollowPolicy(), limits)
-    notifier.surl_received = followers.notified
+    followers = open_followers(engine, policy or FollowPolicy(), limits, public_url)
     active = ActiveViews()
     views = Views(engine, active)
     service = Service(engine, limits, notifier, active=active, followers=followers, views=views)
@@ -126,10 +125,10 @@ async def serve_store(
         bound = await edge.start(host, port)
         url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         if public_url is None and host not in _EVERY_ADDRESS:
-            notifier.sender.public_url = url
+            notifier.sender.public_url = followers.public_url = url
         await notifier.start()
+        await followers.start()
         ready(url)
-        followers.start()
         await stop.wait()
     finally:
         edge.drain()

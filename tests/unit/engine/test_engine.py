@@ -523,6 +523,35 @@ def test_expired_streams_are_deleted_and_their_readers_told() -> None:
     with_engine(body, store, clock=clock, limits=Limits(expiry_sweep_s=0.01))
 
 
+def test_an_append_to_an_incarnation_does_not_reach_the_next_one() -> None:
+    """The deletion and the new stream are under way when the append is decided."""
+    store = SlowStore()
+
+    async def body(engine: Engine) -> None:
+        creating = asyncio.ensure_future(engine.execute(create(engine, "a")))
+        await turn()
+        store.release()
+        tail = (await creating).tail
+        assert tail is not None
+        asked = []
+        for command in (
+            Delete("a", engine.now_ms()),
+            create(engine, "a", body=b"other"),
+            append(engine, "a", b"late", stream_id=tail.id),
+        ):
+            asked.append(asyncio.ensure_future(engine.execute(command)))
+            await turn()
+        assert not any(future.done() for future in asked)  # nobody learns what is not durable
+        while store.held:
+            store.release()
+            await turn()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(answers[2], StreamGoneError)
+        assert (await engine.read(Read("a", bytes_max=100))).data == b"other"
+
+    with_engine(body, store)
+
+
 def test_concurrent_creates_of_one_path_agree() -> None:
     async def body(engine: Engine) -> None:
         answers = await asyncio.gather(

@@ -13,6 +13,7 @@ from headwater.protocol.tables.rows import is_seqno
 
 LAST_SEQNO = "stp-last-seqno"  # the SeqNo of the table's last row; 0 if it has none
 GAPLESS = "stp-gapless"  # `true`: SeqNos count 1, 2, 3, so a follower can tell that a row is missing
+NOTIFY = "stp-notify"  # where the table's NURL is: a URL, or a reference relative to the SURL
 
 FORK_SEQNO = "stp-fork-seqno"  # of a fork: the last row that it inherits; all rows if absent
 
@@ -23,7 +24,7 @@ VIEW_OF = "stp-view-of"  # of a PUT: the URL path of the stream that the table i
 VIEW_TYPE = "stp-view-type"  # the type of its entities, percent-encoded
 
 REQUEST_HEADERS = (FORK_SEQNO, MIRROR, AFTER_SEQNO, VIEW_OF, VIEW_TYPE)
-RESPONSE_HEADERS = (LAST_SEQNO, GAPLESS, MIRROR)
+RESPONSE_HEADERS = (LAST_SEQNO, GAPLESS, NOTIFY, MIRROR)
 
 
 def parse_last_seqno(headers: Mapping[str, str]) -> int | None:

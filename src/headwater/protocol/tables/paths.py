@@ -72,3 +72,8 @@ def surl_path(name: str) -> str:
 
 def nurl_path(name: str) -> str:
     return f"{TABLE_ROOT}{quote_path(name)}/{NOTIFY}"
+
+
+def nurl_reference(name: str) -> str:
+    """The NURL of a table relative to its SURL, which may have been rewritten on the way, as by a proxy."""
+    return f"./{quote_path(name.rpartition('/')[2])}/{NOTIFY}"

@@ -2,8 +2,10 @@
 
 policy      which SURLs may be followed
 mirror      the local table: its rows are the position
+handshake   registering for Notify at the remote server
 follower    one SURL: requests, waits, failures
-followers   all of them: start, wake, stop
+admitted    the SURLs that came by Notify, as durable documents
+followers   all of them: start, wake, admit, stop
 control     what an operator asks about them
 """
 

@@ -40,6 +40,7 @@ from headwater.outbound import OutboundClient, StreamedAnswer, Target
 from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.tables.content_type import MEDIA_TYPE
 from headwater.protocol.tables.following import Following
+from headwater.server.following.handshake import Handshake
 from headwater.server.following.mirror import Mirror, open_mirror
 
 log = logging.getLogger("headwater.following")
@@ -65,6 +66,7 @@ class FollowerStatus(msgspec.Struct, frozen=True):
     lag_rows: int | None  # the difference of the two
     last_error: str | None
     since: str  # when the state began
+    notify: str  # what became of the handshake
 
 
 class Follower:
@@ -74,6 +76,7 @@ class Follower:
         client: OutboundClient,
         name: str,
         surl: Target,
+        nurl: str | None = None,
         entropy: Callable[[], float] = random.random,
     ) -> None:
         self.name = name
@@ -82,6 +85,7 @@ class Follower:
         self._client = client
         self._entropy = entropy
         self._woken = asyncio.Event()
+        self._handshake = Handshake(client, surl, nurl, self._woken.set)
         self._receiving: asyncio.Timeout | None = None  # of the request that is under way
         self._heard_at = 0.0  # when the last rows came
         self._state = FollowerState.RETRYING
@@ -100,6 +104,10 @@ class Follower:
         if receiving is not None and receiving.when() is None and now - self._heard_at > limits.FOLLOW_NOTIFIED_S:
             receiving.reschedule(now + limits.FOLLOW_NOTIFIED_S)
 
+    @property
+    def stopped(self) -> bool:
+        return self._state is FollowerState.STOPPED
+
     def status(self) -> FollowerStatus:
         last = self._last_seqno()
         remote = None if self._remote_last_seqno is None else max(last, self._remote_last_seqno)
@@ -112,6 +120,7 @@ class Follower:
             None if remote is None else remote - last,
             self._last_error,
             format_instant(self._since_ms),
+            self._handshake.status,
         )
 
     def _last_seqno(self) -> int:
@@ -119,6 +128,12 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until the remote table is closed, or until it is no longer the table that was mirrored."""
+        try:
+            await self._run()
+        finally:
+            await self._handshake.close()
+
+    async def _run(self) -> None:
         failures, reached = 0, -1  # reached: the last row at the failure before
         while True:
             try:
@@ -159,6 +174,8 @@ class Follower:
                 wait_s = following.finish(loop.time() - asked_at) if whole else 0.0
             except (OutboundError, ClientError) as error:
                 error.url = error.url or self.surl.shown
+                if isinstance(error, OutboundError):
+                    self._handshake.lost()
                 await _settle(following, mirror)  # the rows before the fault are good
                 failures = following.failed(error, sys.maxsize)
                 self._note(FollowerState.RETRYING, error)
@@ -208,6 +225,7 @@ class Follower:
             if mirror.table is None and following.table is not None:
                 await mirror.create(following.table)
             self._note(FollowerState.FOLLOWING)
+            self._handshake.answered(answer.headers)
             try:
                 async with contextlib.aclosing(aiter(answer)) as pieces:  # type: ignore[type-var]
                     async for piece in pieces:

@@ -1,4 +1,4 @@
-"""All followers of a server: those of its policy, and those that Notify asks for."""
+"""All followers of a server: those of its policy, and those that Notify asked for."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import logging
 import msgspec
 
 from headwater.engine import Engine
-from headwater.limits import FOLLOWERS_MAX, Limits
+from headwater.errors import HeadwaterError, OverloadedError
+from headwater.limits import FOLLOWERS_MAX, RETRY_AFTER_S, Limits
 from headwater.outbound import OutboundClient, Target, open_outbound
+from headwater.protocol.tables.paths import nurl_path
+from headwater.server.following.admitted import Admitted, admit, forget, load_admitted
 from headwater.server.following.follower import Follower, FollowerStatus
 from headwater.server.following.policy import FollowPolicy, parse_surl
 
@@ -17,48 +20,120 @@ log = logging.getLogger("headwater.following")
 
 
 class Followers:
-    """Made by `open_followers`. Without a client nothing is followed."""
+    """Made by `open_followers`. Without a client nothing is followed.
 
-    def __init__(self, engine: Engine, client: OutboundClient | None, policy: FollowPolicy) -> None:
+    `public_url` is where others reach this server; without it they are not asked to notify it.
+    """
+
+    def __init__(
+        self, engine: Engine, client: OutboundClient | None, policy: FollowPolicy, public_url: str | None = None
+    ) -> None:
+        self.public_url = public_url
         self._engine = engine
         self._client = client
         self._policy = policy
+        self._running = False
         self._tasks: dict[str, tuple[Follower, asyncio.Task[None]]] = {}  # by the name of the local table
+        self._ending: set[asyncio.Task[None]] = set()  # of mirrors that were deleted
+        self._admitting = asyncio.Lock()
 
-    def start(self) -> None:
-        """Follow what the policy names."""
+    # Life
+
+    async def start(self) -> None:
+        """Follow what the policy names, and what it allowed before if it still does."""
+        before = await load_admitted(self._engine)
         for name, surl in self._policy.follows.items():
             self._follow(name, surl)
+        for admitted in before:
+            target = self._allowed(admitted.name, admitted.surl)
+            if target is not None and admitted.name not in self._tasks:
+                self._follow(admitted.name, target)
+        self._running = True
 
     async def stop(self) -> None:
-        tasks = [task for _, task in self._tasks.values()]
+        self._running = False
+        tasks = [*self._ending, *(task for _, task in self._tasks.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        client = self._client
-        self._client = None
+        client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
-    def notified(self, table_name: str, surl: str) -> bool:
-        """A Notify for a table named a SURL: wake its follower, or follow it if the policy allows; False: ignored."""
-        if self._client is None:
-            return False
+    # Notify
+
+    def wake(self, name: str, surl: str) -> bool:
+        """Wake the follower of a table whose NURL was notified, and those of the SURL; False: nobody follows them.
+
+        The SURL need not be the one that the table follows: a server may be known under several addresses.
+        """
+        if not self._running:  # to say that nothing is followed would end the notifications
+            raise OverloadedError("followers are about to start or to stop", retry_after_s=RETRY_AFTER_S)
+        try:
+            target = parse_surl(surl, development=self._policy.development)
+        except ValueError:
+            target = None
+        known = [follower for follower, _ in self._tasks.values() if follower.name == name or follower.surl == target]
+        for follower in known:
+            follower.wake()
+        return any(not follower.stopped for follower in known)
+
+    async def admit(self, name: str, surl: str) -> bool:
+        """Follow a SURL into a table from now on, durably, if the policy allows it."""
+        async with self._admitting:
+            if name in self._tasks:
+                return not self._tasks[name][0].stopped
+            target = self._allowed(name, surl)
+            if target is None or not self._running:
+                return False
+            self._follow(name, target)
+            try:
+                await admit(self._engine, Admitted(name, str(target)))
+            except HeadwaterError:
+                self._end(name)
+                raise
+            if name not in self._tasks:  # its mirror was deleted meanwhile
+                await forget(self._engine, name)
+            return True
+
+    def _allowed(self, name: str, surl: str) -> Target | None:
         try:
             target = parse_surl(surl, development=self._policy.development)
         except ValueError as error:
-            log.info("a Notify for table %r was ignored: %s", table_name, error)
+            log.info("table %r follows nothing that Notify names: %s", name, error)
+            return None
+        if not self._policy.allows(target):
+            log.info("table %r does not follow %s: the policy does not allow it", name, target.shown)
+        elif len(self._tasks) >= FOLLOWERS_MAX:
+            log.warning("table %r does not follow %s: there are %d followers", name, target.shown, FOLLOWERS_MAX)
+        else:
+            return target
+        return None
+
+    # Deletion
+
+    async def forget(self, name: str) -> bool:
+        """Follow a SURL no longer that Notify named and that has no mirror yet; False: there is none."""
+        if name not in self._tasks or name in self._policy.follows:
             return False
-        known = [follower for follower, _ in self._tasks.values() if follower.surl == target]
-        for follower in known:
-            follower.wake()
-        if known:
-            return True
-        if table_name in self._tasks or len(self._tasks) >= FOLLOWERS_MAX or not self._policy.allows(target):
-            log.info("a Notify for table %r was ignored: %s is not to be followed", table_name, target.shown)
-            return False
-        self._follow(table_name, target)
+        await forget(self._engine, name)
+        self.mirror_deleted(name)
         return True
+
+    def mirror_deleted(self, name: str) -> None:
+        """The mirror of a SURL that the policy names is made again from the beginning. Others are not followed on."""
+        self._end(name)
+        if name in self._policy.follows and self._running:
+            self._follow(name, self._policy.follows[name])
+
+    def _end(self, name: str) -> None:
+        if name in self._tasks:
+            _, task = self._tasks.pop(name)
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
+
+    # What an operator asks
 
     def status(self) -> list[FollowerStatus]:
         return [follower.status() for _, (follower, _) in sorted(self._tasks.items())]
@@ -66,15 +141,16 @@ class Followers:
     def _follow(self, name: str, surl: Target) -> None:
         if self._client is None:
             raise RuntimeError("these followers have no client, or were stopped")
-        follower = Follower(self._engine, self._client, name, surl)
+        nurl = None if self.public_url is None else f"{self.public_url}{nurl_path(name)}"
+        follower = Follower(self._engine, self._client, name, surl, nurl)
         self._tasks[name] = follower, asyncio.create_task(follower.run())
 
 
-def open_followers(engine: Engine, policy: FollowPolicy, limits: Limits) -> Followers:
-    """Followers with a client of their own: each holds a connection open, however many are of one host."""
+def open_followers(engine: Engine, policy: FollowPolicy, limits: Limits, public_url: str | None = None) -> Followers:
+    """Followers with a client of their own: each holds a connection open, however many are of one host, and may need
+    another one for its handshake."""
     if not policy.follows and not policy.allowed:
-        return Followers(engine, None, policy)
-    own = msgspec.structs.replace(
-        limits, outbound_connections_max=FOLLOWERS_MAX, outbound_connections_per_host_max=FOLLOWERS_MAX
-    )
-    return Followers(engine, open_outbound(development=policy.development, limits=own), policy)
+        return Followers(engine, None, policy, public_url)
+    most = 2 * FOLLOWERS_MAX
+    own = msgspec.structs.replace(limits, outbound_connections_max=most, outbound_connections_per_host_max=most)
+    return Followers(engine, open_outbound(development=policy.development, limits=own), policy, public_url)

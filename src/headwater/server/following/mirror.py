@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 from headwater.engine import Engine
 from headwater.engine.messages import FindRow, ReadMore, StreamInfo
-from headwater.errors import ConfigurationError, StreamGoneError, StreamNotFoundError
+from headwater.errors import ConfigurationError, StreamNotFoundError
 from headwater.limits import FOLLOW_BATCH_BYTES
-from headwater.log.commands import Append, Create
+from headwater.log.commands import Append, Create, Reply
 from headwater.log.content import ContentKind
 from headwater.protocol.tables.content_type import TableType, format_table_type, parse_table_type
 from headwater.protocol.tables.paths import log_path
@@ -40,17 +40,17 @@ class Mirror:
         self._tell_failure: Callable[[], None] | None = None
 
     async def create(self, table: TableType) -> None:
-        content_type = format_table_type(table)
-        await self._engine.execute(
+        reply = await self._engine.execute(
             Create(
                 path=self._path,
                 now_ms=self._engine.now_ms(),
-                content_type=content_type,
+                content_type=format_table_type(table),
                 kind=ContentKind.MIRROR,
             )
         )
-        self._id = (await self._engine.info(self._path)).id
-        self.table = table
+        if reply.tail is None:
+            raise RuntimeError("a created table has a tail")
+        self._id, self.table = reply.tail.id, table
 
     async def add(self, rows: list[Row]) -> None:
         """Append rows soon; what goes wrong is told (`on_failure`), and raised by every later call."""
@@ -83,8 +83,7 @@ class Mirror:
 
     async def close(self) -> None:
         await self.flush()
-        await self._check_same()
-        await self._engine.execute(Append(self._path, self._engine.now_ms(), b"", close=True))
+        await self._append(b"", close=True)
         self.closed = True
 
     async def abandon(self) -> None:
@@ -106,17 +105,22 @@ class Mirror:
             batch = b"".join(self._pending)
             self._pending.clear()
             self._pending_bytes = 0
-            content_type = await self._check_same()
-            append = Append(self._path, self._engine.now_ms(), batch, content_type, kind=ContentKind.MIRROR)
-            reply = await self._engine.execute(append)
-            self.last_seqno = reply.last_seqno
+            self.last_seqno = (await self._append(batch)).last_seqno
 
-    async def _check_same(self) -> str:
-        """Its content type, if the table is the one that was opened: another one of this name is not to be touched."""
-        found = self._engine.loaded(self._path) or await self._engine.info(self._path)
-        if found.id != self._id:
-            raise StreamGoneError(f"table {self.name!r} was deleted and made again while it was a mirror")
-        return found.content_type
+    async def _append(self, rows: bytes, *, close: bool = False) -> Reply:
+        """Append to the table that was opened: another one that took its name is not to be touched."""
+        if self.table is None:
+            raise RuntimeError("a mirror is created before rows are appended to it")
+        return await self._engine.execute(
+            Append(
+                self._path,
+                self._engine.now_ms(),
+                rows,
+                format_table_type(self.table),
+                close=close,
+                stream_id=self._id,
+            )
+        )
 
 
 async def open_mirror(engine: Engine, name: str) -> Mirror:

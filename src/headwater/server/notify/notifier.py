@@ -48,9 +48,6 @@ class WatchedTable:
 
 
 class Notifier:
-    """`surl_received` is called with the name of a table and the SURL in a Notify POST to its NURL, and says whether it
-    is followed."""
-
     def __init__(
         self,
         engine: Engine,
@@ -64,7 +61,6 @@ class Notifier:
         self.entropy = entropy
         self.now_ms = engine.now_ms
         self.sender = Sender(outbound, limits.notify_posts_max, public_url)
-        self.surl_received: Callable[[str, str], bool] | None = None
         self._engine = engine
         self._registry = Registry(engine)
         self._tables: dict[int, WatchedTable] = {}
@@ -118,11 +114,15 @@ class Notifier:
 
     # Requests
 
-    async def advertise(self, path: str, pairs: Iterable[tuple[str, str]], base: str) -> None:
-        """Keep NURLs, given as pairs of event type and URL, for a table."""
-        pairs = tuple(pairs)
+    def check(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Raise if a NURL is among these, given as pairs of event type and URL, that the server would not call."""
         for _, url in pairs:
             self.sender.outbound.parse(url)
+
+    async def advertise(self, path: str, pairs: Iterable[tuple[str, str]], base: str) -> None:
+        """Keep NURLs for a table."""
+        pairs = tuple(pairs)
+        self.check(pairs)
         fault = url_fault(self.sender.surl(path, base))
         if fault is not None:
             raise InvalidNotifyError(f"the SURL of the table cannot be sent: {fault}")

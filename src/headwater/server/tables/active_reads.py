@@ -8,14 +8,13 @@ from headwater.limits import BODY_PIECE_BYTES
 from headwater.protocol.streams.etags import encoded, matched
 from headwater.protocol.tables.accept import check_accept
 from headwater.protocol.tables.escaping import Escape, escape
-from headwater.protocol.tables.headers import GAPLESS
 from headwater.protocol.tables.queries import TableQuery
 from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, gathered
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
 from headwater.server.streams.replies import NO_CACHE, SANDBOX, VARY
-from headwater.server.tables.replies import described, last_seqno, table_type
+from headwater.server.tables.replies import described, table_type
 
 
 async def read_active(service: Service, request: Request, path: str, query: TableQuery) -> Response:
@@ -36,8 +35,7 @@ def _answer(
     """The rows of a view are those up to one SeqNo, which the answer names: a follower goes on after it."""
     first = rows[0][: rows[0].index(b"\t")].decode() if rows else ""
     tag = f'"{table.id}:{what}:{first}:{len(rows)}:{seqno if what == "active" else ""}"'
-    gapless = [header for header in described(table) if header[0] == GAPLESS]
-    found: Headers = (last_seqno(seqno), *gapless, NO_CACHE, VARY, SANDBOX)
+    found: Headers = (*described(table, seqno), NO_CACHE, VARY, SANDBOX)
     if_none_match = request.headers.get("if-none-match")
     known = None if if_none_match is None else matched(if_none_match, tag)
     if known is not None:

@@ -110,7 +110,7 @@ async def _append_rest(engine: Engine, path: str, rows: Numbered) -> Reply:
             table.content_type,
             close=rows.close,
             last_seqno=table.last_seqno,
-            kind=table.kind,
+            stream_id=table.id,
         )
     )
 

@@ -6,14 +6,19 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from headwater.engine.messages import StreamInfo
 from headwater.errors import (
     HeadwaterError,
     InternalError,
     InvalidQueryError,
+    NotFollowedError,
+    OverloadedError,
     StreamGoneError,
     StreamNotFoundError,
     UnknownRouteError,
 )
+from headwater.limits import RETRY_AFTER_S
+from headwater.log.content import ContentKind
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.notify import Notification, check_form_type, parse_notification
 from headwater.protocol.tables.paths import name_of, nurls_log_path
@@ -40,23 +45,32 @@ def notify(service: Service, request: Request, path: str, respond: Respond) -> N
 
 
 async def _notify(service: Service, notifier: Notifier, path: str, notification: Notification, base: str) -> None:
+    nurls, surl = notification.nurls, notification.surl
+    notifier.check(nurls)
+    table = missing = None
     try:
-        await service.engine.info(path)
-    except StreamNotFoundError:
-        # A table that is to be followed is made when it first answers. NURLs can be advertised for it then.
-        if not _follows(notifier, path, notification) or notification.nurls:
-            raise
-        return
-    if notification.nurls:
-        await notifier.advertise(path, notification.nurls, base)
-    _follows(notifier, path, notification)
+        table = await service.engine.info(path)
+    except (StreamNotFoundError, StreamGoneError) as error:
+        missing = error
+    if nurls and missing is None:
+        await notifier.advertise(path, nurls, base)
+    followed = surl is not None and await _follow(service, path, table, surl)
+    if followed and nurls and missing is not None:
+        raise OverloadedError("the mirror does not exist yet; advertise its NURLs again", retry_after_s=RETRY_AFTER_S)
+    if missing is not None and (nurls or surl is None):
+        raise missing
+    if surl is not None and not followed and not nurls and (table is None or table.kind is ContentKind.MIRROR):
+        raise NotFollowedError(f"table {name_of(path)!r} is no mirror of this SURL, or is no longer kept up to date")
 
 
-def _follows(notifier: Notifier, path: str, notification: Notification) -> bool:
-    """Whether the SURL of a form is followed, or was already; then its follower asks for it."""
-    if notification.surl is None or notifier.surl_received is None:
+async def _follow(service: Service, path: str, table: StreamInfo | None, surl: str) -> bool:
+    """Whether the SURL is followed, or is from now on."""
+    followers, name = service.followers, name_of(path)
+    if followers is None:
         return False
-    return notifier.surl_received(name_of(path), notification.surl)
+    if followers.wake(name, surl):
+        return True
+    return (table is None or table.kind is ContentKind.MIRROR) and await followers.admit(name, surl)
 
 
 def withdraw(service: Service, request: Request, path: str, respond: Respond) -> None:

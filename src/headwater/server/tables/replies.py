@@ -11,7 +11,7 @@ from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundErro
 from headwater.log.content import ContentKind
 from headwater.protocol.tables import headers
 from headwater.protocol.tables.content_type import TableType, parse_table_type
-from headwater.protocol.tables.paths import name_of
+from headwater.protocol.tables.paths import NOTIFY, name_of, nurl_reference
 from headwater.server.http import Response
 from headwater.server.problems import problem
 
@@ -27,10 +27,15 @@ def last_seqno(seqno: int) -> tuple[str, str]:
     return headers.LAST_SEQNO, str(seqno)
 
 
-def described(table: StreamInfo) -> list[tuple[str, str]]:
-    """What every answer says of its table. A mirror has the gaps of the table that it follows."""
-    found = [last_seqno(table.last_seqno)]
+def described(table: StreamInfo, seqno: int | None = None) -> list[tuple[str, str]]:
+    """What every answer says of its table, or of its rows up to a SeqNo.
+
+    A mirror has the gaps of the table that it follows. The NURLs of a table are a table without a NURL.
+    """
+    found = [last_seqno(table.last_seqno if seqno is None else seqno)]
     found.append((headers.MIRROR if table.kind is ContentKind.MIRROR else headers.GAPLESS, "true"))
+    if not table.path.endswith(f"/{NOTIFY}"):
+        found.append((headers.NOTIFY, nurl_reference(name_of(table.path))))
     return found
 
 

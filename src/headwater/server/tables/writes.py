@@ -17,6 +17,7 @@ from headwater.errors import (
     InternalError,
     InvalidForkError,
     InvalidHeaderError,
+    StreamNotFoundError,
 )
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, CHANGES_INLINE_BYTES, CHANGES_MAX, Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
@@ -28,6 +29,8 @@ from headwater.protocol.tables.content_type import TableType, check_changes_type
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.headers import AFTER_SEQNO, parse_fork_seqno, parse_mirror
 from headwater.protocol.tables.paths import name_of, surl_path
+from headwater.server.following import Followers
+from headwater.server.following.admitted import forgotten
 from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
 from headwater.server.references import table_path
@@ -242,16 +245,32 @@ def _created(reply: Reply, request: Request, path: str) -> Response:
 
 
 def delete(service: Service, request: Request, path: str, respond: Respond) -> None:
+    """What was followed into the table by Notify is forgotten with it."""
+
     def answered(answer: Answer) -> None:
-        if isinstance(answer, HeadwaterError):
+        if isinstance(answer, StreamNotFoundError) and service.followers is not None:
+            service.in_background(_unfollow(service.followers, path, respond))
+        elif isinstance(answer, HeadwaterError):
             respond(table_problem(path, answer))
-            return
-        if views is not None:
-            views.deleted(path)
-        if service.notifier is not None:
-            service.notifier.table_deleted(path)
-        respond(Response(204, (NO_STORE,)))
+        else:
+            if views is not None:
+                views.deleted(path)
+            if service.notifier is not None:
+                service.notifier.table_deleted(path)
+            if service.followers is not None:
+                service.followers.mirror_deleted(name_of(path))
+            respond(Response(204, (NO_STORE,)))
 
     views = service.views
     documents = () if views is None else views.documents_of(path)
-    service.engine.submit(Delete(path, service.now_ms, documents), answered)
+    service.engine.submit(Delete(path, service.now_ms, (*documents, forgotten(name_of(path)))), answered)
+
+
+async def _unfollow(followers: Followers, path: str, respond: Respond) -> None:
+    """There is no such table, but there may be a follower that has yet to create it."""
+    try:
+        found = await followers.forget(name_of(path))
+    except HeadwaterError as error:
+        respond(problem(error))
+    else:
+        respond(Response(204, (NO_STORE,)) if found else table_problem(path, StreamNotFoundError()))

@@ -14,11 +14,12 @@ from headwater import errors, limits
 from headwater.engine import Engine
 from headwater.engine.messages import Read
 from headwater.errors import StreamNotFoundError
-from headwater.log.commands import Append, Create, Delete
+from headwater.log.commands import Append, Create, Delete, WriteDocument, WriteDocuments
 from headwater.log.content import ContentKind
 from headwater.protocol.tables.following import Following
 from headwater.protocol.tables.paths import log_path
 from headwater.server.following import Followers, follower, open_followers, parse_policy
+from headwater.server.following.admitted import forgotten
 from headwater.server.following.follower import FollowerState, FollowerStatus
 from headwater.store.memory import MemoryStore
 from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, lines, table_server
@@ -39,6 +40,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "Following", functools.partial(Following, repeated_bytes_max=2_000_000))
 
 
+class LastingStore(MemoryStore):
+    """The store of several engines, one after the other."""
+
+    async def close(self) -> None:
+        """Keep everything."""
+
+
 async def rows(engine: Engine) -> bytes:
     return (await engine.read(Read(PATH, bytes_max=10_000_000))).data
 
@@ -50,6 +58,11 @@ async def until(followers: Followers, wanted: Callable[[FollowerStatus], object]
             if wanted(status):
                 return status
             await asyncio.sleep(0.005)
+
+
+async def notified(followers: Followers, name: str, surl: str) -> bool:
+    """As the handler of a NURL does for a table that is a mirror, or does not exist."""
+    return followers.wake(name, surl) or await followers.admit(name, surl)
 
 
 def following(
@@ -67,7 +80,7 @@ def following(
             await before(engine)
         policy = parse_policy({"t": url} if url else {}, allowed, development=True)
         followers = open_followers(engine, policy, engine.limits)
-        followers.start()
+        await followers.start()
         try:
             await body(engine, followers)
         finally:
@@ -180,7 +193,7 @@ def test_a_server_that_says_when_to_come_back_is_asked_then() -> None:
             await until(followers, lambda status: status.last_error)
             await asyncio.sleep(0.2)
             assert len(server.seen) == 1
-            assert followers.notified("t", server.url)  # or at once, if it says itself that there is something
+            assert followers.wake("t", server.url)  # or at once, if it says itself that there is something
             await until(followers, lambda status: len(server.seen) == 2)
             await until(followers, lambda status: status.last_seqno == 1)
 
@@ -393,16 +406,19 @@ def test_notify_wakes_the_follower_of_a_surl(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(limits, "FOLLOW_POLL_MAX_S", 30.0)
 
     def answered_at_once(number: int, path: str) -> Iterator[bytes]:
-        yield head() + (lines(1) if number < 2 else lines(1, 2))
+        yield head() + (lines(1) if number < 3 else lines(1, 2))
 
     with hostile_server(answered_at_once) as server:
 
         async def body(engine: Engine, followers: Followers) -> None:
             await until(followers, lambda status: len(server.seen) == 2)
             await asyncio.sleep(0.05)
-            assert not followers.notified("t", f"{server.url}/other")
+            assert not followers.wake("other", f"{server.url}/other")
             assert len(server.seen) == 2
-            assert followers.notified("t", server.url)
+            assert followers.wake("other", server.url)
+            await until(followers, lambda status: len(server.seen) == 3)
+            assert followers.wake("t", "https://another.example/address/of/the/same/server")
+            await until(followers, lambda status: len(server.seen) == 4)
             await until(followers, lambda status: status.last_seqno == 2)
 
         following(server.url, body)
@@ -421,10 +437,10 @@ def test_notify_gives_up_an_answer_that_is_held_open_and_silent(monkeypatch: pyt
 
         async def body(engine: Engine, followers: Followers) -> None:
             await until(followers, lambda status: status.last_seqno == 1)
-            assert followers.notified("t", server.url)  # just after a row: the connection is alive
+            assert followers.wake("t", server.url)  # just after a row: the connection is alive
             await asyncio.sleep(0.7)
             assert len(server.seen) == 1
-            assert followers.notified("t", server.url)
+            assert followers.wake("t", server.url)
             status = await until(followers, lambda status: status.last_seqno == 2)
             assert status.last_error is None
             ended.set()
@@ -441,7 +457,7 @@ def test_notify_does_not_disturb_an_answer_that_brings_rows(monkeypatch: pytest.
         async def body(engine: Engine, followers: Followers) -> None:
             await until(followers, lambda status: status.last_seqno == 1)
             await asyncio.sleep(0.6)
-            assert followers.notified("t", f"{server.url}/v1/table/t")
+            assert followers.wake("t", f"{server.url}/v1/table/t")
             server.put("t", "+ k 2")
             await until(followers, lambda status: status.last_seqno == 2)
             await asyncio.sleep(0.6)
@@ -465,20 +481,137 @@ def test_notify_follows_what_the_policy_allows_and_nothing_else() -> None:
                 "ftp://x",
                 "http://10.0.0.1/",
             ):
-                assert not followers.notified("t", surl)
+                assert not await notified(followers, "t", surl)
             assert followers.status() == []
-            assert followers.notified("t", f"{root}/a/t")
+            assert await notified(followers, "t", f"{root}/a/t")
             await until(followers, lambda status: status.last_seqno == 1)
-            assert not followers.notified("t", f"{root}/a/u")  # the table has a SURL already
-            assert followers.notified("u", f"{root}/a/t")
-            assert [status.name for status in followers.status()] == ["t"]
+            assert await notified(followers, "u", f"{root}/a/t")
+            assert await notified(followers, "t", f"{root}/a/u")  # wakes what the table follows
+            assert [(status.name, status.surl) for status in followers.status()] == [("t", f"{root}/a/t")]
 
         following("", body, allowed=(f"{server.url}/v1/table/a",))
 
 
+def test_what_notify_named_is_followed_after_a_restart_while_the_policy_allows_it() -> None:
+    store = LastingStore()
+    with table_server() as server:
+        server.put("a/t", "+ k 1")
+        surl = f"{server.url}/v1/table/a/t"
+        allowed = (f"{server.url}/v1/table/a",)
+
+        async def admitted(engine: Engine, followers: Followers) -> None:
+            assert await asyncio.gather(*(followers.admit("t", surl) for _ in range(3))) == [True] * 3
+            assert len(await engine.documents("follow/", "", 10)) == 1
+            await until(followers, lambda status: status.last_seqno == 1)
+
+        async def no_longer_allowed(engine: Engine, followers: Followers) -> None:
+            assert followers.status() == []
+            assert not await notified(followers, "t", surl)
+
+        async def allowed_again(engine: Engine, followers: Followers) -> None:
+            server.put("a/t", "+ k 2")
+            await until(followers, lambda status: status.last_seqno == 2)
+
+        async def deleted(engine: Engine, followers: Followers) -> None:
+            await engine.execute(Delete(PATH, engine.now_ms(), (forgotten("t"),)))
+            followers.mirror_deleted("t")
+            assert followers.status() == []
+            await asyncio.sleep(0.05)
+            with pytest.raises(StreamNotFoundError):
+                await engine.info(PATH)
+
+        async def not_followed(engine: Engine, followers: Followers) -> None:
+            assert followers.status() == []
+
+        following("", admitted, allowed=allowed, store=store)
+        following("", no_longer_allowed, store=store)
+        following("", allowed_again, allowed=allowed, store=store)
+        following("", deleted, allowed=allowed, store=store)
+        following("", not_followed, allowed=allowed, store=store)
+
+
+def test_a_surl_that_cannot_be_recorded_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(engine: Engine, command: object) -> object:
+        raise errors.StorageFullError("no room")
+
+    with table_server() as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            with monkeypatch.context() as patched:
+                patched.setattr(Engine, "execute", full)
+                with pytest.raises(errors.StorageFullError):
+                    await followers.admit("t", server.url)
+            assert followers.status() == []
+
+        following("", body, allowed=(server.url,))
+
+
+def test_a_document_that_names_no_surl_is_left_out() -> None:
+    async def damaged(engine: Engine) -> None:
+        for key, data in (("follow/a", b"nonsense"), ("follow/b", b'{"name": "b", "surl": "ftp://x"}')):
+            await engine.execute(WriteDocuments((WriteDocument(key, data),)))
+
+    async def body(engine: Engine, followers: Followers) -> None:
+        assert followers.status() == []
+
+    following("", body, before=damaged, allowed=("http://127.0.0.1:1026/",))
+
+
+def test_followers_that_do_not_run_do_not_say_that_nothing_is_followed() -> None:
+    """A 410 would end the notifications for good."""
+
+    async def main(engine: Engine) -> None:
+        followers = open_followers(engine, parse_policy(), engine.limits)
+        with pytest.raises(errors.OverloadedError):
+            followers.wake("t", "https://shop.example/t")
+        await followers.start()
+        assert not followers.wake("t", "https://shop.example/t")
+        await followers.stop()
+        with pytest.raises(errors.OverloadedError):
+            followers.wake("t", "https://shop.example/t")
+
+    with_engine(main)
+
+
+def test_a_mirror_that_is_deleted_is_made_again_from_the_beginning() -> None:
+    with table_server() as server:
+        server.idle_s = 60.0  # the answer is held open, and silent
+        server.put("t", "+ a 1", "+ b 2")
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 2)
+            before = await engine.info(PATH)
+            await engine.execute(Delete(PATH, engine.now_ms(), (forgotten("t"),)))
+            followers.mirror_deleted("t")
+            await until(followers, lambda status: status.last_seqno == 2)
+            assert (await engine.info(PATH)).id != before.id
+            assert await rows(engine) == b"".join(server.tables["t"].rows)
+
+        following(f"{server.url}/v1/table/t", body)
+
+
+def test_a_follower_that_stopped_stops_again_after_a_restart_and_leaves_the_mirror_as_it_is() -> None:
+    store = LastingStore()
+    with hostile_server(scripts.changes_history) as server:
+
+        async def stopped(engine: Engine, followers: Followers) -> None:
+            status = await until(followers, lambda status: status.state is STOPPED)
+            assert errors.HistoryChangedError.title in str(status.last_error)
+            assert await rows(engine) == lines(1, 2, 3)
+            assert not followers.wake("t", server.url)  # so that the remote server drops our NURL
+
+        def made_again(number: int, path: str) -> Iterator[bytes]:
+            yield head() + lines(*range(scripts.since_of(path) + 1, 9), record="other")
+
+        following(server.url, stopped, store=store)
+        with hostile_server(made_again) as second:
+            server.url = second.url
+            following(server.url, stopped, store=store)
+
+
 def test_nothing_is_followed_by_default() -> None:
     async def body(engine: Engine, followers: Followers) -> None:
-        assert not followers.notified("t", "http://127.0.0.1:1026/v1/table/t")
+        assert not await notified(followers, "t", "http://127.0.0.1:1026/v1/table/t")
         assert followers.status() == []
 
     following("", body)

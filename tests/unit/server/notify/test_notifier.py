@@ -21,6 +21,7 @@ from headwater.limits import NOTIFY_POSTS_PER_HOST_MAX, Limits
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
 from headwater.outbound import Answer, Target, parse_target
+from headwater.server.following import Followers, FollowPolicy
 from headwater.server.http import Request, Response
 from headwater.server.notify import Notifier
 from headwater.server.notify.nurl import Nurl, decode
@@ -352,29 +353,56 @@ def form(body: bytes) -> Request:
     return Request("POST", "/v1/table/prices/notify", "", headers, body)
 
 
+class FakeFollowers(Followers):
+    """Follows tables `prices` and `new`, and would follow into `admitted`."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, None, FollowPolicy())
+        self.found: list[tuple[str, str, str]] = []
+
+    def wake(self, name: str, surl: str) -> bool:
+        self.found.append(("wake", name, surl))
+        return name in ("prices", "new")
+
+    async def admit(self, name: str, surl: str) -> bool:
+        self.found.append(("admit", name, surl))
+        return name == "admitted"
+
+
 def test_a_surl_is_handed_on_with_the_name_of_the_table() -> None:
     """Recipients MUST GET `surl` (when provided) as the authoritative source of state: whoever follows it does."""
+    surl = "https://peer.example/state"
 
     async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
-        service, answers, found = Service(engine, LIMITS, notifier), list[Response](), list[tuple[str, str]]()
-        nurls.notify(service, form(b"surl=https://peer.example/state"), PATH, answers.append)
-        await until(lambda: answers)  # advisory: without a follower it is ignored
+        followers = FakeFollowers(engine)
+        service = Service(engine, LIMITS, notifier, followers=followers)
+        await create(engine, "\x01own")
+        await engine.execute(Create(path="\x01left", now_ms=0, content_type=TYPE, kind=ContentKind.MIRROR))
 
-        def received(name: str, surl: str) -> bool:
-            found.append((name, surl))
-            return name == "followed"
+        async def notified(name: str, form_body: str, to: Service = service) -> int:
+            answers: list[Response] = []
+            nurls.notify(to, form(form_body.encode()), f"\x01{name}", answers.append)
+            await until(lambda: answers)
+            return answers[0].status
 
-        notifier.surl_received = received
-        nurls.notify(
-            service, form(b"surl=https://peer.example/state&rows=https://peer.example/n"), PATH, answers.append
-        )
-        nurls.notify(service, form(b"rows=https://peer.example/n"), PATH, answers.append)
-        for name in ("none", "followed"):  # a table that is followed is made when it first answers
-            nurls.notify(service, form(b"surl=https://peer.example/state"), f"\x01{name}", answers.append)
-        await until(lambda: len(answers) == 5)
-        assert sorted(answer.status for answer in answers) == [204, 204, 204, 204, 404]
-        assert sorted(found) == [(name, "https://peer.example/state") for name in ("followed", "none", "prices")]
+        wake, nurl = f"surl={surl}", "rows=https://peer.example/n"
+        assert await notified("own", wake, Service(engine, LIMITS, notifier)) == 204  # advisory: ignored
+        assert await notified("prices", f"{wake}&{nurl}") == 204
+        assert followers.found == [("wake", "prices", surl)]
+        assert await notified("prices", nurl) == 204
+        assert len(followers.found) == 1
         assert len(await engine.documents("nurl/", "", 10)) == 1
+        assert await notified("own", wake) == 204
+        assert followers.found[1:] == [("wake", "own", surl)]  # a table that is no mirror follows nothing
+        assert await notified("left", wake) == 410
+        assert followers.found[2:] == [("wake", "left", surl), ("admit", "left", surl)]
+        assert await notified("left", f"{wake}&{nurl}") == 204
+        assert [await notified("none", sent) for sent in (wake, f"{wake}&{nurl}", nurl, "")] == [410, 404, 404, 404]
+        for name in ("new", "admitted"):  # followed, and not created yet
+            assert [await notified(name, sent) for sent in (wake, f"{wake}&{nurl}")] == [204, 503]
+        before = len(followers.found)
+        assert await notified("admitted", f"{wake}&rows=https://10.0.0.1/") == 403
+        assert len(followers.found) == before  # nothing of that form was kept
 
     run(body)
 

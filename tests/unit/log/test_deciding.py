@@ -1,0 +1,46 @@
+"""Decisions that the random model does not ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.errors import StreamGoneError
+from headwater.log.commands import Append, Create, Delete, WriteDocument
+from headwater.log.content import ContentKind
+from headwater.log.producers import ProducerTuple
+from tests.unit.log.world import World
+
+TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
+ROW = b"7\t2026-11-15T08:00:00.000Z\t+\tk\tr\n"
+
+
+def create(world: World, kind: ContentKind, *, closed: bool = False) -> int:
+    tail = world.run(
+        Create(path="t", now_ms=0, stream_id=world.next_id, content_type=TYPE, kind=kind, closed=closed)
+    ).tail
+    assert tail is not None
+    world.next_id += 1
+    return tail.id
+
+
+@pytest.mark.parametrize("kind", [ContentKind.ROWS, ContentKind.MIRROR])
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_append_to_an_incarnation_is_refused_by_the_next_one(kind: ContentKind, closed: bool) -> None:
+    world = World()
+    first = create(world, ContentKind.MIRROR)
+    assert world.run(Append("t", 0, ROW, TYPE, stream_id=first)).last_seqno == 7
+    world.run(Delete("t", 0))
+    second = create(world, kind, closed=closed)
+    assert second != first
+    before = len(world.history)
+    for asked in (
+        Append("t", 0, ROW, TYPE, stream_id=first),
+        Append("t", 0, b"", close=True, stream_id=first),
+        Append("t", 0, ROW, TYPE, ProducerTuple("p", 0, 0), stream_id=first),
+        Append("t", 0, ROW, TYPE, documents=(WriteDocument("d", b"1"),), stream_id=first),
+    ):
+        with pytest.raises(StreamGoneError):
+            world.run(asked)
+    assert len(world.history) == before
+    if not closed:
+        assert world.run(Append("t", 0, b"", close=True, stream_id=second)).closed
