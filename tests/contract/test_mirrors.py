@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.edges import EDGES, edge, root_of
-
 TYPE = "text/sequence; charset=utf-8; schema=price; version=2"
 MIRROR = {"content-type": TYPE, "stp-mirror": "true"}
 NOW = {"timeout": "0"}
-
-
-@pytest.fixture(scope="module", params=EDGES)
-def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    with edge(request.param) as server:
-        root = root_of(request.param, server).replace("/v1/stream", "/v1/table")
-        with httpx.Client(base_url=root, timeout=10) as client:
-            yield client
 
 
 @pytest.fixture
