@@ -56,6 +56,28 @@ def test_the_order_of_columns_and_white_space_are_no_change() -> None:
     assert (found.changes, found.changed) == ([("+", "1", "{}")], 1)
 
 
+@pytest.mark.parametrize(
+    "number", ["1.10", "0.10000000000000000555", "12345678901234567.89", "1E400", "9" * 40, "-0.0"]
+)
+def test_numbers_stay_as_they_were_written(number: str) -> None:
+    assert read(f'{{"sku":1,"price":[{number}]}}\n', Format.JSONL) == {"1": f'{{"price":[{number}]}}'}
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "changed"),
+    [
+        ('{"a":1}', '{"a":true}', 1),
+        ('{"a":[0]}', '{"a":[false]}', 1),
+        ('{"a":0.1}', '{"a":0.10000000000000000555}', 1),
+        ('{"a":[1,2]}', '{"a":[1]}', 1),
+        ('{"a":1.10}', '{"a":1.1}', 0),
+        ('{"a":{"b":1}}', '{"a":{"b":1.0}}', 0),
+    ],
+)
+def test_what_counts_as_changed(stored: str, wanted: str, changed: int) -> None:
+    assert difference({"1": wanted}, {"1": row("1", stored)}).changed == changed
+
+
 RECORDS = st.dictionaries(st.text("abc", min_size=1, max_size=2), st.sampled_from(["1", "2", '{"a":1}']))
 
 

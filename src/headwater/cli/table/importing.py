@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -81,7 +82,7 @@ def _separated_rows(lines: Iterable[str], form: Format, key_column: str) -> Iter
 
 
 def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    decoder = msgspec.json.Decoder(dict[str, Any])
+    decoder = msgspec.json.Decoder(dict[str, Any], float_hook=_as_written)
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -89,6 +90,11 @@ def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, decoder.decode(line)
         except msgspec.MsgspecError as error:
             raise ValueError(f"line {number}: not a JSON object: {error}") from None
+
+
+def _as_written(number: str) -> msgspec.Raw:
+    """A float would change it: prices have digits that it cannot hold."""
+    return msgspec.Raw(number)
 
 
 def _key(row: Mapping[str, Any], column: str, number: int) -> str:
@@ -119,10 +125,22 @@ def difference(wanted: Mapping[str, str], live: Mapping[str, Row]) -> Difference
     return found
 
 
+_exact = msgspec.json.Decoder(float_hook=Decimal)
+
+
 def _same(stored: str, wanted: str) -> bool:
     if stored == wanted:
         return True
     try:
-        return bool(msgspec.json.decode(stored) == msgspec.json.decode(wanted))
-    except msgspec.MsgspecError:
+        return _equal(_exact.decode(stored), _exact.decode(wanted))
+    except (msgspec.MsgspecError, RecursionError):
         return False
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equality as in JSON, where true is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
