@@ -71,7 +71,6 @@ NOTIFY_REASON_LENGTH_MAX = 200  # why a NURL was dropped, as its row says
 FOLLOW_ROWS_REMEMBERED = 1_024  # to tell a repeat from another row under the same SeqNo
 FOLLOW_REPEATED_BYTES_MAX = 256 * 1024 * 1024  # of an answer without a new row: more than a server repeats by mistake
 FOLLOW_TRIES_MAX = 6  # in a row, of an answer that lacks rows or is cut off
-FOLLOW_VERIFY_EVERY = 10  # requests; one of so many asks for the last row once more
 FOLLOW_POLL_S = 0.5  # after the first of several answers that ended at once without a new row
 FOLLOW_POLL_MAX_S = 10.0
 FOLLOW_HOLD_S = TABLE_TIMEOUT_MAX_S  # that the server asks another one to hold an answer open

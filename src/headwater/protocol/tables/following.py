@@ -34,9 +34,10 @@ dropped; this makes overlapping answers harmless, also those of a server that ig
 "Asked again" is a few times in a row, with growing waits, because a replica may lag behind; a new row, or an answer
 without a fault, starts the count anew.
 
-The last rows are remembered by their hashes. After a failure, and in every tenth request, the last row is asked for
-once more, so that a table that was deleted and made again is noticed even if it has more rows by then. It is not asked
-for in every request: a server that holds a request until there is a row would then answer at once.
+The last rows are remembered by their hashes. A request asks for the last row once more, so that a table that was
+deleted and made again is noticed even if it has more rows by then: its deletion looks like any other end of an answer.
+A server may hold a request until there is a row, and then answers this one at once. So the last row is not asked for
+after an answer that ended at once and had nothing else.
 """
 
 from __future__ import annotations
@@ -98,11 +99,10 @@ class Following:
             self._seen[last_row.seqno] = hash(last_row)
             self.position, self._floor = last_row.seqno, last_row.seqno - 1
         self._repeated_bytes_max = repeated_bytes_max
-        self._verify = last_row is not None
+        self._verify = True  # the last row, if it is remembered
         self._contacted = False
         self._failures = 0  # in a row
         self._doubts = 0  # answers in a row that were asked for again
-        self._answers = 0
         self._empty_answers = 0  # in a row, that ended at once
         self._taken = 0  # rows, altogether
         self._start_answer()
@@ -111,6 +111,7 @@ class Following:
         self._reader = RowReader()
         self.gapless = False  # whether the answer promises SeqNos without gaps
         self._new = 0  # rows of this answer
+        self._verifying = self.since_id != self.position
         self._repeated_bytes = 0  # since the last new row
         self._fault: HeadwaterError | None = None
 
@@ -229,9 +230,8 @@ class Following:
             raise self._fault
         if not self.ended:
             self._finish_line()
-        self._answers += 1
         self._doubts = self._failures = 0
-        self._verify = self._answers % limits.FOLLOW_VERIFY_EVERY == 0
+        self._verify = bool(self._new) or not self._verifying or elapsed_s >= limits.FOLLOW_POLL_S
         if self._snapshot:
             self.ended = self.ended or not self._new or self._target is None
         elif self.closed and self.up_to_date:
@@ -251,6 +251,8 @@ class Following:
         if self._new or elapsed_s >= limits.FOLLOW_POLL_S:
             self._empty_answers = 0
             return 0.0
+        if not self._verify and not self._empty_answers:
+            return 0.0  # a server that holds requests until there is a row holds the next one
         self._empty_answers += 1
         return min(limits.FOLLOW_POLL_MAX_S, limits.FOLLOW_POLL_S * 2.0 ** min(self._empty_answers - 1, 30))
 

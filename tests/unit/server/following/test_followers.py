@@ -406,19 +406,19 @@ def test_notify_wakes_the_follower_of_a_surl(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(limits, "FOLLOW_POLL_MAX_S", 30.0)
 
     def answered_at_once(number: int, path: str) -> Iterator[bytes]:
-        yield head() + (lines(1) if number < 3 else lines(1, 2))
+        yield head() + (lines(1) if number < 4 else lines(1, 2))
 
     with hostile_server(answered_at_once) as server:
 
         async def body(engine: Engine, followers: Followers) -> None:
-            await until(followers, lambda status: len(server.seen) == 2)
+            await until(followers, lambda status: len(server.seen) == 3)
             await asyncio.sleep(0.05)
             assert not followers.wake("other", f"{server.url}/other")
-            assert len(server.seen) == 2
+            assert len(server.seen) == 3
             assert followers.wake("other", server.url)
-            await until(followers, lambda status: len(server.seen) == 3)
+            await until(followers, lambda status: len(server.seen) == 4)
             assert followers.wake("t", "https://another.example/address/of/the/same/server")
-            await until(followers, lambda status: len(server.seen) >= 4)
+            await until(followers, lambda status: len(server.seen) >= 5)
             await until(followers, lambda status: status.last_seqno == 2)
 
         following(server.url, body)
