@@ -527,6 +527,10 @@ class HistoryChangedError(ProtocolError):
     advice = "The table was restored, or deleted and made again: read it from its beginning."
 
 
+class RowsGoneError(HistoryChangedError):
+    """The table has fewer rows than were delivered. One that is being filled again will have them."""
+
+
 class SchemaChangedError(ProtocolError):
     title = "The table's schema changed"
     advice = "Check what the new records mean, then follow the table from the last row."

@@ -24,7 +24,7 @@ dropped; this makes overlapping answers harmless, also those of a server that ig
 |----------------------------------------------------------|---------------------------------------------------|
 | a repeat that differs from the row that was taken        | HistoryChangedError                               |
 | a row that was not there when its successor was taken    | RowOrderError or HistoryChangedError              |
-| STP-Last-SeqNo below the position                        | asked again, then HistoryChangedError             |
+| STP-Last-SeqNo below the position                        | asked again, then RowsGoneError                   |
 | a gap, where the server promises gapless SeqNos          | asked again from before it, then MissingRowError  |
 | an end within a line                                     | asked again, then InvalidRowError                 |
 | a line that is no row, or too long                       | InvalidRowError                                   |
@@ -52,6 +52,7 @@ from headwater.errors import (
     MissingRowError,
     ProtocolError,
     RowOrderError,
+    RowsGoneError,
     SchemaChangedError,
 )
 from headwater.protocol.streams.headers import parse_closed
@@ -154,7 +155,7 @@ class Following:
         position = self.position
         if position is not None and last_seqno < position and (self._taken or not self._snapshot):
             raise _doubtful(
-                HistoryChangedError(f"the table ends with row {last_seqno}, and rows up to {position} were read before")
+                RowsGoneError(f"the table ends with row {last_seqno}, and rows up to {position} were read before")
             )
         if self._snapshot and not self._snapshot_taken:
             self._snapshot_taken = True

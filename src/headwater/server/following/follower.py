@@ -6,6 +6,7 @@
 | an answer that lacks rows or is cut off             | a few times the same; then as the next line                |
 | no table, an invalid row, a redirect, other answers | reported, retried after FOLLOW_REFUSED_S                   |
 | a local table that cannot be written to             | reported, retried after FOLLOW_REFUSED_S                   |
+| fewer rows than before: it may be filled again      | a few times the same; then as the line before              |
 | another history, order or schema                    | reported, the follower stops; the mirror stays as it is    |
 | the remote table is closed                          | the mirror is closed, and the follower stops               |
 """
@@ -31,6 +32,7 @@ from headwater.errors import (
     OutboundError,
     ProtocolError,
     RowOrderError,
+    RowsGoneError,
     SchemaChangedError,
     TargetAnswerError,
     TargetUnreachableError,
@@ -138,10 +140,10 @@ class Follower:
         while True:
             try:
                 await self._follow_from_mirror()
-            except _FINAL as error:
-                self._note(FollowerState.STOPPED, error)
-                return
             except HeadwaterError as error:
+                if isinstance(error, _FINAL) and not isinstance(error, RowsGoneError):
+                    self._note(FollowerState.STOPPED, error)
+                    return
                 failures = failures + 1 if self._last_seqno() == reached else 1
                 reached = self._last_seqno()
                 self._note(FollowerState.RETRYING, error)
@@ -174,8 +176,7 @@ class Follower:
                 wait_s = following.finish(loop.time() - asked_at) if whole else 0.0
             except (OutboundError, ClientError) as error:
                 error.url = error.url or self.surl.shown
-                if isinstance(error, OutboundError):
-                    self._handshake.lost()
+                self._handshake.lost()
                 await _settle(following, mirror)  # the rows before the fault are good
                 failures = following.failed(error, sys.maxsize)
                 self._note(FollowerState.RETRYING, error)

@@ -1,6 +1,6 @@
 """The handshake of a follower: it advertises its own NURL at the NURL that the remote server names in `STP-Notify`.
 
-It is due at the first answer, when the remote server answers after it was not there, if it names another NURL, and
+It is due at the first answer, at the first one after a failure, if the remote server names another NURL, and
 every FOLLOW_REGISTER_S: the remote server may have dropped the NURL, or be another one by now. There are at least
 FOLLOW_REGISTER_PAUSE_S between two handshakes, and growing waits after failures. Whatever goes wrong is told by
 `status` alone: a follower does not need Notify.
@@ -56,7 +56,7 @@ class Handshake:
             self._plan()
 
     def lost(self) -> None:
-        """The remote server was not there."""
+        """The remote server was not there, or its table is not what it was: the NURL may be gone."""
         self._reference = ""
         self._plan()
 

@@ -313,7 +313,7 @@ HOSTILE: list[tuple[Script, FollowerState, type[errors.HeadwaterError], list[int
     (refused_by_the_client, RETRYING, errors.TargetAnswerError, []),
     (scripts.unasked_encoding, RETRYING, errors.TargetAnswerError, []),
     (scripts.redirect, RETRYING, errors.RedirectRefusedError, []),
-    (scripts.restarts, STOPPED, errors.HistoryChangedError, [1, 2, 3]),
+    (scripts.restarts, RETRYING, errors.HistoryChangedError, [1, 2, 3]),
     (scripts.changes_history, STOPPED, errors.HistoryChangedError, [1, 2, 3]),
     (scripts.no_row_at_all, RETRYING, errors.InvalidRowError, [1]),
     (scripts.bad_last_seqno, RETRYING, errors.ProtocolError, []),
@@ -375,6 +375,25 @@ def test_what_can_be_mended_is(script: Script) -> None:
         async def body(engine: Engine, followers: Followers) -> None:
             await until(followers, lambda status: status.last_seqno >= 6)
             assert (await rows(engine)).startswith(lines(1, 2, 3, 4, 5, 6))
+
+        following(server.url, body)
+
+
+def test_a_table_that_is_filled_again_is_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the mirror that a server makes again after its deletion: it has the same rows, after a while."""
+    monkeypatch.setattr(limits, "FOLLOW_REFUSED_S", 0.02)
+    begun = 3 * limits.FOLLOW_TRIES_MAX
+
+    def filled_again(number: int, path: str) -> Iterator[bytes]:
+        last = 3 if number < 2 else 1 if number < begun else 5
+        yield head(STP_Last_SeqNo=str(last)) + lines(*range(scripts.since_of(path) + 1, last + 1))
+
+    with hostile_server(filled_again) as server:
+
+        async def body(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: "ends with row 1" in str(status.last_error))
+            await until(followers, lambda status: status.last_seqno == 5)
+            assert await rows(engine) == lines(1, 2, 3, 4, 5)
 
         following(server.url, body)
 
