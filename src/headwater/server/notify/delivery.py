@@ -12,7 +12,7 @@ import msgspec
 
 from headwater.errors import HeadwaterError
 from headwater.limits import Limits
-from headwater.server.notify.nurl import Nurl, failed, is_given_up, succeeded
+from headwater.server.notify.nurl import Nurl, failed, is_given_up, succeeded, wait_s
 from headwater.server.notify.sending import Outcome, Sender
 
 log = logging.getLogger("headwater.notify")
@@ -145,10 +145,9 @@ class Delivery:
             self._wait()
 
     def _wait(self) -> None:
-        now_ms = self._around.now_ms()
-        due_ms = self.nurl.next_attempt_ms or now_ms + round(self._around.limits.notify_retry_s * 1000)
         self._state = State.WAITING
-        self._timer = asyncio.get_running_loop().call_later(max(0, due_ms - now_ms) / 1000, self._due)
+        delay_s = wait_s(self.nurl, self._around.now_ms(), self._around.limits)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
 
     def _due(self) -> None:
         self._timer = None

@@ -77,9 +77,16 @@ def failed(nurl: Nurl, now_ms: int, limits: Limits, entropy: float) -> Nurl:
     return msgspec.structs.replace(
         nurl,
         failures=nurl.failures + 1,
-        failing_since_ms=nurl.failing_since_ms or now_ms,
+        failing_since_ms=min(nurl.failing_since_ms or now_ms, now_ms),
         next_attempt_ms=now_ms + round(delay_s * 1000 * (1 - entropy / 2)),
     )
+
+
+def wait_s(nurl: Nurl, now_ms: int, limits: Limits) -> float:
+    """Until the next attempt. The clock may have been set back since it was planned."""
+    if not nurl.next_attempt_ms:
+        return limits.notify_retry_s
+    return max(0.0, min((nurl.next_attempt_ms - now_ms) / 1000, limits.notify_retry_max_s))
 
 
 def is_given_up(nurl: Nurl, now_ms: int, limits: Limits) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.limits import KEY_BYTES_MAX, NURL_SEEN_MS, URL_LENGTH_MAX, Limits
-from headwater.server.notify.nurl import Nurl, decode, encode, failed, is_given_up, seen_again, succeeded
+from headwater.server.notify.nurl import Nurl, decode, encode, failed, is_given_up, seen_again, succeeded, wait_s
 
 LIMITS = Limits()
 NURL = Nurl("\x01prices", 7, "rows", "https://peer.example/nurl", "https://us.example", 1_000, 1_000, 5)
@@ -36,6 +36,15 @@ def test_a_nurl_is_given_up_after_a_day_of_failures() -> None:
     assert not is_given_up(nurl, 10_000 + 86_399_999, LIMITS)
     assert is_given_up(nurl, 10_000 + 86_400_000, LIMITS)
     assert not is_given_up(succeeded(nurl, 6), 10_000 + 86_400_000, LIMITS)
+
+
+def test_a_clock_that_was_set_back_does_not_silence_a_nurl() -> None:
+    year_ms = 365 * 86_400_000
+    nurl = failed(failed(NURL, year_ms, LIMITS, 0.0), year_ms, LIMITS, 0.0)
+    assert wait_s(nurl, year_ms, LIMITS) == 2 * LIMITS.notify_retry_s
+    assert wait_s(nurl, 10_000, LIMITS) == LIMITS.notify_retry_max_s
+    assert wait_s(nurl, 2 * year_ms, LIMITS) == 0
+    assert is_given_up(failed(nurl, 10_000, LIMITS, 0.0), 10_000 + 86_400_000, LIMITS)
 
 
 def test_a_success_forgets_the_failures() -> None:
