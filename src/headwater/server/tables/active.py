@@ -283,7 +283,7 @@ class ActiveViews:
             )
 
     def _count(self) -> int:
-        """What all views take. It is asked only if that may be too much: of many views it takes longer than an append."""
+        """What all views take. It is asked only if that may be too much: with many views it takes long."""
         for view in self._views.values():
             view.counted_bytes = view.rows.size_bytes
         self._counted_bytes = sum([view.counted_bytes for view in self._views.values()])
