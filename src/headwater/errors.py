@@ -222,7 +222,7 @@ class OriginNotAllowedError(RequestError):
 class StreamNotFoundError(RequestError):
     status = 404
     title = "Stream not found"
-    advice = "Create the stream, or correct its URL."
+    advice = "Create the stream or table, or correct its URL."
 
 
 class ViewSourceNotFoundError(RequestError):

@@ -63,6 +63,20 @@ def test_a_stream_from_create_to_delete(server: Server, path: str) -> None:
     run(server, "delete", path, expect=failing.NOT_FOUND)
 
 
+def test_a_small_file_may_have_more_changes_than_a_server_takes_at_once(
+    server: Server, path: str, tmp_path: Path
+) -> None:
+    (tmp_path / "changes").write_bytes(b"-\tk\n" * 100_001)
+    run(server, "table", "create", path)
+    done = run(server, "table", "append", path, str(tmp_path / "changes"))
+    assert done.stdout == b"appended 100,001 changes, now at row 100001\n"
+
+
+def test_a_view_of_nothing_is_not_found(server: Server, path: str) -> None:
+    run(server, "create", path, "--view-of", "nowhere", "--type", "t", expect=failing.NOT_FOUND)
+    run(server, "table", "create", path, "--view-of", "nowhere", "--type", "t", expect=failing.NOT_FOUND)
+
+
 def test_a_message_over_several_lines_is_printed_on_one(server: Server, path: str) -> None:
     run(server, "create", path)
     run(server, "append", path, '{\n  "a": 1\n}')
@@ -97,7 +111,7 @@ def test_exit_codes(server: Server, path: str) -> None:
     run(server, "close", path)
     run(server, "append", path, "1", expect=failing.CONFLICT)
     ran = run(server, "read", f"{path}-missing", expect=failing.NOT_FOUND)
-    assert ran.stderr.decode().splitlines()[-1] == "Create the stream, or correct its URL."
+    assert ran.stderr.decode().splitlines()[-1] == "Create the stream or table, or correct its URL."
     run(server, "read", path, "--offset", "x", expect=failing.FAILED)
     run(server, "read", path, "--url", "nonsense", expect=failing.WRONG_CALL)
     run(server, "raed", path, expect=failing.WRONG_CALL)

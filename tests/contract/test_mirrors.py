@@ -182,3 +182,13 @@ def test_a_fork_of_a_mirror_goes_on_from_a_row(client: httpx.Client, mirror: str
     assert post(client, f"{mirror}/fork", 2, rows(4, 8)).status_code == 204
     assert client.get(f"{mirror}/fork", params=NOW).content == rows(2, 4, 8)
     assert client.get(mirror, params=NOW).content == rows(2, 4, 6)
+
+
+def test_a_fork_of_a_mirror_leaves_at_a_row_that_is_there(client: httpx.Client, mirror: str) -> None:
+    """With the SeqNo of a gap as its last row it could not go on with the next row of the source."""
+    post(client, mirror, 0, rows(2, 4, 6))
+    fork = {"stream-forked-from": client.get(mirror, params=NOW).url.path, "stp-mirror": "true"}
+    for seqno in ("1", "5", "7"):
+        assert problem(client.put(f"{mirror}/fork", headers={**fork, "stp-fork-seqno": seqno})) == (400, "invalid-fork")
+    assert client.put(f"{mirror}/empty", headers={**fork, "stp-fork-seqno": "0"}).headers["stp-last-seqno"] == "0"
+    assert client.put(f"{mirror}/whole", headers={**fork, "stp-fork-seqno": "6"}).headers["stp-last-seqno"] == "6"

@@ -13,11 +13,11 @@ from bench.servers import Server, headwater
 from headwater.client import Client, Escape, Put, Remove, Retry, Table
 from headwater.errors import (
     ConfigurationError,
-    ForbiddenError,
     HistoryChangedError,
     InvalidNotifyError,
     MirrorMismatchError,
     StreamNotFoundError,
+    TargetRefusedError,
 )
 from tests.nurls import receiver
 from tests.shells import SHELLS, client_of
@@ -166,7 +166,7 @@ def test_nurls_are_advertised_listed_and_withdrawn(client: Client) -> None:
         assert (path, httpx.QueryParams(form.decode())["surl"]) == ("/nurl", table.url)
         table.withdraw(other.nurl())
         assert table.nurls() == []
-    with pytest.raises(ForbiddenError):
+    with pytest.raises(TargetRefusedError):
         table.advertise("http://10.0.0.1/nurl")
     with pytest.raises(InvalidNotifyError, match="event type"):
         table.advertise(other.nurl(), event="Not one")

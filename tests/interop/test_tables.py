@@ -62,6 +62,15 @@ def test_many_changes_are_stored_once_and_read_in_order(table: Table) -> None:
     assert len(table.active()) == 1000
 
 
+def test_changes_go_in_more_requests_if_there_are_more_than_a_server_takes_in_one(table: Table) -> None:
+    assert table.append_all([Remove("k")] * 100_001).last_seqno == 100_001
+
+
+def test_a_table_that_is_not_there_is_named(client: Client) -> None:
+    with pytest.raises(StreamNotFoundError, match=r"no such table \(http"):
+        client.table("nowhere").append([Put("a", "1")])
+
+
 def test_a_follower_gets_each_row_once_until_the_table_is_closed(client: Client, table: Table) -> None:
     table.append([Put("a", "0")])
 

@@ -25,12 +25,14 @@ INTERRUPTED = 130
 
 _CODES: tuple[tuple[type[errors.HeadwaterError], int], ...] = (
     (errors.StreamNotFoundError, NOT_FOUND),
+    (errors.ViewSourceNotFoundError, NOT_FOUND),
     (errors.StreamGoneError, NOT_FOUND),
     (errors.OffsetGoneError, NOT_FOUND),
     (errors.ConflictError, CONFLICT),
     (errors.StaleEpochError, CONFLICT),
     (errors.UnauthorizedError, REFUSED),
     (errors.ForbiddenError, REFUSED),
+    (errors.TargetRefusedError, REFUSED),
     (errors.TooManyRequestsError, UNAVAILABLE),
     (errors.ServerError, UNAVAILABLE),
     (errors.NetworkError, UNAVAILABLE),

@@ -27,7 +27,7 @@ def _by_code(root: type[HeadwaterError]) -> dict[str, type[HeadwaterError]]:
     return found
 
 
-_CODES = _by_code(errors.RequestError) | _by_code(errors.ServerError)
+_CODES = _by_code(errors.RequestError) | _by_code(errors.ServerError) | _by_code(errors.TargetRefusedError)
 _STATUSES: dict[int, type[HeadwaterError]] = {
     400: errors.BadRequestError,
     401: errors.UnauthorizedError,

@@ -75,7 +75,7 @@ class TableReading:
             try:
                 chunk: bytes = yield Receive()
             except NetworkError as error:
-                if error.how != "timeout":
+                if error.how != "timeout" or following.awaits_rows:
                     raise
                 return  # silence is no failure of a table that nothing is appended to
             if not chunk:

@@ -15,7 +15,7 @@ from headwater.client import flows
 from headwater.client.answers import required
 from headwater.client.effects import Flow, HttpReply, HttpRequest
 from headwater.client.session import Session, exchange, with_query
-from headwater.errors import ProtocolError
+from headwater.errors import ProtocolError, StreamNotFoundError
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.state.view_headers import format_table_view
@@ -113,7 +113,11 @@ def view_headers(source: str | None, entity_type: str | None) -> dict[str, str]:
 
 def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
     request = _request("HEAD", url)
-    reply = yield from exchange(session, request)
+    try:
+        reply = yield from exchange(session, request)
+    except StreamNotFoundError as error:
+        error.detail = error.detail or "there is no such table"  # an answer to HEAD cannot say it
+        raise
     table = parse_answer_type(reply.headers.get("content-type"))
     ttl = reply.headers.get(headers.TTL)
     found = TableInfo(
@@ -217,13 +221,13 @@ def _as_tuple(change: Change) -> tuple[Action, str, str]:
 
 
 def _batches(changes: Iterable[Change], batch_bytes: int) -> Iterator[list[tuple[Action, str, str]]]:
-    """Changes in runs of about so many characters, each at least one change."""
+    """Changes in runs of about so many characters, each at least one change and no more than a server takes."""
     batch: list[tuple[Action, str, str]] = []
     size = 0
     for change in map(_as_tuple, changes):
         batch.append(change)
         size += len(change[1]) + len(change[2]) + limits.CHANGE_OVERHEAD_BYTES
-        if size >= batch_bytes:
+        if size >= batch_bytes or len(batch) == limits.CHANGES_MAX:
             yield batch
             batch, size = [], 0
     if batch:

@@ -197,7 +197,7 @@ def _matching(existing: StreamState, command: Create) -> Reply:
     """The reply to a create that finds the stream as it asks for it."""
     for name, matches in (
         ("kind", command.kind is None or command.kind is existing.kind),
-        ("content type", _content_type_matches(existing, command)),
+        (f"content type: {existing.content_type}", _content_type_matches(existing, command)),
         ("time-to-live or expiry", _expiry_matches(existing, command)),
         ("closure", existing.closed == command.closed),
         ("fork", _fork_matches(existing.fork, command.fork)),

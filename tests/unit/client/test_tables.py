@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from urllib.parse import parse_qs, urlsplit
@@ -12,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from headwater import errors
-from headwater.client import Client, Escape, ProducerTuple, Put, Remove, Report, Retry, TableType
+from headwater.client import Client, Escape, ProducerTuple, Put, Remove, Report, Retry, TableType, Timeouts
 from tests.shells import SHELLS, client_of
 from tests.table_servers import TableServer, head, hostile_server, lines, table_server
 
@@ -358,6 +359,37 @@ def test_a_view_is_read_anew_after_a_failure(shell: str) -> None:
 
     with hostile_server(cut) as server, client_of(shell, "http://127.0.0.1:1", retry=QUICK) as client:
         assert [*client.table(server.url).active()] == ["k3", "k4"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_silence_is_not_the_end_of_an_answer_that_is_not_held_open(shell: str) -> None:
+    def stalled(number: int, path: str) -> Iterator[bytes]:
+        if "view=active" in path:
+            assert since_of(path) == 0  # the rest of a later view would not fit
+        rows = lines(*range(since_of(path) + 1, 4))
+        yield head(STP_Last_SeqNo="3", Content_Length=str(len(rows))) + (b"" if number % 2 else rows)
+        time.sleep(0.6)
+
+    times = Timeouts(long_poll_s=0.2)
+    with (
+        hostile_server(stalled) as server,
+        client_of(shell, "http://127.0.0.1:1", retry=QUICK, timeouts=times) as client,
+    ):
+        for _ in range(2):
+            assert [row.seqno for row in client.table(server.url).rows()] == [1, 2, 3]
+            assert [*client.table(server.url).active()] == ["k1", "k2", "k3"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_rows_that_a_table_was_to_have_are_not_left_out_silently(shell: str) -> None:
+    def lacking(number: int, path: str) -> Iterator[bytes]:
+        yield head(STP_Last_SeqNo="3", STP_Gapless="true") + lines(*range(since_of(path) + 1, 3))
+
+    with hostile_server(lacking) as server, client_of(shell, "http://127.0.0.1:1", retry=QUICK) as client:
+        reader = client.table(server.url).rows()
+        with pytest.raises(errors.MissingRowError, match="up to row 3, and ends after row 2"):
+            reader.all()
+        assert reader.seqno == 2
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -32,7 +32,8 @@ def command(
     """Append changes, each once, whatever has to be sent again.
 
     A change is a line of action, key and record, separated by tabs. The action is + to add a key or replace its record,
-    and - to delete it; a deleted key needs no record. A file of less than 1 MiB is appended as a whole or not at all.
+    and - to delete it; a deleted key needs no record. A file of less than 1 MiB with at most 100,000
+    changes is appended as a whole or not at all.
     """
     count, producer_id = 0, uuid.uuid4().hex
     with connected(url, token) as client, _opened(file) as source:
@@ -78,8 +79,18 @@ def _bodies(source: BinaryIO) -> Iterator[bytes]:
         whole, newline, rest = (held + chunk).rpartition(b"\n")
         held = rest
         if newline:
-            yield whole + newline
+            yield from _split(whole + newline)
         if len(held) > limits.CHANGE_BYTES_MAX:
             break  # it is refused before it fills the memory
     if held:
         yield held
+
+
+def _split(body: bytes) -> Iterator[bytes]:
+    """Whole lines in bodies of as many as a server takes at once."""
+    if body.count(b"\n") <= limits.CHANGES_MAX:
+        yield body
+        return
+    lines = body.splitlines(keepends=True)
+    for first in range(0, len(lines), limits.CHANGES_MAX):
+        yield b"".join(lines[first : first + limits.CHANGES_MAX])

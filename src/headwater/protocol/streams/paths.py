@@ -42,7 +42,9 @@ def check_path(path: str) -> str:
 
 
 def _check_segment(segment: str) -> None:
-    if segment in ("", ".", ".."):
+    if not segment:
+        raise InvalidPathError("a path has no empty segments; remove the slash that is too many")
+    if segment in (".", ".."):
         raise InvalidPathError(f"a path segment cannot be {segment!r}")
     if len(segment.encode()) > limits.PATH_SEGMENT_BYTES_MAX:
         raise InvalidPathError(f"a path segment is longer than {limits.PATH_SEGMENT_BYTES_MAX} bytes")

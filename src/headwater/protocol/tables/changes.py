@@ -118,6 +118,8 @@ def _fault(line: bytes) -> str:
         return "the key is empty; write it after the action and a tab"
     if len(rest) == 1:
         return "the record is missing; write it after the key and a tab (it may be empty)"
+    if len(rest) > 2 and rest[1].endswith((b"+", b"-")):
+        return "there are two changes; end each with a newline (curl -d removes newlines, --data-binary does not)"
     if len(rest) > 2:
         return "there is a tab in the record; replace it, or create the table with escape=backslash and escape it"
     if len(key) > limits.KEY_BYTES_MAX:

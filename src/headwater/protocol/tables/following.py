@@ -134,6 +134,11 @@ class Following:
         """Whether every row was taken that the table had when the answer began, as far as the server says."""
         return self.last_seqno is not None and self.position is not None and self.position >= self.last_seqno
 
+    @property
+    def awaits_rows(self) -> bool:
+        """Whether rows of a snapshot have yet to come, as far as the server says."""
+        return self._snapshot_taken and not self.ended
+
     # An answer
 
     def begin(self, headers: Mapping[str, str]) -> None:
@@ -231,6 +236,7 @@ class Following:
             raise self._fault
         if not self.ended:
             self._finish_line()
+            self._check_target()
         self._doubts = self._failures = 0
         self._verify = bool(self._new) or not self._verifying or elapsed_s >= limits.FOLLOW_POLL_S
         if self._snapshot:
@@ -246,6 +252,15 @@ class Following:
             self._reader.finish()
         except InvalidRowError as error:
             raise _doubtful(error) from None
+
+    def _check_target(self) -> None:
+        """A snapshot of a table without gaps ends with the row that the server named, not with an empty answer."""
+        if self._snapshot and self.gapless and not self._new and self.position is not None and self._target is not None:
+            raise _doubtful(
+                MissingRowError(
+                    f"the table was to have rows up to row {self._target}, and ends after row {self.position}"
+                )
+            )
 
     def _wait_s(self, elapsed_s: float) -> float:
         """A server that answers at once, and with nothing new, is asked ever less often."""

@@ -12,8 +12,15 @@ from typing import Any
 
 from headwater.engine import Engine
 from headwater.engine.messages import Ended, StreamInfo, Update
-from headwater.errors import HeadwaterError, InvalidNotifyError, StreamGoneError, StreamNotFoundError, TooManyNurlsError
-from headwater.limits import NOTIFY_REASON_LENGTH_MAX, Limits
+from headwater.errors import (
+    HeadwaterError,
+    InvalidNotifyError,
+    OverloadedError,
+    StreamGoneError,
+    StreamNotFoundError,
+    TooManyNurlsError,
+)
+from headwater.limits import NOTIFY_REASON_LENGTH_MAX, RETRY_AFTER_S, Limits
 from headwater.log.row_framing import last_seqno_of
 from headwater.protocol.tables.paths import name_of
 from headwater.protocol.tables.urls import url_fault
@@ -65,6 +72,7 @@ class Notifier:
         self._registry = Registry(engine)
         self._tables: dict[int, WatchedTable] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running = False
 
     # Life
 
@@ -77,6 +85,7 @@ class Notifier:
                 await self._resume(table_id, nurls)
             except HeadwaterError as error:
                 log.error("the NURLs of a table are not notified: %s", error)
+        self._running = True
 
     async def _resume(self, table_id: int, nurls: list[Nurl]) -> None:
         path = nurls[0].path
@@ -93,6 +102,7 @@ class Notifier:
 
     async def stop(self) -> None:
         """End what is under way, and record what NURLs were told of. What comes later is delivered after a restart."""
+        self._running = False
         behind: list[Nurl] = []
         deliveries = [delivery for watched in self._tables.values() for delivery in watched.deliveries.values()]
         for watched in self._tables.values():
@@ -195,7 +205,10 @@ class Notifier:
     async def _changing(self, path: str) -> AsyncIterator[WatchedTable]:
         """The table at a path, watched, while its NURLs are changed by no one else."""
         while True:
-            watched = self._watch(await self._engine.info(path))
+            table = await self._engine.info(path)
+            if not self._running:  # what the last process knew of is yet to be loaded, or nothing is delivered any more
+                raise OverloadedError("the notifier is about to start or to stop", retry_after_s=RETRY_AFTER_S)
+            watched = self._watch(table)
             async with watched.lock:
                 if self._tables.get(watched.id) is not watched:
                     continue  # released or deleted meanwhile

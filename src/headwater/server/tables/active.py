@@ -85,7 +85,7 @@ class ActiveView:
     def __init__(self, engine: Engine, table: StreamInfo, applied: Callable[[ActiveView], None]) -> None:
         self._engine = engine
         self._table = table
-        self._id = table.id
+        self.id = table.id
         self._applied = applied  # called after rows were applied; raises an error if the view has become too large
         self.rows = LiveRows()
         self.position = 0  # up to which rows are applied
@@ -96,6 +96,7 @@ class ActiveView:
         self._snapshot_position = 0  # of the last snapshot
         self._failure: HeadwaterError | None = None
         self.used_s = 0.0
+        self.counted_bytes = 0  # of its rows, when all views were counted
 
     @property
     def is_busy(self) -> bool:
@@ -112,14 +113,14 @@ class ActiveView:
         return isinstance(self._failure, ViewTooLargeError)
 
     def open(self) -> None:
-        self._tail = self._engine.follow(self._id, self).tail
+        self._tail = self._engine.follow(self.id, self).tail
         self._restored = not self._tail
         self._read_on()
 
     def close(self, error: HeadwaterError | None = None) -> None:
         """Drop the rows. Whoever asks from now on gets the error."""
         self._failure = error or StreamNotFoundError("the table was deleted")
-        self._engine.unfollow(self._id, self)
+        self._engine.unfollow(self.id, self)
         self.rows = LiveRows()
         if self._reading is not None and self._reading is not asyncio.current_task():
             self._reading.cancel()
@@ -169,7 +170,7 @@ class ActiveView:
                 await self._restore()
             while self.position < self._tail and self._failure is None:
                 reply = await self._engine.read_more(
-                    ReadMore(self._id, self.position, self._tail, bytes_max=ACTIVE_STEP_BYTES)
+                    ReadMore(self.id, self.position, self._tail, bytes_max=ACTIVE_STEP_BYTES)
                 )
                 await self._apply_in_steps(reply.data, self.position)
         except HeadwaterError as error:
@@ -219,7 +220,7 @@ class ActiveView:
     async def _snapshot(self) -> None:
         rows = self.rows
         try:
-            await snapshots.write(self._engine, self._id, self.position, rows.last_seqno, rows.after(0))
+            await snapshots.write(self._engine, self.id, self.position, rows.last_seqno, rows.after(0))
         except HeadwaterError as error:
             log.warning("a snapshot of an active view could not be written: %s", error)
         except Exception:
@@ -229,7 +230,7 @@ class ActiveView:
 
     async def _delete_snapshots(self) -> None:
         with contextlib.suppress(HeadwaterError):  # they expire all the same
-            await snapshots.delete_all(self._engine, self._id)
+            await snapshots.delete_all(self._engine, self.id)
 
     def _apply(self, rows: bytes, end: int) -> None:
         self.rows.apply(rows)
@@ -242,6 +243,7 @@ class ActiveViews:
 
     def __init__(self) -> None:
         self._views: dict[int, ActiveView] = {}
+        self._counted_bytes = 0  # that all take, or more: views that ended by themselves count until all are counted
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -265,9 +267,11 @@ class ActiveViews:
                 f"the table has more than {limits.active_keys_max} live keys; read all its rows and fold them, "
                 "or raise the limit active_keys_max"
             )
-        size_bytes = sum([other.rows.size_bytes for other in self._views.values()])
-        if size_bytes <= limits.active_bytes_max:
+        self._counted_bytes += view.rows.size_bytes - view.counted_bytes
+        view.counted_bytes = view.rows.size_bytes
+        if self._counted_bytes <= limits.active_bytes_max:
             return
+        size_bytes = self._count()
         for other in sorted(self._views.values(), key=lambda other: other.used_s):
             if other is not view and not other.is_busy and size_bytes > limits.active_bytes_max:
                 size_bytes -= other.rows.size_bytes
@@ -278,10 +282,17 @@ class ActiveViews:
                 "or raise the limit active_bytes_max"
             )
 
+    def _count(self) -> int:
+        """What all views take. It is asked only if that may be too much: with many views it takes long."""
+        for view in self._views.values():
+            view.counted_bytes = view.rows.size_bytes
+        self._counted_bytes = sum([view.counted_bytes for view in self._views.values()])
+        return self._counted_bytes
+
     def _drop(self, view: ActiveView) -> None:
-        for table_id, known in list(self._views.items()):
-            if known is view:
-                del self._views[table_id]
+        if self._views.get(view.id) is view:
+            del self._views[view.id]
+            self._counted_bytes -= view.counted_bytes
         view.close(OverloadedError("the active view made room for others; try again"))
 
     def _look_later(self) -> None:

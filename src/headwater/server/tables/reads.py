@@ -83,7 +83,8 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
         end = max(start.position, await _end(service, table, until_id))
     closed = table.closed and end == table.tail
     tag = etag(table.id, reply.since_id, until_id, closed=closed and not ended)
-    caching = lasting(table, service.now_ms) if ended else NO_CACHE
+    lasts = ended and query.since_id >= 0  # the last rows are other ones when there are more
+    caching = lasting(table, service.now_ms) if lasts else NO_CACHE
     found: Headers = (*described(table), caching, VARY, SANDBOX)
     if closed:
         found += (CLOSED,)

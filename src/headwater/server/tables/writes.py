@@ -205,6 +205,10 @@ async def _fork_request(service: Service, source: str, seqno: int) -> ForkReques
     found = await service.engine.find_row(FindRow(source, seqno))
     if seqno > found.table.last_seqno:
         raise InvalidForkError(f"the source ends with row {found.table.last_seqno}")
+    if found.table.kind is _MIRROR and seqno:  # its SeqNos have gaps
+        before = await service.engine.find_row(FindRow(source, seqno - 1))
+        if before.start.position == found.start.position:
+            raise InvalidForkError(f"the source has no row {seqno}; name a row that it has")
     return ForkRequest(source, found.table.offset(found.start.record), found.start.skip, last_seqno=seqno)
 
 

@@ -54,6 +54,7 @@ def test_what_is_plain_is_one_valid_change(text: str) -> None:
         (b"+\tk", "the record is missing"),
         (b"+\tk\ta\tb", "tab in the record"),
         (b"-\tk\t\t", "tab in the record"),
+        (b"+\tk\tr+\tl\ts", "two changes; end each with a newline"),
         (b"+\tk\tr\r", "carriage return; end lines with a line feed alone"),
         (b"+\tk\t\x00", "control character b'.x00'"),
         (b"+\tk\x1b\tr", "control character"),

@@ -11,6 +11,7 @@ from headwater.engine import Engine
 from headwater.engine.messages import Read
 from headwater.errors import (
     InvalidNotifyError,
+    OverloadedError,
     RedirectRefusedError,
     StreamNotFoundError,
     TargetRefusedError,
@@ -99,6 +100,7 @@ def run(
     async def main(engine: Engine) -> None:
         outbound = FakeOutbound(*answers)
         notifier = Notifier(engine, limits, outbound, entropy=lambda: 0.0)
+        await notifier.start()
         await create(engine)
         await body(engine, notifier, outbound, clock)
         await notifier.stop()
@@ -426,5 +428,28 @@ def test_the_address_of_the_advertiser_matters_only_without_a_public_url() -> No
         await append(engine)
         await until(lambda: outbound.sent)
         assert outbound.sent[0][1] == b"surl=https://public.example/v1/table/prices"
+
+    run(body)
+
+
+def test_nurls_change_only_while_they_are_known() -> None:
+    """A NURL that is withdrawn before those of the last process were loaded would be called all the same."""
+
+    async def body(engine: Engine, notifier: Notifier, _: FakeOutbound, clock: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await notifier.stop()
+        after = FakeOutbound()
+        restarted = Notifier(engine, LIMITS, after)
+        for stopped in (restarted, notifier):
+            with pytest.raises(OverloadedError, match="about to start or to stop"):
+                await stopped.withdraw(PATH, URL)
+            with pytest.raises(OverloadedError, match="about to start or to stop"):
+                await stopped.advertise(PATH, [("rows", URL)], BASE)
+        await restarted.start()
+        await restarted.withdraw(PATH, URL)
+        await append(engine)
+        await asyncio.sleep(0.02)
+        assert after.sent == []
+        await restarted.stop()
 
     run(body)

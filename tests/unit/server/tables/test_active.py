@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from _collections_abc import dict_values
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from headwater.engine import Engine
 from headwater.engine.messages import FindRow, Read
 from headwater.errors import OverloadedError, ViewTooLargeError
-from headwater.limits import Limits
+from headwater.limits import ACTIVE_KEY_BYTES, Limits
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
 from headwater.log.row_framing import seqno_of
@@ -25,6 +26,7 @@ from tests.unit.engine.test_engine import with_engine
 from tests.unit.engine.test_rows import CountingStore
 
 TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
+ROW = b"1\t2026-01-08T00:00:00.000Z\t+\tk\t1\n"
 CHANGES = st.lists(st.tuples(st.sampled_from("+-"), st.sampled_from("abcdefg"), st.integers(0, 9)), min_size=1)
 
 
@@ -157,6 +159,55 @@ class FailingStore(MemoryStore):
             self.failures -= 1
             raise OverloadedError("too many open files")
         return await super().read(stream_id, start, end, bytes_max)
+
+
+class LookedAt(dict[int, active.ActiveView]):
+    looks = 0
+
+    def values(self) -> dict_values[int, active.ActiveView]:
+        self.looks += 1
+        return super().values()
+
+
+def test_rows_of_one_view_do_not_cost_the_others() -> None:
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        views._views = looked_at = LookedAt()
+        for number in range(3):
+            path = f"other{number}"
+            await engine.execute(
+                Create(path=path, now_ms=engine.now_ms(), content_type=TYPE, kind=ContentKind.ROWS, body=b"+\ta\t1")
+            )
+            table = (await engine.find_row(FindRow(path))).table
+            assert len(await views.rows_of(engine, Limits(), table)) == 1
+        for number in range(5):
+            await append(engine, b"+\tk%d\t1\n" % number)
+            assert len(await live_rows(engine, views)) == number + 1
+        assert looked_at.looks == 0
+
+    with_table(body)
+
+
+def test_views_make_room_for_others_and_those_of_deleted_tables_take_none() -> None:
+    async def body(engine: Engine) -> None:
+        views, tables = ActiveViews(), {}
+        limits = Limits(active_bytes_max=4 * (len(ROW) + ACTIVE_KEY_BYTES))
+        for name in ("a", "b", "c"):
+            command = Create(
+                path=name, now_ms=engine.now_ms(), content_type=TYPE, kind=ContentKind.ROWS, body=b"+\tk\t1"
+            )
+            await engine.execute(command)
+            tables[name] = (await engine.find_row(FindRow(name))).table
+            await views.rows_of(engine, limits, tables[name])
+        await engine.execute(Delete("a", engine.now_ms()))
+        await append(engine, b"+\tk\t1\n+\tl\t1\n")
+        assert len(await live_rows(engine, views, limits)) == 2
+        assert [tables[name].id in views._views for name in ("b", "c")] == [True, True]
+        await append(engine, b"+\tm\t1\n")
+        assert len(await live_rows(engine, views, limits)) == 3
+        assert [tables[name].id in views._views for name in ("b", "c")] == [False, True]
+
+    with_table(body)
 
 
 def test_a_view_that_could_not_be_read_is_built_again() -> None:
