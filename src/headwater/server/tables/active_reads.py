@@ -13,8 +13,8 @@ from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, gathered
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
-from headwater.server.streams.replies import NO_CACHE, SANDBOX, VARY
-from headwater.server.tables.replies import described, table_type
+from headwater.server.streams.replies import NO_CACHE, SANDBOX
+from headwater.server.tables.replies import VARY, described, table_type
 
 
 async def read_active(service: Service, request: Request, path: str, query: TableQuery) -> Response:

@@ -12,10 +12,10 @@ from headwater.protocol.tables.queries import TableQuery, View, parse_table_quer
 from headwater.server import compression
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
-from headwater.server.streams.replies import CLOSED, NO_CACHE, NO_STORE, SANDBOX, UNBUFFERED, VARY
+from headwater.server.streams.replies import CLOSED, NO_CACHE, NO_STORE, SANDBOX, UNBUFFERED
 from headwater.server.tables.active_reads import read_active
 from headwater.server.tables.feeds import RowFeed
-from headwater.server.tables.replies import described, speaking_of, table_type
+from headwater.server.tables.replies import VARY, described, speaking_of, table_type
 
 
 async def head(service: Service, request: Request, path: str) -> Response:
@@ -83,7 +83,8 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
         end = max(start.position, await _end(service, table, until_id))
     closed = table.closed and end == table.tail
     tag = etag(table.id, reply.since_id, until_id, closed=closed and not ended)
-    caching = lasting(table, service.now_ms) if ended else NO_CACHE
+    # A negative since_id is another row each time that the table has grown.
+    caching = lasting(table, service.now_ms) if ended and query.since_id >= 0 else NO_CACHE
     found: Headers = (*described(table), caching, VARY, SANDBOX)
     if closed:
         found += (CLOSED,)
