@@ -142,6 +142,7 @@ EXPIRE_STREAMS_MAX = 1_000  # in one sweep
 STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
 
 ACTIVE_IDLE_S = 300.0  # after which an active view that nobody asked for is dropped
+ACTIVE_BUILDS_AT_ONCE = 1  # active views that are read from their tables at the same time: each needs memory
 ACTIVE_KEY_BYTES = 192  # of memory for a live key, beside its row
 ACTIVE_STEP_BYTES = 64 * 1024  # of rows applied to an active view in one step
 ACTIVE_SNAPSHOT_BYTES_MIN = 4 * 1024 * 1024  # of rows applied since the last snapshot, before another is written
