@@ -17,6 +17,7 @@ CACHE_MAX_AGE_S = 60
 CACHE_STALE_S = 300
 CACHE_LASTING_S = 365 * 86_400  # of an answer that never changes
 COMPRESS_BYTES_MIN = 1_024
+ENCODERS_MAX = 64  # of answers that come in pieces, at a time; further answers are not compressed
 
 BODY_PIECE_BYTES = 128 * 1024  # of a large body, written in one step
 SSE_PIECE_BYTES = 48 * 1024  # of a stream, encoded in one step; a multiple of 3, for base64

@@ -45,13 +45,14 @@ def _answer(
     encoding = None
     if size_bytes >= bounds.COMPRESS_BYTES_MIN:
         encoding = compression.choose_encoding(request.headers.get("accept-encoding", "identity"))
-    if encoding is None:
+    in_pieces = size_bytes > service.limits.compress_inline_bytes
+    encoder = service.encoders.open(encoding) if in_pieces and encoding is not None else None
+    if encoding is None or (in_pieces and encoder is None):
         found += (("etag", tag),)
         if size_bytes <= BODY_PIECE_BYTES:
             return Response(200, found, (b"".join(rows),) if rows else ())
         return Response(200, found, feed=BodyFeed(service.turns, gathered(rows)))
     found += (("etag", encoded(tag, encoding)), ("content-encoding", encoding))
-    if size_bytes <= service.limits.compress_inline_bytes:
+    if encoder is None:
         return Response(200, found, (compression.encode((b"".join(rows),), encoding),))
-    pieces = bodies.encoded(gathered(rows), compression.encoder(encoding))
-    return Response(200, found, feed=BodyFeed(service.turns, pieces))
+    return Response(200, found, feed=BodyFeed(service.turns, bodies.encoded(gathered(rows), encoder)))

@@ -189,7 +189,7 @@ class RowFeed:
 
     def cancel(self) -> None:
         self._ended = True
-        self._first = None
+        self._first = self._encoder = None
         self._service.engine.unfollow(self._table.id, self)
         if self._timer is not None:
             self._timer.cancel()
@@ -199,10 +199,11 @@ class RowFeed:
     def _over(self) -> None:
         if self._ended:
             return
+        encoder = self._encoder
         self.cancel()
         if self._sink is not None:
-            if self._encoder is not None:
-                self._sink.write(Frame(self._encoder.finish()))
+            if encoder is not None:
+                self._sink.write(Frame(encoder.finish()))
             self._sink.end()
 
     def _fail(self, error: HeadwaterError) -> None:

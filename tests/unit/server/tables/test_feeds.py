@@ -10,9 +10,11 @@ from headwater.engine.messages import FindRow, RowPosition
 from headwater.limits import BODY_PIECE_BYTES
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
-from headwater.server.http import Frame
+from headwater.server.compression import Encoders
+from headwater.server.http import Frame, Request
 from headwater.server.service import Service
 from headwater.server.tables.feeds import RowFeed
+from headwater.server.tables.reads import read
 from tests.unit.engine.test_engine import with_engine
 
 TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
@@ -154,5 +156,30 @@ def test_a_live_reader_beyond_the_end_waits_for_the_rows_after_its_seqno() -> No
         assert seqnos(sinks[0]) == [8, 9, 10]
         assert sinks[1].body.startswith(b"id: 8\n")
         assert sinks[1].body.count(b"id: ") == 3
+
+    with_table(body)
+
+
+def test_slow_readers_have_a_bounded_number_of_encoders() -> None:
+    async def body(engine: Engine, service: Service) -> None:
+        for _ in range(5):
+            await append(engine, 10_000)
+        service = Service(engine, engine.limits, encoders=Encoders(2))
+        for query in ("timeout=0", "view=active"):
+            if query == "view=active":
+                rows = b"\n".join([b"+\tk%d\tx" % number for number in range(5_000)])
+                await engine.execute(Append("t", engine.now_ms(), rows, TYPE))
+            request = Request("GET", "/v1/table/t", query, {"accept-encoding": "br"}, b"")
+            answers = [await read(service, request, "t") for _ in range(3)]
+            assert [dict(answer.headers).get("content-encoding") for answer in answers] == ["br", "br", None]
+            assert len({dict(answer.headers)["etag"] for answer in answers}) == 2
+            for answer in answers:
+                assert answer.feed is not None
+                answer.feed.cancel()
+            last = await read(service, request, "t")
+            assert dict(last.headers)["content-encoding"] == "br"
+            assert last.feed is not None
+            last.feed.cancel()
+            del answers, answer, last
 
     with_table(body)
