@@ -51,6 +51,7 @@ CHANGE_OVERHEAD_BYTES = 4  # of a line: action, tabs and newline
 KEY_BYTES_MAX = 1_024
 SCHEMA_LENGTH_MAX = 128
 SCHEMA_VERSION_DIGITS_MAX = 9
+ROW_PIECES_KEPT = 16  # of what live readers of tables catch up with, for others that are at about the same place
 TABLE_TIMEOUT_S = 30.0  # that a read is held open, if the query names no other time
 TABLE_TIMEOUT_MAX_S = 300.0
 TABLE_IDLE_S = 10.0  # without a new row, after which a read ends

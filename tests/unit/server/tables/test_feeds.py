@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from headwater.engine import Engine
-from headwater.engine.messages import FindRow, RowPosition
+from headwater.engine.messages import FindRow, ReadMore, ReadReply, RowPosition
 from headwater.limits import BODY_PIECE_BYTES
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
@@ -110,6 +110,53 @@ def test_all_live_readers_get_the_same_frame() -> None:
         await append(engine, 3)
         assert len({id(sink.frames[0]) for sink in sinks}) == 2
         assert [len(sink.frames) for sink in sinks] == [1] * 6
+
+    with_table(body)
+
+
+def test_live_readers_of_a_large_update_share_its_frames() -> None:
+    """Thousands that do not read would each hold a copy."""
+
+    async def body(engine: Engine, service: Service) -> None:
+        table = (await engine.find_row(FindRow("t"))).table
+        sinks = [SlowSink(BODY_PIECE_BYTES) for _ in range(6)]
+        for number, sink in enumerate(sinks):
+            feed = RowFeed(service, table, RowPosition(0), timeout_s=60, idle_s=60, events=number % 2 == 1)
+            feed.open(sink, 0.0)
+        await append(engine, 20_000)
+        await turns()
+        assert all(sink.blocked for sink in sinks)
+        for alike in (sinks[0::2], sinks[1::2]):
+            assert alike[0].frames == alike[1].frames == alike[2].frames
+
+    with_table(body)
+
+
+def test_nothing_is_read_for_a_client_that_takes_nothing() -> None:
+    async def body(engine: Engine, service: Service) -> None:
+        table = (await engine.find_row(FindRow("t"))).table
+        sink = SlowSink(1)
+        feed = RowFeed(service, table, RowPosition(0), timeout_s=60, idle_s=60)
+        feed.open(sink, 0.0)
+        await append(engine)
+        assert sink.blocked
+        reads = 0
+        read_more = engine.read_more
+
+        async def counted(asked: ReadMore) -> ReadReply:
+            nonlocal reads
+            reads += 1
+            return await read_more(asked)
+
+        engine.read_more = counted  # type: ignore[method-assign]
+        for _ in range(3):
+            await append(engine, 10_000)
+            await turns()
+        assert reads == 0
+        while not reads or len(seqnos(sink)) < 30_001:
+            sink.empty(feed)
+            await turns(20)
+        assert seqnos(sink) == list(range(1, 30_002))
 
     with_table(body)
 
