@@ -17,6 +17,7 @@ CACHE_MAX_AGE_S = 60
 CACHE_STALE_S = 300
 CACHE_LASTING_S = 365 * 86_400  # of an answer that never changes
 COMPRESS_BYTES_MIN = 1_024
+ENCODERS_MAX = 64  # of answers that come in pieces, at a time; further answers are not compressed
 
 BODY_PIECE_BYTES = 128 * 1024  # of a large body, written in one step
 SSE_PIECE_BYTES = 48 * 1024  # of a stream, encoded in one step; a multiple of 3, for base64
@@ -50,6 +51,7 @@ CHANGE_OVERHEAD_BYTES = 4  # of a line: action, tabs and newline
 KEY_BYTES_MAX = 1_024
 SCHEMA_LENGTH_MAX = 128
 SCHEMA_VERSION_DIGITS_MAX = 9
+ROW_PIECES_KEPT = 16  # of what live readers of tables catch up with, for others that are at about the same place
 TABLE_TIMEOUT_S = 30.0  # that a read is held open, if the query names no other time
 TABLE_TIMEOUT_MAX_S = 300.0
 TABLE_IDLE_S = 10.0  # without a new row, after which a read ends
@@ -141,6 +143,7 @@ EXPIRE_STREAMS_MAX = 1_000  # in one sweep
 STOP_GRACE_S = 5.0  # what a stopping server gives to answers in flight
 
 ACTIVE_IDLE_S = 300.0  # after which an active view that nobody asked for is dropped
+ACTIVE_BUILDS_AT_ONCE = 1  # active views that are read from their tables at the same time: each needs memory
 ACTIVE_KEY_BYTES = 192  # of memory for a live key, beside its row
 ACTIVE_STEP_BYTES = 64 * 1024  # of rows applied to an active view in one step
 ACTIVE_SNAPSHOT_BYTES_MIN = 4 * 1024 * 1024  # of rows applied since the last snapshot, before another is written

@@ -52,6 +52,25 @@ def test_finished_ranges_can_be_kept(client: httpx.Client, table: str) -> None:
     assert (seqnos(last.content), last.headers["cache-control"]) == ([9, 10], "no-cache")
     for bad in ("-1", "x"):
         assert problem(client.get(table, params={"until_id": bad})) == "invalid-query"
+    assert problem(client.get(table, params={"until_id": "3", "live": "sse"})) == "invalid-query"
+
+
+def test_a_range_that_moves_with_the_table_is_not_kept(client: httpx.Client, table: str) -> None:
+    client.post(table, content=rows(3))
+    read = client.get(table, params={"since_id": "-2", "until_id": "3"})
+    assert (seqnos(read.content), read.headers["cache-control"]) == ([2, 3], "no-cache")
+    client.post(table, content=rows(1))
+    again = client.get(
+        table, params={"since_id": "-2", "until_id": "3"}, headers={"if-none-match": read.headers["etag"]}
+    )
+    assert (again.status_code, seqnos(again.content)) == (200, [3])
+
+
+def test_caches_tell_answers_by_what_the_client_accepts(client: httpx.Client, table: str) -> None:
+    client.post(table, content=rows(3))
+    for query in ({"until_id": "2"}, NOW, {"view": "active"}):
+        read = client.get(table, params=query)
+        assert {"accept", "accept-encoding"} <= set(re.split(", ?", read.headers["vary"]))
 
 
 def test_other_answers_are_validated_before_they_are_used_again(client: httpx.Client, table: str) -> None:

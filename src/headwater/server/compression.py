@@ -8,12 +8,13 @@ import zlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
+from weakref import WeakSet
 
 import brotli
 import zstandard
 
 from headwater.errors import UnsupportedEncodingError
-from headwater.limits import CACHED_TEXT_LENGTH_MAX
+from headwater.limits import CACHED_TEXT_LENGTH_MAX, ENCODERS_MAX
 from headwater.protocol import encodings
 from headwater.server.http import Buffer
 
@@ -114,7 +115,24 @@ class _Zstd:
         return self._encoder.flush()
 
 
-def encoder(encoding: str) -> Encoder:
+class Encoders:
+    """The encoders of answers that come in pieces. Each keeps some MiB until its client has read the answer, or is
+    gone, so their number is bounded."""
+
+    def __init__(self, at_once_max: int = ENCODERS_MAX) -> None:
+        self._at_once_max = at_once_max
+        self._used: WeakSet[Encoder] = WeakSet()
+
+    def open(self, encoding: str) -> Encoder | None:
+        """A new encoder; None if there are too many, then the answer goes out as it is."""
+        if len(self._used) >= self._at_once_max:
+            return None
+        opened = _encoder(encoding)
+        self._used.add(opened)
+        return opened
+
+
+def _encoder(encoding: str) -> Encoder:
     if encoding == encodings.ZSTD:
         return _Zstd()
     if encoding == encodings.BROTLI:

@@ -11,6 +11,7 @@ import msgspec
 
 from headwater.engine import Engine
 from headwater.limits import Limits
+from headwater.server.compression import Encoders
 from headwater.server.following import Followers
 from headwater.server.notify import Notifier
 from headwater.server.streams.frames import LargeEvents
@@ -28,6 +29,7 @@ class Service(msgspec.Struct, frozen=True):
     entropy: Callable[[], float] = random.random
     turns: Turns = msgspec.field(default_factory=Turns)
     events: LargeEvents = msgspec.field(default_factory=LargeEvents)
+    encoders: Encoders = msgspec.field(default_factory=Encoders)
     active: ActiveViews = msgspec.field(default_factory=ActiveViews)
     appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last append of a producer that is in the background
     followers: Followers | None = None

@@ -50,6 +50,8 @@ def parse_table_query(query: str, last_event_id: str | None = None) -> TableQuer
     view, key = _view(found)
     if view is View.ACTIVE and live == "sse":
         raise InvalidQueryError("view=active is answered at once; read it first, then follow with since_id")
+    if "until_id" in found and live == "sse":
+        raise InvalidQueryError("until_id does not work with live=sse, which goes on with rows as they arrive")
     since_id = parse_since_id(found.get("since_id", "0"))
     if last_event_id and live == "sse":
         since_id = parse_since_id(last_event_id, "Last-Event-ID")

@@ -22,6 +22,7 @@ from headwater.engine import Engine
 from headwater.engine.messages import Ended, ReadMore, StreamInfo, Update
 from headwater.errors import HeadwaterError, InternalError, OverloadedError, StreamNotFoundError, ViewTooLargeError
 from headwater.limits import (
+    ACTIVE_BUILDS_AT_ONCE,
     ACTIVE_IDLE_S,
     ACTIVE_KEY_BYTES,
     ACTIVE_SNAPSHOT_BYTES_MIN,
@@ -82,14 +83,18 @@ class LiveRows:
 class ActiveView:
     """The live rows of one table, kept current."""
 
-    def __init__(self, engine: Engine, table: StreamInfo, applied: Callable[[ActiveView], None]) -> None:
+    def __init__(
+        self, engine: Engine, table: StreamInfo, building: asyncio.Semaphore, applied: Callable[[ActiveView], None]
+    ) -> None:
         self._engine = engine
         self._table = table
+        self._building = building  # bounds how many views read their tables at the same time
         self.id = table.id
         self._applied = applied  # called after rows were applied; raises an error if the view has become too large
         self.rows = LiveRows()
         self.position = 0  # up to which rows are applied
         self._tail = table.tail
+        self._asked = 0  # requests that wait for rows to be applied
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None  # a snapshot
         self._restored = False  # from a snapshot, if there is one
@@ -115,7 +120,6 @@ class ActiveView:
     def open(self) -> None:
         self._tail = self._engine.follow(self.id, self).tail
         self._restored = not self._tail
-        self._read_on()
 
     def close(self, error: HeadwaterError | None = None) -> None:
         """Drop the rows. Whoever asks from now on gets the error."""
@@ -129,10 +133,14 @@ class ActiveView:
 
     async def current(self, tail: int) -> LiveRows:
         """The live rows, once all rows before a position are applied."""
-        while self.position < tail and self._failure is None:
-            self._read_on()
-            if self._reading is not None:
-                await asyncio.wait((self._reading,))
+        self._asked += 1
+        try:
+            while self.position < tail and self._failure is None:
+                self._read_on()
+                if self._reading is not None:
+                    await asyncio.wait((self._reading,))
+        finally:
+            self._asked -= 1
         if self._failure is not None:
             raise self._failure
         return self.rows
@@ -161,18 +169,13 @@ class ActiveView:
     # Reading
 
     def _read_on(self) -> None:
-        if self._reading is None and self.position < self._tail:
+        if self._reading is None and self.position < self._tail and self._asked:
             self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         try:
-            if not self._restored:
-                await self._restore()
-            while self.position < self._tail and self._failure is None:
-                reply = await self._engine.read_more(
-                    ReadMore(self.id, self.position, self._tail, bytes_max=ACTIVE_STEP_BYTES)
-                )
-                await self._apply_in_steps(reply.data, self.position)
+            async with self._building:
+                await self._read_to_tail()
         except HeadwaterError as error:
             self.close(error)
         except Exception:
@@ -182,6 +185,16 @@ class ActiveView:
             self._reading = None
         if self._failure is None:
             self._write_snapshot()
+
+    async def _read_to_tail(self) -> None:
+        """While anyone waits for it: others wait for their turn, and the next request goes on where this ends."""
+        if not self._restored and self._asked:
+            await self._restore()
+        while self.position < self._tail and self._failure is None and self._asked:
+            reply = await self._engine.read_more(
+                ReadMore(self.id, self.position, self._tail, bytes_max=ACTIVE_STEP_BYTES)
+            )
+            await self._apply_in_steps(reply.data, self.position)
 
     async def _apply_in_steps(self, rows: bytes, position: int | None) -> None:
         start = 0
@@ -244,6 +257,7 @@ class ActiveViews:
     def __init__(self) -> None:
         self._views: dict[int, ActiveView] = {}
         self._counted_bytes = 0  # that all take, or more: views that ended by themselves count until all are counted
+        self._building = asyncio.Semaphore(ACTIVE_BUILDS_AT_ONCE)
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -253,7 +267,7 @@ class ActiveViews:
         """The live rows of a table that was read just before. They must be used before anything else is awaited."""
         view = self._views.get(table.id)
         if view is None or view.is_over:
-            view = ActiveView(engine, table, lambda applied: self._check(applied, limits))
+            view = ActiveView(engine, table, self._building, lambda applied: self._check(applied, limits))
             view.open()
             self._views[table.id] = view
             self._look_later()
@@ -281,6 +295,8 @@ class ActiveViews:
                 f"the live rows take more than {limits.active_bytes_max} bytes of memory; read all rows and fold them, "
                 "or raise the limit active_bytes_max"
             )
+        if size_bytes > limits.active_bytes_max:
+            raise OverloadedError("the active views of other tables take all memory that there is for them; try again")
 
     def _count(self) -> int:
         """What all views take. It is asked only if that may be too much: with many views it takes long."""

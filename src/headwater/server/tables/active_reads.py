@@ -13,8 +13,8 @@ from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, gathered
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
-from headwater.server.streams.replies import NO_CACHE, SANDBOX, VARY
-from headwater.server.tables.replies import described, table_type
+from headwater.server.streams.replies import NO_CACHE, SANDBOX
+from headwater.server.tables.replies import VARY, described, table_type
 
 
 async def read_active(service: Service, request: Request, path: str, query: TableQuery) -> Response:
@@ -45,13 +45,14 @@ def _answer(
     encoding = None
     if size_bytes >= bounds.COMPRESS_BYTES_MIN:
         encoding = compression.choose_encoding(request.headers.get("accept-encoding", "identity"))
-    if encoding is None:
+    in_pieces = size_bytes > service.limits.compress_inline_bytes
+    encoder = service.encoders.open(encoding) if in_pieces and encoding is not None else None
+    if encoding is None or (in_pieces and encoder is None):
         found += (("etag", tag),)
         if size_bytes <= BODY_PIECE_BYTES:
             return Response(200, found, (b"".join(rows),) if rows else ())
         return Response(200, found, feed=BodyFeed(service.turns, gathered(rows)))
     found += (("etag", encoded(tag, encoding)), ("content-encoding", encoding))
-    if size_bytes <= service.limits.compress_inline_bytes:
+    if encoder is None:
         return Response(200, found, (compression.encode((b"".join(rows),), encoding),))
-    pieces = bodies.encoded(gathered(rows), compression.encoder(encoding))
-    return Response(200, found, feed=BodyFeed(service.turns, pieces))
+    return Response(200, found, feed=BodyFeed(service.turns, bodies.encoded(gathered(rows), encoder)))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from headwater.engine.messages import Ended, ReadMore, ReadReply, RowPosition, StreamInfo, Update
 from headwater.errors import HeadwaterError
-from headwater.limits import BODY_PIECE_BYTES
+from headwater.limits import BODY_PIECE_BYTES, ROW_PIECES_KEPT
 from headwater.log.row_framing import position_after
 from headwater.protocol.streams.sse import KEEP_ALIVE
 from headwater.protocol.tables.sse import event_frames
@@ -53,6 +53,29 @@ class _UpdateFrames:
 
 
 _frames = _UpdateFrames()
+
+
+class _PieceFrames:
+    """The frames of what live readers catch up with. Readers of a table are mostly at the same place, as behind a large
+    update: the last few frames are kept for the others. Whoever does not take its frame then holds no copy of it."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int, int, bool], Frame] = {}
+
+    def of(self, table_id: int, start: int, rows: memoryview, *, events: bool) -> Frame:
+        at = (table_id, start, len(rows), events)
+        frame = self._kept.get(at)
+        if frame is None:
+            data = bytes(rows)
+            frame = self._kept[at] = Frame(event_frames(data) if events else data)
+            if len(self._kept) > ROW_PIECES_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return frame
+
+
+_piece_frames = _PieceFrames()
 
 
 class RowFeed:
@@ -189,7 +212,7 @@ class RowFeed:
 
     def cancel(self) -> None:
         self._ended = True
-        self._first = None
+        self._first = self._encoder = None
         self._service.engine.unfollow(self._table.id, self)
         if self._timer is not None:
             self._timer.cancel()
@@ -199,10 +222,11 @@ class RowFeed:
     def _over(self) -> None:
         if self._ended:
             return
+        encoder = self._encoder
         self.cancel()
         if self._sink is not None:
-            if self._encoder is not None:
-                self._sink.write(Frame(self._encoder.finish()))
+            if encoder is not None:
+                self._sink.write(Frame(encoder.finish()))
             self._sink.end()
 
     def _fail(self, error: HeadwaterError) -> None:
@@ -233,9 +257,10 @@ class RowFeed:
 
     async def _catch_up(self, sink: Sink) -> None:
         engine, limits = self._service.engine, self._service.limits
-        bytes_max = limits.read_chunk_bytes if self._finite else limits.sse_chunk_bytes
+        bytes_max = limits.read_chunk_bytes if self._finite else min(limits.sse_chunk_bytes, BODY_PIECE_BYTES)
         try:
             while not self._ended and self._record + self._skip < self._target:
+                await self._until_drained(sink)
                 reply, self._first = self._first, None
                 if reply is None:
                     reply = await engine.read_more(ReadMore(self._table.id, self._record, self._target, bytes_max))
@@ -251,43 +276,63 @@ class RowFeed:
 
     async def _write(self, sink: Sink, reply: ReadReply) -> None:
         """Write what was read, as the client takes it. `reply` keeps large data counted meanwhile."""
-        data = reply.data[self._skip :] if self._skip else reply.data
+        start = self._skip
         if self._since_id:
-            data = data[position_after(data, self._since_id) :]
-            if not data:
+            start += position_after(reply.data[start:], self._since_id)
+            if start == len(reply.data):
                 self._record, self._skip = reply.next, 0
                 return
             self._since_id = 0
-        for rows in _pieces(data):
-            while sink.blocked and not self._ended:
-                self._drained = asyncio.get_running_loop().create_future()
-                await self._drained
+        for first, end in _pieces(reply.data, start):
+            await self._until_drained(sink)
             if self._ended:
                 return
-            if encoded := await self._encoded(rows):  # an encoder keeps a little back, and an empty chunk ends a body
-                sink.write(Frame(encoded))
-            await asyncio.sleep(0)
+            frame = await self._frame(reply, first, end)
+            if frame.body:  # an encoder keeps a little back, and an empty chunk ends a body
+                await self._write_in_turn(sink, frame)
         self._record, self._skip = reply.next, 0
         self._spoke_s = self._sent_s = asyncio.get_running_loop().time()
 
-    async def _encoded(self, rows: bytes) -> bytes:
-        if self._events:
-            return event_frames(rows)
+    async def _until_drained(self, sink: Sink) -> None:
+        while sink.blocked and not self._ended:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    async def _write_in_turn(self, sink: Sink, frame: Frame) -> None:
+        """Thousands of readers may have the same to write at the same time."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def write() -> None:
+            if not written.done():  # else the reader has left
+                try:
+                    sink.write(frame)
+                except Exception as error:  # noqa: BLE001 - raised where it is awaited
+                    written.set_exception(error)
+                else:
+                    written.set_result(None)
+
+        self._service.turns.ask(write)
+        await written
+
+    async def _frame(self, reply: ReadReply, start: int, end: int) -> Frame:
+        if not self._finite:
+            rows = memoryview(reply.data)[start:end]
+            return _piece_frames.of(self._table.id, reply.start + start, rows, events=self._events)
+        data = reply.data if end - start == len(reply.data) else reply.data[start:end]
         if self._encoder is None:
-            return rows
-        if len(rows) <= self._service.limits.compress_inline_bytes:
-            return self._encoder.encode(rows)
-        return await asyncio.get_running_loop().run_in_executor(None, self._encoder.encode, rows)
+            return Frame(data)
+        if len(data) <= self._service.limits.compress_inline_bytes:
+            return Frame(self._encoder.encode(data))
+        return Frame(await asyncio.get_running_loop().run_in_executor(None, self._encoder.encode, data))
 
 
-def _pieces(data: bytes) -> Iterator[bytes]:
-    """Rows in pieces of about the size that is written in one step."""
-    start = 0
+def _pieces(data: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """Where the pieces of rows from `start` begin and end, each of about the size that is written in one step."""
     while len(data) - start > BODY_PIECE_BYTES:
         end = data.rfind(b"\n", start, start + BODY_PIECE_BYTES) + 1
         if end <= start:  # one row is larger
             end = data.index(b"\n", start) + 1
-        yield data[start:end]
+        yield start, end
         start = end
     if start < len(data):
-        yield data[start:] if start else data
+        yield start, len(data)

@@ -12,10 +12,10 @@ from headwater.protocol.tables.queries import TableQuery, View, parse_table_quer
 from headwater.server import compression
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
-from headwater.server.streams.replies import CLOSED, NO_CACHE, NO_STORE, SANDBOX, UNBUFFERED, VARY
+from headwater.server.streams.replies import CLOSED, NO_CACHE, NO_STORE, SANDBOX, UNBUFFERED
 from headwater.server.tables.active_reads import read_active
 from headwater.server.tables.feeds import RowFeed
-from headwater.server.tables.replies import described, speaking_of, table_type
+from headwater.server.tables.replies import VARY, described, speaking_of, table_type
 
 
 async def head(service: Service, request: Request, path: str) -> Response:
@@ -100,12 +100,14 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
     encoding = None
     if size >= bounds.COMPRESS_BYTES_MIN:
         encoding = compression.choose_encoding(request.headers.get("accept-encoding", "identity"))
-    if encoding is not None:
-        found += (("etag", encoded(tag, encoding)), ("content-encoding", encoding))
-    else:
+    in_pieces = first.next < end or first.held is not None
+    encoder = service.encoders.open(encoding) if in_pieces and encoding is not None else None
+    if encoding is None or (in_pieces and encoder is None):
+        encoding = None
         found += (("etag", tag),)
-    if first.next < end or first.held is not None:
-        encoder = None if encoding is None else compression.encoder(encoding)
+    else:
+        found += (("etag", encoded(tag, encoding)), ("content-encoding", encoding))
+    if in_pieces:
         return Response(200, found, feed=RowFeed(service, table, start, end=end, first=first, encoder=encoder))
     body = (memoryview(first.data)[start.skip :],)
     if encoding is None:

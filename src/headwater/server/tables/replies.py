@@ -15,6 +15,8 @@ from headwater.protocol.tables.paths import NOTIFY, name_of, nurl_reference
 from headwater.server.http import Response
 from headwater.server.problems import problem
 
+VARY = ("vary", "accept, accept-encoding")  # a client that does not accept the schema gets 406
+
 # Content types that are stored were formatted by us, so there are not many and none is long.
 type_of = lru_cache(maxsize=1024)(parse_table_type)
 

@@ -149,6 +149,63 @@ def test_a_view_that_is_too_large_is_looked_at_again(monkeypatch: pytest.MonkeyP
     with_table(body)
 
 
+async def several_tables(engine: Engine, count: int, keys: int) -> list[str]:
+    paths = [f"t{number}" for number in range(count)]
+    for path in paths:
+        await engine.execute(Create(path=path, now_ms=engine.now_ms(), content_type=TYPE, kind=ContentKind.ROWS))
+        await engine.execute(
+            Append(path, engine.now_ms(), b"".join(b"+\tk%06d\t%d\n" % (n, n) for n in range(keys)), TYPE)
+        )
+    return paths
+
+
+def test_views_that_are_asked_for_at_the_same_time_share_their_memory() -> None:
+    limits = Limits(active_bytes_max=3_000_000)  # of one of these tables and a half
+    most = 0
+
+    async def body(engine: Engine) -> None:
+        nonlocal most
+        views = ActiveViews()
+        counted = views._check
+
+        def check(view: active.ActiveView, limits: Limits) -> None:
+            nonlocal most
+            counted(view, limits)
+            most = max(most, sum(other.rows.size_bytes for other in views._views.values()))
+
+        views._check = check  # type: ignore[method-assign]
+        paths = await several_tables(engine, 8, 8_000)
+
+        async def keys(path: str) -> int:
+            table = (await engine.find_row(FindRow(path))).table
+            return len(await views.rows_of(engine, limits, table))
+
+        assert await asyncio.gather(*map(keys, paths)) == [8_000] * 8
+
+    with_table(body)
+    assert 1_500_000 < most <= limits.active_bytes_max
+
+
+def test_a_view_that_nobody_waits_for_is_not_built() -> None:
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        paths = await several_tables(engine, 3, 8_000)
+        tables = [(await engine.find_row(FindRow(path))).table for path in paths]
+        gone = [asyncio.create_task(views.rows_of(engine, Limits(), table)) for table in tables]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        while any(view.is_busy for view in views._views.values()):
+            await asyncio.sleep(0)
+        assert sum(len(view.rows) for view in views._views.values()) <= 8_000  # one record is applied whole
+        for table in tables:
+            assert len(await views.rows_of(engine, Limits(), table)) == 8_000
+
+    with_table(body)
+
+
 class FailingStore(MemoryStore):
     """Reads fail as often as it is told."""
 

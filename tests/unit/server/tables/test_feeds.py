@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from headwater.engine import Engine
-from headwater.engine.messages import FindRow, RowPosition
+from headwater.engine.messages import FindRow, ReadMore, ReadReply, RowPosition
 from headwater.limits import BODY_PIECE_BYTES
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
-from headwater.server.http import Frame
+from headwater.server.compression import Encoders
+from headwater.server.http import Frame, Request
 from headwater.server.service import Service
 from headwater.server.tables.feeds import RowFeed
+from headwater.server.tables.reads import read
 from tests.unit.engine.test_engine import with_engine
 
 TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
@@ -112,6 +114,53 @@ def test_all_live_readers_get_the_same_frame() -> None:
     with_table(body)
 
 
+def test_live_readers_of_a_large_update_share_its_frames() -> None:
+    """Thousands that do not read would each hold a copy."""
+
+    async def body(engine: Engine, service: Service) -> None:
+        table = (await engine.find_row(FindRow("t"))).table
+        sinks = [SlowSink(BODY_PIECE_BYTES) for _ in range(6)]
+        for number, sink in enumerate(sinks):
+            feed = RowFeed(service, table, RowPosition(0), timeout_s=60, idle_s=60, events=number % 2 == 1)
+            feed.open(sink, 0.0)
+        await append(engine, 20_000)
+        await turns()
+        assert all(sink.blocked for sink in sinks)
+        for alike in (sinks[0::2], sinks[1::2]):
+            assert alike[0].frames == alike[1].frames == alike[2].frames
+
+    with_table(body)
+
+
+def test_nothing_is_read_for_a_client_that_takes_nothing() -> None:
+    async def body(engine: Engine, service: Service) -> None:
+        table = (await engine.find_row(FindRow("t"))).table
+        sink = SlowSink(1)
+        feed = RowFeed(service, table, RowPosition(0), timeout_s=60, idle_s=60)
+        feed.open(sink, 0.0)
+        await append(engine)
+        assert sink.blocked
+        reads = 0
+        read_more = engine.read_more
+
+        async def counted(asked: ReadMore) -> ReadReply:
+            nonlocal reads
+            reads += 1
+            return await read_more(asked)
+
+        engine.read_more = counted  # type: ignore[method-assign]
+        for _ in range(3):
+            await append(engine, 10_000)
+            await turns()
+        assert reads == 0
+        while not reads or len(seqnos(sink)) < 30_001:
+            sink.empty(feed)
+            await turns(20)
+        assert seqnos(sink) == list(range(1, 30_002))
+
+    with_table(body)
+
+
 def test_a_finite_answer_is_completed_or_aborted() -> None:
     async def body(engine: Engine, service: Service) -> None:
         for _ in range(10):
@@ -154,5 +203,30 @@ def test_a_live_reader_beyond_the_end_waits_for_the_rows_after_its_seqno() -> No
         assert seqnos(sinks[0]) == [8, 9, 10]
         assert sinks[1].body.startswith(b"id: 8\n")
         assert sinks[1].body.count(b"id: ") == 3
+
+    with_table(body)
+
+
+def test_slow_readers_have_a_bounded_number_of_encoders() -> None:
+    async def body(engine: Engine, service: Service) -> None:
+        for _ in range(5):
+            await append(engine, 10_000)
+        service = Service(engine, engine.limits, encoders=Encoders(2))
+        for query in ("timeout=0", "view=active"):
+            if query == "view=active":
+                rows = b"\n".join([b"+\tk%d\tx" % number for number in range(5_000)])
+                await engine.execute(Append("t", engine.now_ms(), rows, TYPE))
+            request = Request("GET", "/v1/table/t", query, {"accept-encoding": "br"}, b"")
+            answers = [await read(service, request, "t") for _ in range(3)]
+            assert [dict(answer.headers).get("content-encoding") for answer in answers] == ["br", "br", None]
+            assert len({dict(answer.headers)["etag"] for answer in answers}) == 2
+            for answer in answers:
+                assert answer.feed is not None
+                answer.feed.cancel()
+            last = await read(service, request, "t")
+            assert dict(last.headers)["content-encoding"] == "br"
+            assert last.feed is not None
+            last.feed.cancel()
+            del answers, answer, last
 
     with_table(body)
