@@ -20,6 +20,7 @@ from headwater.protocol.tables.urls import url_fault
 FORM_TYPE = "application/x-www-form-urlencoded"
 SURL = "surl"
 
+_USERINFO = re.compile(r"//[^/?#]*@")  # may hold a password, so it is not shown
 _EVENT_TYPE = re.compile(rf"[a-z][a-z0-9_]{{0,{limits.EVENT_TYPE_LENGTH_MAX - 1}}}")
 
 
@@ -71,7 +72,8 @@ def _pairs(body: bytes) -> Iterator[tuple[str, str]]:
 def _url(name: str, value: str) -> str:
     fault = url_fault(value)
     if fault is not None:
-        raise InvalidNotifyError(f"the value of {name} is not a valid URL: {fault}: {value[:80]!r}")
+        shown = _USERINFO.sub("//", value)[:80]
+        raise InvalidNotifyError(f"the value of {name} is not a valid URL: {fault}: {shown!r}")
     return value
 
 

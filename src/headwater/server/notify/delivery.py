@@ -121,7 +121,9 @@ class Delivery:
         elif outcome is Outcome.FAILED:
             await self._failed(detail)
         else:
-            await self._around.drop(self, outcome.value if outcome is Outcome.GONE else f"refused: {detail}")
+            # The detail may name an address of our network, and whoever reads the table of NURLs reads the reason.
+            log.info("NURL %s is dropped: %s", self.nurl.shown, detail)
+            await self._around.drop(self, outcome.value)
 
     async def _failed(self, detail: str) -> None:
         now_ms, limits = self._around.now_ms(), self._around.limits

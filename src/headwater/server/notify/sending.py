@@ -33,7 +33,7 @@ class Outcome(enum.Enum):
     DELIVERED = "delivered"
     FAILED = "failed"  # try again later
     GONE = "answered 410"
-    REFUSED = "refused"  # an address that the server does not call
+    REFUSED = "refused: the server does not call this address"
 
 
 class Sender:

@@ -212,3 +212,10 @@ def test_any_form_is_a_notification_that_round_trips_or_an_error(parts: list[byt
         name for name in names if re.fullmatch("(?!surl$)[a-z][a-z0-9_]*", name)
     }
     assert parse_notification(format_notification(found)) == found
+
+
+@pytest.mark.parametrize("url", ["https://user:secret@example.com/", "http://u:secret@@h/", "https://user:secret@h?q"])
+def test_a_password_is_not_shown(url: str) -> None:
+    with pytest.raises(InvalidNotifyError) as refused:
+        parse_notification(b"rows=" + url.encode())
+    assert "secret" not in str(refused.value)
