@@ -100,6 +100,8 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str | None = None
     write_id: str | None = None
     write_version: int = 0
+    check_repeats: bool = True
+    checkpoint: str | None = None  # of the streaming query, if an option names it
     request_bytes: int = limits.SPARK_REQUEST_BYTES
 
 
@@ -122,7 +124,7 @@ _READ = (
     "valueSchema",
     "badEvents",
 )
-WRITING = ("createTarget", "writeId", "writeVersion", "maxRequestBytes")  # streams and tables alike
+WRITING = ("createTarget", "writeId", "writeVersion", "checkRepeats", "maxRequestBytes")  # streams and tables alike
 _WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
 
 
@@ -188,6 +190,8 @@ def writing_to(
         content_type=content_type,
         write_id=write_id,
         write_version=int(version),
+        check_repeats=found.flag("checkRepeats", default=True),
+        checkpoint=found.text("checkpointLocation"),
         request_bytes=found.number("maxRequestBytes", int, limits.SPARK_REQUEST_BYTES),
     )
 

@@ -126,3 +126,10 @@ def _check_creatable(options: WriteOptions, error: StreamNotFoundError) -> None:
 
 def appended_as(options: WriteOptions) -> ContentKind:
     return kind_of(options.content_type or _JSON)
+
+
+def target_name(options: WriteOptions) -> str:
+    """What rows are written to, in words: a stream and a table of one name are two targets."""
+    if options.target is None:
+        return "the streams that a column names"
+    return f"the {'table' if options.is_table else 'stream'} {options.target}"

@@ -16,7 +16,8 @@ from headwater.errors import OptionError, SchemaError, StreamClosedError, Stream
 from headwater.protocol.tables.content_type import TableType, format_table_type
 from headwater.protocol.tables.escaping import Escape
 from headwater.spark.options import WriteOptions
-from headwater.spark.publishing import Gatherer, Publisher, place_of
+from headwater.spark.publishing import Publisher
+from headwater.spark.staging import Gatherer, place_of
 from headwater.spark.tables.options import table_write_options
 from headwater.spark.targets import TableTarget, appended_as, prepare_target
 from tests.servers import Server
