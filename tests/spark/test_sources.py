@@ -310,6 +310,28 @@ def test_unless_it_is_told_to_go_on(
     assert [n for batch in query.run() for n in batch] == list(range(9))
 
 
+def test_a_restart_after_a_stream_that_ended_was_deleted(
+    spark: SparkSession, server: Server, client: Client, path: str, checkpoint: str
+) -> None:
+    """The query is made anew, as a program does that is started again."""
+    for name in "ab":
+        fill(client, f"{path}/{name}", 3)
+    client.stream(f"{path}/a").close()
+
+    def run() -> list[list[int]]:
+        streams = f"{path}/a,{path}/b"
+        frame = spark.readStream.format("durable-streams").options(url=server.url, streams=streams).load()
+        return Sunk(frame, checkpoint).run()
+
+    assert run() == [[0, 1, 2, 0, 1, 2]]
+    client.stream(f"{path}/a").delete()
+    fill(client, f"{path}/b", 1, first=3)
+    assert run() == [[3]]
+    client.stream(f"{path}/b").delete()
+    with pytest.raises(PySparkException, match="the stream is gone"):
+        run()
+
+
 # State events
 
 

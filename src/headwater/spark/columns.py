@@ -310,18 +310,41 @@ class RangeReader:
 
     def _bytes(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Bytes have no messages: a row is a run of them, and its position the byte after the range's beginning."""
-        text = "value" in self._names and self._schema.field("value").type == pa.string()
-        position, held = part.start.skip, b""
         stream = self._client.stream(part.path, content_type=part.content_type)
+        kind = self._schema.field("value").type if "value" in self._names else pa.binary()
+        runs = self._text(stream, part) if kind == pa.string() else self._placed(stream, part)
+        for position, run in runs:
+            if run:
+                yield position, pa.RecordBatch.from_arrays([pa.array([run], pa.binary()).cast(kind)], names=["value"])
+
+    def _placed(self, stream: Stream, part: Range) -> Iterator[tuple[int, bytes]]:
+        position = part.start.skip
         for run in self._runs(stream, part):
-            whole, held = _whole_text(held + run) if text else (run, b"")
-            if whole:
-                value = pa.array([whole], pa.binary()).cast(pa.string() if text else pa.binary())
-                yield position, pa.RecordBatch.from_arrays([value], names=["value"])
+            yield position, run
+            position += len(run)
+
+    def _text(self, stream: Stream, part: Range) -> Iterator[tuple[int, bytes]]:
+        """Runs of whole characters. A character belongs to the range in which it begins: that range is read on to the
+        character's end, and the next one leaves out what is at its beginning of it."""
+        is_first = not part.start.skip and byte_position(part.start.offset) == 0
+        foreign = 0 if is_first else _CHARACTER_BYTES_MAX - 1
+        whole, held, position = b"", b"", part.start.skip
+        for run in self._runs(stream, part):
+            own = run[:foreign].lstrip(_CONTINUATION) + run[foreign:]
+            position += len(run) - len(own)
+            foreign = 0 if own else foreign - len(run)
+            whole, held = _whole_text(held + own)
+            yield position, whole
             position += len(whole)
         if held:
-            told = f"{part.path}: text ends inside a character at {part.until}; set valueType to binary"
-            raise MessageError(told, offset=part.start.offset, skip=position)
+            reader = stream.read(type=bytes, offset=part.until, skip=part.extra)
+            whole, held = _whole_text(held + b"".join(_runs_of(reader, _missing_bytes(held))))
+            yield position, whole
+        if held:
+            told = f"{part.path}: text ends inside a character at {part.until}, and the rest of it is not there yet"
+            raise MessageError(
+                f"{told}; try again, or set valueType to binary", offset=part.start.offset, skip=position
+            )
 
 
 def _runs_of(reader: Reader[bytes], most: int | None) -> Iterator[bytes]:
@@ -332,6 +355,15 @@ def _runs_of(reader: Reader[bytes], most: int | None) -> Iterator[bytes]:
                 most = None if most is None else most - min(most, len(run))
             if most == 0:
                 return
+
+
+_CHARACTER_BYTES_MAX = 4
+_CONTINUATION = bytes(range(0x80, 0xC0))  # what UTF-8 has after the first byte of a character
+
+
+def _missing_bytes(held: bytes) -> int:
+    """How many bytes a character still needs, by its first byte."""
+    return (2 if held[0] < 0xE0 else 3 if held[0] < 0xF0 else _CHARACTER_BYTES_MAX) - len(held)
 
 
 def _whole_text(data: bytes) -> tuple[bytes, bytes]:

@@ -39,10 +39,10 @@ class DurableStreamsFormat(DataSource):
         return "durable-streams"
 
     def schema(self) -> str:
-        """Asks the server, so that a wrong URL or a missing stream shows at once."""
+        """Asks the server, so that a wrong URL shows at once. A query that goes on may do without a stream."""
         options = read_options(self.options, bounded=True)
         with options.connection.open(patient=False) as client:
-            found = Planner(options, client).check()
+            found = Planner(options, client).tails()
         if options.binary is not None:
             return ddl(self.columns, "BINARY" if options.binary else "STRING")
         kinds = {kind_of(info.content_type) for info in found.values()}
@@ -79,7 +79,7 @@ class StreamStateFormat(DurableStreamsFormat):
     def schema(self) -> str:
         options = read_options(self.options, bounded=True)
         with options.connection.open(patient=False) as client:
-            Planner(options, client).check()
+            Planner(options, client).tails()
         return ddl(self.columns, f"STRUCT<{options.value_schema}>" if options.value_schema else "STRING")
 
 

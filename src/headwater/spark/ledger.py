@@ -10,6 +10,7 @@ with another target or from something else, its number was used before, and the 
     _spark/{writer}/{batch}/list                     what a batch appends, and a mark when that is done
     _spark/{writer}/{batch}/{partition}-{attempt}    staged rows of a task
     _spark/{writer}/fence                            tells a run that a later batch has begun
+    _spark/{writer}/last                             the last batch, on servers that cannot list streams
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Ledger:
         found = ours if first else self.found(batch)
         if found is None:
             raise DataLossError(f"{self.list_of(batch).url} was deleted by someone else")
-        discard(self._client, {piece.stored_in for piece in ours.pieces} if not first else set())
+        discard(self._client, {piece.stored_in for piece in ours.pieces} - found.places)  # ours if the answer was lost
         return found
 
     def _in_pieces(self, batch: int, text: bytes) -> list[RowChunk]:
@@ -162,6 +163,11 @@ class Ledger:
             " If the rows are made anew when the write is repeated, set checkRepeats to false"
         )
 
+    def withdraw(self, batch: int, listed: Listed) -> None:
+        """Delete a list of which nothing was appended, so that the next attempt makes its own."""
+        self.list_of(batch).delete()
+        discard(self._client, listed.places)
+
     def mark_done(self, batch: int) -> None:
         self.list_of(batch).append_body(_DONE, producer=ProducerTuple("done", 0, 0))
 
@@ -178,10 +184,27 @@ class Ledger:
         """Delete lists, and whatever tasks left behind, that nobody can need any more."""
         if self._keep is Retention.NONE:
             discard(self._client, {f"{directory(self._writer, batch)}/list"})
-        with contextlib.suppress(HeadwaterError):  # a server without a list of streams: then by and by
-            current = f"{directory(self._writer, batch)}/"
+        current = f"{directory(self._writer, batch)}/"
+        try:
             found = [info.path for info in self._client.list(f"{JOURNAL_ROOT}/{self._writer}/")]
             discard(self._client, {path for path in found if path < current})
+        except HeadwaterError:
+            with contextlib.suppress(HeadwaterError):
+                self._forget_unlisted(batch)
+
+    def _forget_unlisted(self, batch: int) -> None:
+        """The same on a server without a list of streams: we keep the number of the last batch ourselves."""
+        if self._keep is Retention.NONE:
+            return
+        last = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/last", content_type=BYTES)
+        try:
+            before = b"".join(last.read(type=bytes).all())
+            last.delete()
+        except (StreamNotFoundError, StreamGoneError):
+            before = b""
+        last.create(content_type=BYTES, messages=[b"%d" % batch])
+        if before.isdigit() and int(before) < batch:
+            discard(self._client, {f"{directory(self._writer, int(before))}/list"})
 
 
 def _shown(made_from: str) -> str:

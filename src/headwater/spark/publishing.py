@@ -19,7 +19,9 @@ from headwater.errors import (
     BodyTooLargeError,
     ConflictError,
     DataLossError,
+    HeadwaterError,
     InvalidChangeError,
+    RequestError,
     SchemaError,
     SequenceGapError,
     StaleEpochError,
@@ -125,10 +127,15 @@ class Publisher:
                     options = msgspec.structs.replace(self._options, content_type=listed.content_type)
                     appenders[chunk.target] = _Appender(self._client, options, self._writer, batch, chunk.target)
                 appenders[chunk.target].append(body)
-        except SchemaError as error:
-            url = self._ledger.list_of(batch).url
-            way_out = f"The batch is written down in {url}: without that stream it is made anew"
-            raise SchemaError(f"{error}. {way_out}, and what was appended of it stays.") from error
+        except (StaleEpochError, SequenceGapError):
+            raise
+        except (SchemaError, RequestError) as error:
+            if _is_final(error) and not any(appender.appended for appender in appenders.values()):
+                self._ledger.withdraw(batch, listed)
+                raise
+            told = f"{error}. Some of the batch may be appended, and all of it is written down in"
+            way_out = "it goes on when the target takes the rest"
+            raise SchemaError(f"{told} {self._ledger.list_of(batch).url}: {way_out}") from error
         except StoredRowsGoneError as error:
             found = self._ledger.found(batch)
             if found is None or not found.done:  # else another driver was faster
@@ -148,6 +155,12 @@ class Publisher:
                 yield ahead.pop(0).result()
 
 
+def _is_final(error: HeadwaterError) -> bool:
+    """Whether a target has refused rows at the only attempt: after a lost answer, it may have taken them before."""
+    cause = error.__cause__ if isinstance(error.__cause__, RequestError) else error
+    return cause.attempts == 1 and not cause.retryable
+
+
 class _Appender:
     """Appends to one target as the producer of one batch."""
 
@@ -157,12 +170,11 @@ class _Appender:
         self._batch = batch
         self._name = target
         self._target = open_target(client, options, target)
-        self._seq = 0
+        self.appended = 0
 
     def append(self, rows: bytes) -> None:
         for body in self._target.bodies(rows):
-            producer = ProducerTuple(f"spark-{self._writer}", self._batch, self._seq)
-            self._seq += 1
+            producer = ProducerTuple(f"spark-{self._writer}", self._batch, self.appended)
             try:
                 self._append(body, producer)
             except StaleEpochError as error:
@@ -173,6 +185,7 @@ class _Appender:
                 raise
             except (ConflictError, InvalidChangeError) as error:  # closed, of another type, a mirror or a view
                 raise SchemaError(f"{self._name} does not take the rows: {error}") from error
+            self.appended += 1
 
     def _append(self, body: bytes, producer: ProducerTuple) -> None:
         try:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from pathlib import Path
 
+import httpx
+import msgspec
 import pyarrow as pa
 import pytest
 
-from headwater.errors import BatchReusedError
+from headwater.errors import BatchReusedError, SchemaError
 from headwater.log.content import ContentKind
 from headwater.spark.ledger import Retention
 from headwater.spark.options import JOURNAL_ROOT, WriteOptions, write_options
 from headwater.spark.publishing import Publisher
 from headwater.spark.sinks import offsets_directory, offsets_of
-from headwater.spark.staging import Content, Gatherer, place_of, sum_of
+from headwater.spark.staging import Content, Gatherer, RowChunk, place_of, sum_of
 from tests.servers import Server
-from tests.unit.spark.test_publishing import client_of
+from tests.unit.spark.test_publishing import Killed, client_of
 
 _numbers = itertools.count()
 
@@ -25,8 +28,9 @@ _numbers = itertools.count()
 class Writer:
     """Publishes batches as a sink does that knows its rows, or its offsets."""
 
-    def __init__(self, server: Server, keep: Retention) -> None:
+    def __init__(self, server: Server, keep: Retention, transport: httpx.BaseTransport | None = None) -> None:
         self._server = server
+        self._transport = transport
         self._keep = keep
         self.writer = f"ledger-{next(_numbers)}"
         self.options = self.for_target(f"targets/{self.writer}")
@@ -35,7 +39,7 @@ class Writer:
         return write_options({"url": self._server.url, "stream": target})
 
     def publish(self, batch: int, rows: list[int], parts: int = 1, offsets: str = "") -> None:
-        with client_of(self._server) as client:
+        with client_of(self._server, self._transport) as client:
             gatherers = []
             for part in range(parts):
                 place = place_of(self.writer, batch, part)
@@ -51,10 +55,15 @@ class Writer:
         with client_of(self._server) as client:
             return client.stream(self.options.target or "").read().all()
 
-    def stored(self) -> list[str]:
+    def kept(self) -> list[str]:
         with client_of(self._server) as client:
-            found = [info.path for info in client.list(f"{JOURNAL_ROOT}/{self.writer}/")]
-            return [path for path in found if not path.endswith(("/list", "/fence"))]
+            return [info.path for info in client.list(f"{JOURNAL_ROOT}/{self.writer}/")]
+
+    def lists(self) -> list[str]:
+        return [path for path in self.kept() if path.endswith("/list")]
+
+    def stored(self) -> list[str]:
+        return [path for path in self.kept() if not path.endswith(("/list", "/fence"))]
 
 
 @pytest.mark.parametrize("keep", [Retention.UNTIL_NEXT_BATCH, Retention.FOREVER])
@@ -129,3 +138,83 @@ def test_the_offsets_of_a_batch(tmp_path: Path) -> None:
     assert offsets_of(found, 6) == ""
     for location in ("s3://bucket/x", str(tmp_path / "no"), None):
         assert offsets_directory(location) is None
+
+
+# A batch that is stuck, answers that are lost, servers without a list of streams
+
+
+def test_a_batch_that_a_target_refused_is_made_anew(server: Server) -> None:
+    """Nothing of it was appended, so corrected options count: another content type, another target."""
+    writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
+    with client_of(server) as client:
+        client.stream(writer.options.target or "").create(content_type="text/plain")
+    writer.options = msgspec.structs.replace(writer.options, content_type="application/json")  # as it was when planned
+    with pytest.raises(SchemaError, match="does not take the rows"):
+        writer.publish(0, [1, 2])
+    assert writer.lists() == []
+    writer.options = writer.for_target(f"targets/{writer.writer}-corrected")
+    writer.publish(0, [3])
+    assert writer.published() == [3]
+
+
+def test_a_batch_that_is_appended_in_part_goes_on(server: Server) -> None:
+    writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
+    other = f"targets/{writer.writer}-other"
+    with client_of(server) as client:
+        client.stream(other).create(closed=True)
+        chunks = [RowChunk(writer.options.target or "", 1, b"1"), RowChunk(other, 1, b"2")]
+        publisher = Publisher(client, writer.options, writer.writer)
+        with pytest.raises(SchemaError, match="it goes on when the target takes the rest"):
+            publisher.publish(0, [chunks])
+        client.stream(other).delete()
+        publisher.publish(0, [chunks])
+        assert [client.stream(path).read().all() for path in (writer.options.target or "", other)] == [[1], [2]]
+
+
+class Amnesiac(httpx.HTTPTransport):
+    """Loses the answer to the first append to a list, so that the client sends it again, and dies at the target."""
+
+    lost = False
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if self.lost and "/targets/" in request.url.path:
+            raise Killed
+        response = super().handle_request(request)
+        if request.method == "POST" and request.url.path.endswith("/list") and response.is_success and not self.lost:
+            self.lost = True
+            response.read()
+            raise httpx.ReadError("the answer was lost", request=request)
+        return response
+
+
+def test_a_lost_answer_to_a_list_that_is_stored_in_pieces(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 20)
+    writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
+    writer.options = msgspec.structs.replace(writer.options, request_bytes=200)
+    for transport in (Amnesiac(verify=False), httpx.HTTPTransport(verify=False)):
+        with contextlib.suppress(Killed), client_of(server, transport) as client:
+            gatherer = Gatherer(client, ContentKind.JSON, 200, place_of(writer.writer, 0, 0))
+            rows = [b'"%0100d"' % number for number in range(40)]
+            gatherer.add(writer.options.target or "", pa.array(rows, pa.binary()))
+            Publisher(client, writer.options, writer.writer).publish(0, [gatherer.finish()])
+            assert not isinstance(transport, Amnesiac)
+    assert len(writer.published()) == 40
+
+
+class Unlisted(httpx.HTTPTransport):
+    """The same server without our extensions."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if "/__ds/" in request.url.path:
+            return httpx.Response(404, request=request)
+        return super().handle_request(request)
+
+
+@pytest.mark.parametrize("keep", [Retention.UNTIL_NEXT_BATCH, Retention.FOREVER])
+def test_lists_are_deleted_on_a_server_that_cannot_list_streams(server: Server, keep: Retention) -> None:
+    writer = Writer(server, keep, Unlisted(verify=False))
+    for batch in (0, 1, 2, 40, 41):
+        writer.publish(batch, [batch])
+        writer.publish(batch, [batch])
+    assert writer.published() == [0, 1, 2, 40, 41]
+    assert writer.lists() == [f"{JOURNAL_ROOT}/{writer.writer}/{41:016d}/list"]

@@ -124,7 +124,7 @@ def test_a_table_that_became_a_mirror_takes_no_rows(server: Server, client: Clie
     table = client.table(query.target)
     table.delete()
     table.create(mirror=True)
-    with pytest.raises(SchemaError, match=r"does not take the rows.*The batch is written down in"):
+    with pytest.raises(SchemaError, match="does not take the rows"):
         query.attempt(0, [1], 1)
     with pytest.raises(SchemaError, match="mirrors another table"):
         prepare_target(client, msgspec.structs.replace(query.options, content_type=None))
