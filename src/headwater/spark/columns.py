@@ -19,8 +19,9 @@ from headwater.errors import DataLossError, InvalidEventError, MessageError, Sch
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_framing import split_array
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
-from headwater.spark.options import ConnectionOptions
+from headwater.spark.options import BadEvents, ConnectionOptions
 from headwater.spark.positions import Place, Range, byte_position
+from headwater.spark.skipping import SkippedEvents
 from headwater.spark.values import ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
 
@@ -125,7 +126,8 @@ class Events:
         self._sized = "order" in arrow.names
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        """Columns of events, `size` of each message's bytes, and `bad`, what is wrong with it if anything is."""
+        """Columns of events, `size` of each message's bytes, and if anything is wrong with it `bad`, what that is, and
+        `message`, its text."""
         _check_text(text)
         events = self._decoder.decode_array(text)
         reasons = [_reason(event) for event in events]
@@ -134,6 +136,9 @@ class Events:
             sizes = [len(memoryview(message)) + 1 for message in split_array(text)]
             columns["size"] = pa.array(sizes, pa.int64())
         columns["bad"] = pa.array(reasons, pa.string())
+        if any(reasons):
+            texts = zip(split_array(text), reasons, strict=True)
+            columns["message"] = pa.array([bytes(text) if reason else None for text, reason in texts], pa.binary())
         return pa.RecordBatch.from_pydict(columns)
 
     def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:
@@ -180,7 +185,14 @@ class RangeReader:
     """Reads ranges to batches of a schema."""
 
     def __init__(
-        self, connection: ConnectionOptions, client: Client, schema: StructType, *, state: bool, skip_bad: bool
+        self,
+        connection: ConnectionOptions,
+        client: Client,
+        schema: StructType,
+        *,
+        state: bool,
+        bad_events: BadEvents = BadEvents.FAIL,
+        dead_letters: str | None = None,
     ) -> None:
         self._connection = connection
         self._client = client
@@ -188,7 +200,8 @@ class RangeReader:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._names: list[str] = self._schema.names
         self._state = state
-        self._skip_bad = skip_bad
+        self._bad_events = bad_events
+        self._dead_letters = dead_letters
 
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
         batches = self._events(part) if self._is_json(part) else self._bytes(part)
@@ -197,6 +210,8 @@ class RangeReader:
         for position, payload in batches:
             columns = {name: payload.column(name) for name in payload.schema.names}
             rows = payload.num_rows
+            if not rows:
+                continue
             for name in self._names:
                 if name in constant:
                     if len(repeated.get(name, ())) < rows:
@@ -222,6 +237,7 @@ class RangeReader:
 
     def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         position, at = 0, byte_position(part.start.offset)
+        skipped = SkippedEvents(self._client, part, self._dead_letters)
         for payload in self._payloads(part):
             rows = payload.num_rows
             first = max(0, part.start.skip - position)  # what the batch before has read
@@ -232,9 +248,10 @@ class RangeReader:
                 numbers = pa.array(np.arange(position + first, position + rows, dtype=np.int64))
                 if self._state:
                     kept = kept.append_column("position", numbers)
-                    kept = self._without_bad(part, kept)
+                    kept = self._without_bad(part, kept, skipped)
                 yield position + first, kept
             position += rows
+        skipped.finish()
         if position < part.start.skip:
             raise DataLossError(f"{part.path} has {position} messages from {part.start.offset} to {part.until}")
 
@@ -276,11 +293,12 @@ class RangeReader:
         ends = at + np.cumsum(sizes)
         return payload.append_column("order", pa.array(ends - sizes)), int(ends[-1]) if len(ends) else at
 
-    def _without_bad(self, part: Range, payload: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_bad(self, part: Range, payload: pa.RecordBatch, skipped: SkippedEvents) -> pa.RecordBatch:
         bad = payload.column("bad")
         if bad.null_count == len(bad):
             return payload
-        if self._skip_bad:
+        if self._bad_events is not BadEvents.FAIL:
+            skipped.add(payload.filter(pc.is_valid(bad)))
             return payload.filter(pc.is_null(bad))
         number = pc.index(pc.is_valid(bad), True).as_py()
         position = payload.column("position")[number].as_py()

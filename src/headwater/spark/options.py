@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import enum
 import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -75,6 +76,14 @@ class _RetryDeadline:
             raise report.error
 
 
+class BadEvents(enum.Enum):
+    """What becomes of a message that is no state event, or whose value does not fit the schema."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "deadletter"
+
+
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     connection: ConnectionOptions
     streams: tuple[str, ...] = ()
@@ -89,7 +98,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     binary: bool | None = None  # None: as the streams are
     wait_s: float = limits.SPARK_WAIT_S
     value_schema: str | None = None
-    skip_bad_events: bool = False
+    bad_events: BadEvents = BadEvents.FAIL
+    dead_letters: str | None = None  # the stream that takes bad events
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +133,7 @@ _READ = (
     "longPollTimeout",
     "valueSchema",
     "badEvents",
+    "deadLetterStream",
 )
 WRITING = ("createTarget", "writeId", "writeVersion", "checkRepeats", "maxRequestBytes")  # streams and tables alike
 _WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
@@ -139,6 +150,7 @@ def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
     ending = found.text("endingOffsets")
     if ending is not None and not bounded:
         raise OptionError("endingOffsets is for batch reads: a streaming query has no end")
+    bad_events, dead_letters = _bad_events(found, streams)
     return ReadOptions(
         connection=connection_options(root, found),
         streams=streams,
@@ -153,8 +165,22 @@ def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
         binary={None: None, "string": False, "binary": True}[found.choice("valueType", ("string", "binary"))],
         wait_s=found.number("longPollTimeout", float, limits.SPARK_WAIT_S),
         value_schema=found.text("valueSchema"),
-        skip_bad_events=found.choice("badEvents", ("fail", "skip")) == "skip",
+        bad_events=bad_events,
+        dead_letters=dead_letters,
     )
+
+
+def _bad_events(found: GivenOptions, streams: tuple[str, ...]) -> tuple[BadEvents, str | None]:
+    wanted = BadEvents(found.choice("badEvents", ("fail", "skip", "deadLetter")) or "fail")
+    named = found.text("deadLetterStream")
+    if (named is not None) != (wanted is BadEvents.DEAD_LETTER):
+        raise OptionError("badEvents=deadLetter and deadLetterStream, the stream that takes them, need each other")
+    target = checked_path(named.strip("/")) if named is not None else None
+    if target in streams:
+        raise OptionError(
+            f"{target} is read, so it cannot be the deadLetterStream: what is added there would come back"
+        )
+    return wanted, target
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -250,7 +276,7 @@ class GivenOptions:
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
         value = self.text(name)
-        if value is not None and value.lower() not in choices:
+        if value is not None and value.lower() not in map(str.lower, choices):
             raise OptionError(f"{name} is {' or '.join(choices)}, got {value!r}")
         return value.lower() if value is not None else None
 

@@ -74,8 +74,9 @@ class Planner:
         pattern = self._options.pattern
         if pattern is None:
             return path in self._options.streams
-        is_data = not path.startswith(f"{JOURNAL_ROOT}/") and (SNAPSHOTS not in path or SNAPSHOTS in pattern)
-        return is_data and bool(glob(pattern).fullmatch(path))
+        is_data = SNAPSHOTS not in path or SNAPSHOTS in pattern
+        is_ours = path.startswith(f"{JOURNAL_ROOT}/") or path == self._options.dead_letters
+        return is_data and not is_ours and bool(glob(pattern).fullmatch(path))
 
     def _head(self, path: str) -> StreamInfo | None:
         try:

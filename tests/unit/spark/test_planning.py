@@ -54,7 +54,7 @@ def reader(server: Server, extended: bool) -> Iterator[Client]:
 def rows_of(
     options: ReadOptions, client: Client, ranges: list[list[Range]], schema: StructType = VALUES
 ) -> list[dict[str, object]]:
-    reader = RangeReader(options.connection, client, schema, state=schema is STATES, skip_bad=False)
+    reader = RangeReader(options.connection, client, schema, state=schema is STATES)
     return [row for part in ranges for one in part for batch in reader.read(one) for row in batch.to_pylist()]
 
 
