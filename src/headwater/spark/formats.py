@@ -63,7 +63,7 @@ class DurableStreamsFormat(DataSource):
         return StreamWriter(write_options(self.options), schema, self._encoder, overwrite=overwrite)
 
     def _encoder(self, schema: StructType, options: WriteOptions) -> Encoder:
-        return Encoder(schema, options.target, appended_as(options), state=self.state)
+        return Encoder(schema, options.target, appended_as(options), state=self.state, non_finite=options.non_finite)
 
 
 class StreamStateFormat(DurableStreamsFormat):

@@ -102,6 +102,14 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: str | None = None  # the stream that takes bad events
 
 
+class NonFinite(enum.Enum):
+    """What becomes of numbers that JSON does not have: not a number, and the infinities."""
+
+    NULL = "null"
+    FAIL = "fail"
+    TEXT = "text"
+
+
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     connection: ConnectionOptions
     target: str | None = None  # None: a column names the stream of each row
@@ -111,6 +119,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     write_id: str | None = None
     write_version: int = 0
     check_repeats: bool = True
+    non_finite: NonFinite = NonFinite.NULL
     checkpoint: str | None = None  # of the streaming query, if an option names it
     request_bytes: int = limits.SPARK_REQUEST_BYTES
 
@@ -136,7 +145,7 @@ _READ = (
     "deadLetterStream",
 )
 WRITING = ("createTarget", "writeId", "writeVersion", "checkRepeats", "maxRequestBytes")  # streams and tables alike
-_WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
+_WRITE = (*CONNECTION, "stream", "contentType", "nonFiniteNumbers", *WRITING)
 
 
 def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
@@ -193,7 +202,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     if content_type is not None and kind_of(content_type) is ContentKind.BINARY and "/" not in content_type:
         raise OptionError(f"contentType is a media type such as application/json, got {content_type!r}")
     target = checked_path(names[0].strip("/")) if names else None
-    return writing_to(target, content_type, root, found)
+    non_finite = NonFinite(found.choice("nonFiniteNumbers", ("null", "fail", "text")) or "null")
+    return msgspec.structs.replace(writing_to(target, content_type, root, found), non_finite=non_finite)
 
 
 def writing_to(

@@ -40,7 +40,7 @@ from headwater.spark.staging import (
     read_stored,
     too_large,
 )
-from headwater.spark.targets import appended_as, open_target, prepare_target, target_name
+from headwater.spark.targets import appended_as, check_target_type, make_target, open_target, target_name
 
 _JSON = "application/json"
 
@@ -71,6 +71,7 @@ class Publisher:
         else:  # a replay that has no rows still finishes what another attempt began
             found = self._ledger.found(batch)
             if found is None:
+                make_target(self._client, self._options)
                 return
             listed = found
         try:
@@ -117,7 +118,7 @@ class Publisher:
         """Refuse a batch that a target will not take, while nothing of it is written down."""
         if self._options.target is None:
             for target in dict.fromkeys(chunk.target for chunk in chunks):
-                prepare_target(self._client, msgspec.structs.replace(self._options, target=target))
+                check_target_type(self._client, msgspec.structs.replace(self._options, target=target))
 
     def _append(self, batch: int, listed: Listed) -> None:
         appenders: dict[str, _Appender] = {}

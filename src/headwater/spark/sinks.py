@@ -21,7 +21,7 @@ from headwater.spark.ledger import Retention
 from headwater.spark.options import WriteOptions
 from headwater.spark.publishing import Publisher
 from headwater.spark.staging import Content, Gatherer, RowChunk, place_of, sum_of
-from headwater.spark.targets import appended_as, prepare_target
+from headwater.spark.targets import appended_as, check_target_type
 from headwater.spark.workers import freeze_imports, keep_memory
 
 
@@ -55,7 +55,7 @@ class _Writing:
         if overwrite:
             raise OptionError("streams and tables are append-only: use mode append")
         with options.connection.open(patient=self._patient) as client:
-            content_type = prepare_target(client, options)
+            content_type = check_target_type(client, options)
         self._options = msgspec.structs.replace(options, content_type=content_type)
         self._encoder = encoder(schema, self._options)
 
