@@ -27,6 +27,7 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_framing import split_array
+from headwater.protocol.streams.offsets import BEGINNING
 from headwater.spark.options import EARLIEST, JOURNAL_ROOT, LATEST, ReadOptions
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
 from headwater.state.bootstrap import SNAPSHOTS
@@ -193,7 +194,7 @@ class Planner:
     def _ranges(self, path: str, before: Place, after: Place, wanted: int) -> Iterator[Range]:
         try:
             start, cuts = self.parts(path, before, after, wanted)
-            if start != before and not self._has(path, after):
+            if start == EARLIEST_PLACE != before and not self._has(path, after):
                 return  # of a stream that is gone; the next batch begins with the one that took its place
             before = start
             content_type = self._content_types.get(path) or self._client.stream(path).head().content_type
@@ -202,9 +203,10 @@ class Planner:
             return
         self._content_types[path] = content_type
         edges = [before, *map(Place, cuts)]
+        end = before.offset if after.offset == BEGINNING else after.offset
         for number, place in enumerate(edges):
             last = number == len(edges) - 1
-            until = after.offset if last else edges[number + 1].offset
+            until = end if last else edges[number + 1].offset
             yield Range(path, content_type, place, until, after.skip if last else 0, self._extended is True)
 
     def _has(self, path: str, place: Place) -> bool:
@@ -237,6 +239,8 @@ class Planner:
                 raise
             return self.parts(path, before, after, wanted)
         self._extended = True
+        if before.offset == BEGINNING:  # by its name, which a stream made again does not share
+            before = Place(found.offset, before.skip)
         return before, found.splits
 
     def _extends(self, stream: Stream) -> bool:
