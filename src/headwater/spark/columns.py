@@ -22,7 +22,7 @@ from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import BadEvents, ConnectionOptions
 from headwater.spark.positions import Place, Range, byte_position
 from headwater.spark.skipping import SkippedEvents
-from headwater.spark.values import ValueDecoder
+from headwater.spark.values import TypedDecoder, ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
 
 STREAM_COLUMNS = {
@@ -53,8 +53,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def ddl(columns: dict[str, str], value: str) -> str:
-    """The schema of a format as Spark reads it, with values of a type."""
-    return ", ".join(f"`{name}` {value if name in VALUES else kind}" for name, kind in columns.items())
+    """The schema of a format as Spark reads it, with values of a type. An old value is for people, and stays text."""
+    return ", ".join(f"`{name}` {value if name == 'value' else kind}" for name, kind in columns.items())
+
+
+def values_type(schema: str | dict[str, str] | None) -> str:
+    """The type of the column `value` of state events: text, a struct, or a struct with a field for each type."""
+    if isinstance(schema, dict):
+        fields = (f"`{name.replace('`', '``')}`: STRUCT<{fields}>" for name, fields in schema.items())
+        return f"STRUCT<{', '.join(fields)}>"
+    return f"STRUCT<{schema}>" if schema else "STRING"
 
 
 def check_schema(given: StructType, columns: dict[str, str]) -> None:
@@ -114,15 +122,15 @@ def _check_text(text: bytes | bytearray) -> None:
 class Events:
     """Messages as state events."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, *, by_type: bool = False) -> None:
         self._decoder = EventDecoder(msgspec.Raw)
         arrow = to_arrow_schema(schema, timezone="UTC")
         self._kinds = {name: arrow.field(name).type for name in arrow.names if name in _EVENT_COLUMNS}
-        self._by_schema = {
-            field.name: ValueDecoder(field.dataType, self._kinds[field.name])
-            for field in schema.fields
-            if isinstance(field.dataType, StructType)
-        }
+        self._by_schema: dict[str, ValueDecoder | TypedDecoder] = {}
+        for field in schema.fields:
+            if isinstance(field.dataType, StructType):
+                decoder = TypedDecoder if by_type and field.name == "value" else ValueDecoder
+                self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
         self._sized = "order" in arrow.names
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
@@ -144,7 +152,11 @@ class Events:
     def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:
         values = list(map(_EVENT_COLUMNS[name], events))
         decoder = self._by_schema.get(name)
-        return pa.array(values, self._kinds[name]) if decoder is None else decoder.column(values, reasons)
+        if decoder is None:
+            return pa.array(values, self._kinds[name])
+        if isinstance(decoder, TypedDecoder):
+            return decoder.column(list(map(_EVENT_COLUMNS["type"], events)), values, reasons)
+        return decoder.column(values, reasons if name == "value" else [None] * len(values))  # an old one never matters
 
 
 def _reason(event: Any) -> str | None:
@@ -168,11 +180,15 @@ def _json(value: Any) -> bytes | None:
     return bytes(value) if isinstance(value, msgspec.Raw) else _encode(value)
 
 
+def _has_value(event: Any) -> bool:
+    return type(event) is ChangeEvent and event.headers.operation != "delete"
+
+
 _EVENT_COLUMNS: dict[str, Any] = {
     "type": lambda event: event.type if type(event) is ChangeEvent else None,
     "key": lambda event: event.key if type(event) is ChangeEvent else None,
     "operation": lambda event: event.headers.operation if type(event) is ChangeEvent else None,
-    "value": lambda event: _json(event.value) if type(event) is ChangeEvent else None,
+    "value": lambda event: _json(event.value) if _has_value(event) else None,
     "old_value": lambda event: _json(event.old_value) if type(event) is ChangeEvent else None,
     "txid": lambda event: _text(event.headers.txid) if type(event) is ChangeEvent else None,
     "timestamp": lambda event: _text(event.headers.timestamp) if type(event) is ChangeEvent else None,
@@ -193,6 +209,7 @@ class RangeReader:
         state: bool,
         bad_events: BadEvents = BadEvents.FAIL,
         dead_letters: str | None = None,
+        by_type: bool = False,
     ) -> None:
         self._connection = connection
         self._client = client
@@ -202,6 +219,7 @@ class RangeReader:
         self._state = state
         self._bad_events = bad_events
         self._dead_letters = dead_letters
+        self._by_type = by_type
 
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
         batches = self._events(part) if self._is_json(part) else self._bytes(part)
@@ -232,7 +250,7 @@ class RangeReader:
 
     def _decoder(self) -> ColumnDecoder:
         if self._state:
-            return Events(self._spark_schema)
+            return Events(self._spark_schema, by_type=self._by_type)
         return Values(self._schema.field("value").type if "value" in self._names else pa.string())
 
     def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.tables.content_type import parse_table_type
-from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl
+from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl, values_type
 from headwater.spark.options import WriteOptions, read_options, write_options
 from headwater.spark.planning import Planner
 from headwater.spark.rows import Encoder
@@ -80,7 +80,7 @@ class StreamStateFormat(DurableStreamsFormat):
         options = read_options(self.options, bounded=True)
         with options.connection.open(patient=False) as client:
             Planner(options, client).tails()
-        return ddl(self.columns, f"STRUCT<{options.value_schema}>" if options.value_schema else "STRING")
+        return ddl(self.columns, values_type(options.value_schema))
 
 
 class StpFormat(DataSource):

@@ -97,7 +97,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     fail_on_data_loss: bool = True
     binary: bool | None = None  # None: as the streams are
     wait_s: float = limits.SPARK_WAIT_S
-    value_schema: str | None = None
+    value_schema: str | dict[str, str] | None = None  # of all values, or by type
     bad_events: BadEvents = BadEvents.FAIL
     dead_letters: str | None = None  # the stream that takes bad events
 
@@ -173,10 +173,24 @@ def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
         fail_on_data_loss=found.flag("failOnDataLoss", default=True),
         binary={None: None, "string": False, "binary": True}[found.choice("valueType", ("string", "binary"))],
         wait_s=found.number("longPollTimeout", float, limits.SPARK_WAIT_S),
-        value_schema=found.text("valueSchema"),
+        value_schema=_value_schema(found),
         bad_events=bad_events,
         dead_letters=dead_letters,
     )
+
+
+def _value_schema(found: GivenOptions) -> str | dict[str, str] | None:
+    """One schema, or one for each type: as JSON, or as options whose names, which have no case, end with the type."""
+    given = found.text("valueSchema")
+    by_type = found.below("valueSchema")
+    if given is not None and given.startswith("{"):
+        try:
+            by_type = {**msgspec.json.decode(given, type=dict[str, str]), **by_type}
+        except msgspec.MsgspecError:
+            raise OptionError('valueSchema is "name STRING, …", or JSON by type: {"user": "name STRING, …"}') from None
+    elif given is not None and by_type:
+        raise OptionError("valueSchema is for all types; leave it out, or give each type its own with valueSchema.type")
+    return by_type or given
 
 
 def _bad_events(found: GivenOptions, streams: tuple[str, ...]) -> tuple[BadEvents, str | None]:
@@ -248,7 +262,8 @@ class GivenOptions:
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         by_lower = {name.lower(): name for name in known}
-        for name in self._given.keys() - by_lower.keys():  # Spark has options of its own; a near miss is a mistake
+        whole = {name for name in self._given if name.partition(".")[0] not in by_lower}
+        for name in whole - by_lower.keys():  # Spark has options of its own; a near miss is a mistake
             for close in difflib.get_close_matches(name, by_lower, n=1, cutoff=0.8):
                 raise OptionError(f"there is no option {name}; did you mean {by_lower[close]}?")
 
@@ -261,6 +276,11 @@ class GivenOptions:
     def text(self, name: str) -> str | None:
         value = self._given.get(name.lower())
         return value.strip() or None if value is not None else None
+
+    def below(self, name: str) -> dict[str, str]:
+        """The options whose names are that name, a dot, and something of the user's."""
+        start = f"{name.lower()}."
+        return {key.removeprefix(start): value for key, value in self._given.items() if key.startswith(start)}
 
     def required(self, name: str) -> str:
         value = self.text(name)

@@ -60,6 +60,7 @@ class _Reading:
                 state=self._state,
                 bad_events=self._options.bad_events,
                 dead_letters=self._options.dead_letters,
+                by_type=isinstance(self._options.value_schema, dict),
             )
             for part in partition.ranges:
                 try:

@@ -93,6 +93,30 @@ class ValueDecoder:
         return pa.array(values, self._kind)
 
 
+class TypedDecoder:
+    """Decodes JSON objects by their types to a struct with a field for each. Values of other types are not decoded."""
+
+    def __init__(self, schema: StructType, kind: pa.StructType) -> None:
+        if not all(isinstance(field.dataType, StructType) for field in schema.fields):
+            raise SchemaError("with a valueSchema for each type, the column value is a struct of structs")
+        self._kind = kind
+        self._decoders = {
+            field.name: ValueDecoder(field.dataType, kind.field(field.name).type)
+            for field in schema.fields
+            if isinstance(field.dataType, StructType)
+        }
+
+    def column(
+        self, types: Sequence[str | None], texts: Sequence[bytes | None], reasons: list[str | None]
+    ) -> pa.StructArray:
+        arrays = []
+        for name, decoder in self._decoders.items():
+            own = [text if kind == name else None for kind, text in zip(types, texts, strict=True)]
+            arrays.append(decoder.column(own, reasons))
+        nothing = [kind not in self._decoders or text is None for kind, text in zip(types, texts, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=list(self._kind), mask=pa.array(nothing, pa.bool_()))
+
+
 def _with_pairs(value: Any, kind: pa.DataType) -> Any:
     """Arrow takes a map as a list of pairs."""
     if value is None:
