@@ -40,7 +40,7 @@ class DurableStreamsFormat(DataSource):
 
     def schema(self) -> str:
         """Asks the server, so that a wrong URL shows at once. A query that goes on may do without a stream."""
-        options = read_options(self.options, bounded=True)
+        options = read_options(self.options, bounded=None, state=self.state)
         with options.connection.open(patient=False) as client:
             found = Planner(options, client).tails()
         if options.binary is not None:
@@ -50,17 +50,17 @@ class DurableStreamsFormat(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         check_schema(schema, self.columns)
-        return BatchReader(read_options(self.options, bounded=True), schema, state=self.state)
+        return BatchReader(read_options(self.options, bounded=True, state=self.state), schema, state=self.state)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         check_schema(schema, self.columns)
-        return StreamReader(read_options(self.options, bounded=False), schema, state=self.state)
+        return StreamReader(read_options(self.options, bounded=False, state=self.state), schema, state=self.state)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(write_options(self.options), schema, self._encoder, overwrite=overwrite)
+        return BatchWriter(write_options(self.options, state=self.state), schema, self._encoder, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return StreamWriter(write_options(self.options), schema, self._encoder, overwrite=overwrite)
+        return StreamWriter(write_options(self.options, state=self.state), schema, self._encoder, overwrite=overwrite)
 
     def _encoder(self, schema: StructType, options: WriteOptions) -> Encoder:
         return Encoder(schema, options.target, appended_as(options), state=self.state, non_finite=options.non_finite)
@@ -77,7 +77,7 @@ class StreamStateFormat(DurableStreamsFormat):
         return "stream-state"
 
     def schema(self) -> str:
-        options = read_options(self.options, bounded=True)
+        options = read_options(self.options, bounded=None, state=self.state)
         with options.connection.open(patient=False) as client:
             Planner(options, client).tails()
         return ddl(self.columns, values_type(options.value_schema))

@@ -138,26 +138,59 @@ _READ = (
     "minPartitions",
     "maxPartitionBytes",
     "failOnDataLoss",
-    "valueType",
     "longPollTimeout",
-    "valueSchema",
-    "badEvents",
-    "deadLetterStream",
 )
+_READ_STREAMS = (*_READ, "valueType")
+_READ_STATE = (*_READ, "valueSchema", "badEvents", "deadLetterStream")
+_FOR_QUERIES = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "longPollTimeout")
 WRITING = ("createTarget", "writeId", "writeVersion", "checkRepeats", "maxRequestBytes")  # streams and tables alike
-_WRITE = (*CONNECTION, "stream", "contentType", "nonFiniteNumbers", *WRITING)
+_WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
+_WRITE_STATE = (*_WRITE, "nonFiniteNumbers")
+_MEANT = {  # what Kafka, Delta and the format stp call it
+    "assign": "streams",
+    "endingtimestamp": "endingOffsets",
+    "includeheaders": "the columns of the format stream-state",
+    "kafka.bootstrap.servers": "url",
+    "maxoffsetspertrigger": "maxRecordsPerTrigger",
+    "maxrowspertrigger": "maxRecordsPerTrigger",
+    "numpartitions": "minPartitions",
+    "path": "streams",
+    "startingseqno": "startingOffsets",
+    "startingtimestamp": "startingOffsets",
+    "startingversion": "startingOffsets",
+    "subscribe": "streams",
+    "subscribepattern": "pattern",
+    "table": "streams, or the format stp",
+    "topic": "streams",
+}
+_OF_STATE = ("badevents", "deadletterstream", "valueschema", "nonfinitenumbers")  # options of stream-state
+_MEANT_FOR_WRITES = {
+    "kafka.bootstrap.servers": "url",
+    "path": "stream",
+    "pattern": "stream, or a column stream",
+    "streams": "stream, or a column stream",
+    "table": "stream, or the format stp",
+    "topic": "stream",
+    "txnappid": "writeId",
+    "txnversion": "writeVersion",
+}
 
 
-def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
-    """What a source was told; a batch is bounded and may have an end."""
-    found = GivenOptions(given, _READ)
+def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool = True) -> ReadOptions:
+    """What a source was told; a batch is bounded and may have an end. None: not known yet, for the schema."""
+    known = _READ_STATE if state else _READ_STREAMS
+    found = GivenOptions(given, known)
+    found.refuse_unknown(known, _MEANT, "valueSchema" if state else None)
+    for name in _FOR_QUERIES if bounded else ():
+        if found.text(name) is not None:
+            raise OptionError(f"{name} is for streaming queries; leave it out")
     root, below = _split_url(found.required("url"))
     streams = tuple(dict.fromkeys(_names(found.text("streams")) + _names(found.text("stream")) + below))
     pattern = found.text("pattern")
     if bool(streams) == bool(pattern):
         raise OptionError("name what to read: streams, a list of paths, or pattern, a glob over them; one of the two")
     ending = found.text("endingOffsets")
-    if ending is not None and not bounded:
+    if ending is not None and bounded is False:
         raise OptionError("endingOffsets is for batch reads: a streaming query has no end")
     bad_events, dead_letters = _bad_events(found, streams)
     return ReadOptions(
@@ -206,8 +239,10 @@ def _bad_events(found: GivenOptions, streams: tuple[str, ...]) -> tuple[BadEvent
     return wanted, target
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
-    found = GivenOptions(given, _WRITE)
+def write_options(given: Mapping[str, str], *, state: bool = True) -> WriteOptions:
+    known = _WRITE_STATE if state else _WRITE
+    found = GivenOptions(given, known)
+    found.refuse_unknown(known, _MEANT_FOR_WRITES)
     root, below = _split_url(found.required("url"))
     names = list(dict.fromkeys([*below, *filter(None, [found.text("stream")])]))
     if len(names) > 1:
@@ -267,10 +302,13 @@ class GivenOptions:
             for close in difflib.get_close_matches(name, by_lower, n=1, cutoff=0.8):
                 raise OptionError(f"there is no option {name}; did you mean {by_lower[close]}?")
 
-    def refuse_unknown(self, known: tuple[str, ...], meant: Mapping[str, str]) -> None:
+    def refuse_unknown(self, known: tuple[str, ...], meant: Mapping[str, str], parent: str | None = None) -> None:
         """Refuse every option that would do nothing; `meant` has what is called otherwise in other formats."""
-        for name in sorted(self._given.keys() - {known.lower() for known in (*known, *_OF_SPARK)}):
+        below = {f"{parent}.{name}".lower() for name in self.below(parent)} if parent is not None else set()
+        for name in sorted(self._given.keys() - {known.lower() for known in (*known, *_OF_SPARK)} - below):
             instead = f"did you mean {meant[name]}?" if name in meant else f"there are {', '.join(known)}"
+            if name.partition(".")[0] in _OF_STATE:
+                instead = "it is for the format stream-state"
             raise OptionError(f"there is no option {name}; {instead}")
 
     def text(self, name: str) -> str | None:
