@@ -77,6 +77,7 @@ HeadwaterError
     │   └── InvalidEventError            a message is no state event, or its value does not fit the schema
     ├── OptionError                      an option of a Spark source or sink is missing or makes no sense
     ├── SchemaError                      a DataFrame's columns are not what a source gives or a sink takes
+    ├── BatchReusedError                 a batch number or writeId was used before for other rows
     └── DataLossError                    what a query had yet to read or to publish is gone
 """
 
@@ -573,6 +574,13 @@ class OptionError(ClientError):
 class SchemaError(ClientError):
     title = "The schema does not fit"
     advice = "Select, rename or cast the columns."
+
+
+class BatchReusedError(ClientError):
+    """The rows of a batch were not written: its number stands for other rows, or for another target."""
+
+    title = "Batch was written before with other rows"
+    advice = "Restore the checkpoint, or begin with a new one. Give each write with a writeId an id of its own."
 
 
 class DataLossError(ClientError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,7 +105,7 @@ def test_what_is_not_one_json_text(spark: SparkSession, write: Write, client: Cl
     rows = spark.createDataFrame([("1",), (value,), ("2",)], "value STRING").coalesce(1)
     with pytest.raises(PySparkException, match="a value is not one JSON text"):
         write(rows, stream=path)
-    assert client.stream(path).read().all() == []
+    assert not list(client.list(path))
 
 
 def test_texts_that_are_wrong_only_one_by_one(spark: SparkSession, write: Write, client: Client, path: str) -> None:
@@ -177,7 +179,7 @@ def test_rows_that_are_no_event(spark: SparkSession, write: Write, client: Clien
         with pytest.raises(PySparkException) as caught:
             write(spark.sql(f"SELECT {wrong}"), "stream-state", stream=path)
         assert message in str(caught.value), message
-    assert client.stream(path).read().all() == []
+    assert not list(client.list(path))
 
 
 def test_a_query_that_updates_writes_batch_by_batch(
@@ -214,3 +216,47 @@ def test_a_query_that_updates_writes_batch_by_batch(
     found = {event["key"]: event["value"]["count"] for event in client.stream(f"{path}/counts").read().all()}
     assert len(client.stream(f"{path}/counts").read().all()) == 28  # seven keys in each of four batches
     assert found == {str(key): len(range(key, 100, 7)) for key in range(7)}
+
+
+def copying(spark: SparkSession, server: Server, source: str, target: str, checkpoint: str) -> None:
+    query = (
+        spark.readStream.format("durable-streams")
+        .options(url=server.url, streams=source)
+        .load()
+        .select("value")
+        .writeStream.format("durable-streams")
+        .options(url=server.url, stream=target, checkpointLocation=checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+
+
+def test_a_batch_number_that_comes_again_with_other_rows(
+    spark: SparkSession, server: Server, write: Write, client: Client, path: str, checkpoint: str
+) -> None:
+    """The last offset file was deleted, the checkpoint was copied to another target, two frames have one writeId."""
+    client.stream(path).create(messages=[{"n": 1}])
+    copying(spark, server, path, f"{path}/copy", checkpoint)
+    shutil.copytree(checkpoint, f"{checkpoint}-copied")
+    for name in ("offsets/0", "offsets/.0.crc", "commits/0", "commits/.0.crc"):
+        Path(checkpoint, name).unlink()
+    copying(spark, server, path, f"{path}/copy", checkpoint)  # the same offsets: the same batch
+    for name in ("offsets/0", "offsets/.0.crc", "commits/0", "commits/.0.crc"):
+        Path(checkpoint, name).unlink()
+    client.stream(path).append({"n": 2})
+    with pytest.raises(PySparkException, match=r"batch 0 of this query is written down .* other offsets"):
+        copying(spark, server, path, f"{path}/copy", checkpoint)
+    assert numbers(client, f"{path}/copy") == [1]
+    copying(spark, server, path, f"{path}/copy", f"{checkpoint}-copied")
+    assert numbers(client, f"{path}/copy") == [1, 2]
+    client.stream(path).append({"n": 3})
+    shutil.copytree(f"{checkpoint}-copied", f"{checkpoint}-again")
+    copying(spark, server, path, f"{path}/copy", f"{checkpoint}-copied")
+    with pytest.raises(PySparkException, match=f"for the stream {path}/copy, and not for the stream {path}/other"):
+        copying(spark, server, path, f"{path}/other", f"{checkpoint}-again")
+    write(frame(spark, 3), stream=f"{path}/frames", writeId="frames")
+    with pytest.raises(PySparkException, match="a writeId of its own"):
+        write(frame(spark, 3, width=1), stream=f"{path}/frames", writeId="frames")
+    write(frame(spark, 3, width=1), stream=f"{path}/frames", writeId="frames", checkRepeats=False)
+    assert numbers(client, f"{path}/frames") == [0, 1, 2]

@@ -4,6 +4,8 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from headwater.spark import current_state
+
 spark = SparkSession.active()
 
 
@@ -21,15 +23,7 @@ def shop_events() -> DataFrame:
 @dp.materialized_view
 def shop_state() -> DataFrame:
     """The newest value of every key that was not deleted."""
-    newest = F.max_by(F.struct("operation", "value"), "order").alias("last")
-    return (
-        spark.read.table("shop_events")
-        .where("control IS NULL")
-        .groupBy("type", "key")
-        .agg(newest)
-        .where("last.operation != 'delete'")
-        .select("type", "key", "last.value")
-    )
+    return current_state(spark.read.table("shop_events")).select("type", "key", "value")
 
 
 @dp.materialized_view

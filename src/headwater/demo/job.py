@@ -11,17 +11,18 @@ import shutil
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater import limits
+from headwater.spark.columns import STATE_COLUMNS, ddl
+from headwater.spark.folding import current_state, newest_events
 
-_COLUMNS = ("type", "key", "value", "order", "deleted")
-_SCHEMA = "type STRING, key STRING, value STRING, `order` BIGINT, deleted BOOLEAN"
+_COLUMNS = ("stream", "offset", "position", "order", "type", "key", "operation", "value", "control")
+_SCHEMA = ddl({name: STATE_COLUMNS[name] for name in _COLUMNS}, "STRING")
 
 
 class CurrentState:
-    """Keeps the newest value of every key; a deleted key is remembered as such, or a late event would bring it back."""
+    """Keeps the newest value of every key, as the event that gave it: the next batch is folded onto those."""
 
     def __init__(self, spark: SparkSession, url: str, source: str, target: str, directory: Path) -> None:
         self._spark = spark
@@ -34,7 +35,7 @@ class CurrentState:
     def start(self) -> StreamingQuery:
         events = self._spark.readStream.format("stream-state").options(url=self._url, streams=self._source).load()
         return (
-            events.where("control IS NULL")
+            events.select(*_COLUMNS)
             .writeStream.foreachBatch(self._keep)
             .option("checkpointLocation", str(self._checkpoint))
             .queryName("current-state")
@@ -50,30 +51,37 @@ class CurrentState:
         """The keys that are there now."""
         newest = self.version()
         found = self._spark.createDataFrame([], _SCHEMA) if newest is None else self._read(newest)
-        return found.where("NOT deleted").select("type", "key", "value")
+        return found.select("type", "key", "value")
 
     def _keep(self, events: DataFrame, batch: int) -> None:
-        changed = _newest(events.select("*", F.expr("operation = 'delete'").alias("deleted"))).persist()
+        events.persist()
         try:
-            self._write_version(changed.select(*_COLUMNS), batch)
-            self._publish(changed, batch)
+            self._write_version(events, batch)
+            self._publish(events, batch)
         finally:
-            changed.unpersist()
+            events.unpersist()
         for old in self._versions()[: -limits.DEMO_VERSIONS_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def _write_version(self, changed: DataFrame, batch: int) -> None:
+    def _write_version(self, events: DataFrame, batch: int) -> None:
         before = [version for version in self._versions() if _number(version) < batch]
-        whole = _newest(self._read(before[-1]).unionByName(changed)) if before else changed
-        whole.coalesce(1).write.mode("overwrite").parquet(str(self._table / f"version={batch:012d}"))
+        whole = current_state(self._read(before[-1]).unionByName(events) if before else events)
+        kept = whole.selectExpr("*", "'upsert' AS operation", "CAST(NULL AS STRING) AS control").select(*_COLUMNS)
+        kept.coalesce(1).write.mode("overwrite").parquet(str(self._table / f"version={batch:012d}"))
 
-    def _publish(self, changed: DataFrame, batch: int) -> None:
-        events = changed.selectExpr(
-            "type", "key", "IF(deleted, 'delete', 'upsert') AS operation", "IF(deleted, NULL, value) AS value"
+    def _publish(self, events: DataFrame, batch: int) -> None:
+        """The last change of each key, after a reset if there was one."""
+        resets = events.where("control = 'reset'").limit(1).select("type", "key", "operation", "value", "control")
+        changed = newest_events(events).selectExpr(
+            "type",
+            "key",
+            "IF(operation = 'delete', 'delete', 'upsert') AS operation",
+            "IF(operation = 'delete', NULL, value) AS value",
+            "CAST(NULL AS STRING) AS control",
         )
         query = json.loads((self._checkpoint / "metadata").read_text())["id"]
         options = {"url": self._url, "stream": self._target, "writeId": query, "writeVersion": batch}
-        events.write.format("stream-state").options(**options).mode("append").save()
+        resets.unionByName(changed).write.format("stream-state").options(**options).mode("append").save()
 
     def _versions(self) -> list[Path]:
         """The versions that were written to their end, oldest first."""
@@ -85,9 +93,3 @@ class CurrentState:
 
 def _number(version: Path) -> int:
     return int(version.name.partition("=")[2])
-
-
-def _newest(events: DataFrame) -> DataFrame:
-    """The last event of each key."""
-    last = F.max_by(F.struct("value", "order", "deleted"), "order").alias("last")
-    return events.groupBy("type", "key").agg(last).select("type", "key", "last.*")

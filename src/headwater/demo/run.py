@@ -25,7 +25,7 @@ from headwater.demo.job import CurrentState
 from headwater.demo.shop import Shop
 from headwater.errors import ClientError
 from headwater.state import MaterializedState
-from headwater.state.events import EventDecoder, is_change_event
+from headwater.state.events import EventDecoder, is_change_event, is_control_event
 
 EVENTS = "shop/events"
 CURRENT = "shop/current"
@@ -205,9 +205,12 @@ def _count(client: Client, path: str) -> int:
 def _fold(client: Client, path: str) -> _Folded:
     state, count = MaterializedState(), 0
     for batch in client.stream(path).read(type=EventDecoder()).batches():
-        changes = [event for event in batch.items if is_change_event(event)]
-        state.apply_batch(changes)
-        count += len(changes)
+        for event in batch.items:
+            if is_change_event(event):
+                state.apply(event)
+                count += 1
+            elif is_control_event(event) and event.headers.control == "reset":
+                state.clear()
     return _Folded(state, count)
 
 

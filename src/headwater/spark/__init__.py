@@ -1,6 +1,7 @@
 """Streams, state and tables in Spark: sources and sinks, exactly once both ways."""
 
+from headwater.spark.folding import current_state
 from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat
 from headwater.spark.session import register, session
 
-__all__ = ["DurableStreamsFormat", "StpFormat", "StreamStateFormat", "register", "session"]
+__all__ = ["DurableStreamsFormat", "StpFormat", "StreamStateFormat", "current_state", "register", "session"]

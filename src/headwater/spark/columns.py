@@ -19,9 +19,10 @@ from headwater.errors import DataLossError, InvalidEventError, MessageError, Sch
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_framing import split_array
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
-from headwater.spark.options import ConnectionOptions
+from headwater.spark.options import BadEvents, ConnectionOptions
 from headwater.spark.positions import Place, Range, byte_position
-from headwater.spark.values import ValueDecoder
+from headwater.spark.skipping import SkippedEvents
+from headwater.spark.values import TypedDecoder, ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
 
 STREAM_COLUMNS = {
@@ -52,8 +53,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def ddl(columns: dict[str, str], value: str) -> str:
-    """The schema of a format as Spark reads it, with values of a type."""
-    return ", ".join(f"`{name}` {value if name in VALUES else kind}" for name, kind in columns.items())
+    """The schema of a format as Spark reads it, with values of a type. An old value is for people, and stays text."""
+    return ", ".join(f"`{name}` {value if name == 'value' else kind}" for name, kind in columns.items())
+
+
+def values_type(schema: str | dict[str, str] | None) -> str:
+    """The type of the column `value` of state events: text, a struct, or a struct with a field for each type."""
+    if isinstance(schema, dict):
+        fields = (f"`{name.replace('`', '``')}`: STRUCT<{fields}>" for name, fields in schema.items())
+        return f"STRUCT<{', '.join(fields)}>"
+    return f"STRUCT<{schema}>" if schema else "STRING"
 
 
 def check_schema(given: StructType, columns: dict[str, str]) -> None:
@@ -113,19 +122,20 @@ def _check_text(text: bytes | bytearray) -> None:
 class Events:
     """Messages as state events."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, *, by_type: bool = False) -> None:
         self._decoder = EventDecoder(msgspec.Raw)
         arrow = to_arrow_schema(schema, timezone="UTC")
         self._kinds = {name: arrow.field(name).type for name in arrow.names if name in _EVENT_COLUMNS}
-        self._by_schema = {
-            field.name: ValueDecoder(field.dataType, self._kinds[field.name])
-            for field in schema.fields
-            if isinstance(field.dataType, StructType)
-        }
+        self._by_schema: dict[str, ValueDecoder | TypedDecoder] = {}
+        for field in schema.fields:
+            if isinstance(field.dataType, StructType):
+                decoder = TypedDecoder if by_type and field.name == "value" else ValueDecoder
+                self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
         self._sized = "order" in arrow.names
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        """Columns of events, `size` of each message's bytes, and `bad`, what is wrong with it if anything is."""
+        """Columns of events, `size` of each message's bytes, and if anything is wrong with it `bad`, what that is, and
+        `message`, its text."""
         _check_text(text)
         events = self._decoder.decode_array(text)
         reasons = [_reason(event) for event in events]
@@ -134,12 +144,19 @@ class Events:
             sizes = [len(memoryview(message)) + 1 for message in split_array(text)]
             columns["size"] = pa.array(sizes, pa.int64())
         columns["bad"] = pa.array(reasons, pa.string())
+        if any(reasons):
+            texts = zip(split_array(text), reasons, strict=True)
+            columns["message"] = pa.array([bytes(text) if reason else None for text, reason in texts], pa.binary())
         return pa.RecordBatch.from_pydict(columns)
 
     def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:
         values = list(map(_EVENT_COLUMNS[name], events))
         decoder = self._by_schema.get(name)
-        return pa.array(values, self._kinds[name]) if decoder is None else decoder.column(values, reasons)
+        if decoder is None:
+            return pa.array(values, self._kinds[name])
+        if isinstance(decoder, TypedDecoder):
+            return decoder.column(list(map(_EVENT_COLUMNS["type"], events)), values, reasons)
+        return decoder.column(values, reasons if name == "value" else [None] * len(values))  # an old one never matters
 
 
 def _reason(event: Any) -> str | None:
@@ -163,11 +180,15 @@ def _json(value: Any) -> bytes | None:
     return bytes(value) if isinstance(value, msgspec.Raw) else _encode(value)
 
 
+def _has_value(event: Any) -> bool:
+    return type(event) is ChangeEvent and event.headers.operation != "delete"
+
+
 _EVENT_COLUMNS: dict[str, Any] = {
     "type": lambda event: event.type if type(event) is ChangeEvent else None,
     "key": lambda event: event.key if type(event) is ChangeEvent else None,
     "operation": lambda event: event.headers.operation if type(event) is ChangeEvent else None,
-    "value": lambda event: _json(event.value) if type(event) is ChangeEvent else None,
+    "value": lambda event: _json(event.value) if _has_value(event) else None,
     "old_value": lambda event: _json(event.old_value) if type(event) is ChangeEvent else None,
     "txid": lambda event: _text(event.headers.txid) if type(event) is ChangeEvent else None,
     "timestamp": lambda event: _text(event.headers.timestamp) if type(event) is ChangeEvent else None,
@@ -180,7 +201,15 @@ class RangeReader:
     """Reads ranges to batches of a schema."""
 
     def __init__(
-        self, connection: ConnectionOptions, client: Client, schema: StructType, *, state: bool, skip_bad: bool
+        self,
+        connection: ConnectionOptions,
+        client: Client,
+        schema: StructType,
+        *,
+        state: bool,
+        bad_events: BadEvents = BadEvents.FAIL,
+        dead_letters: str | None = None,
+        by_type: bool = False,
     ) -> None:
         self._connection = connection
         self._client = client
@@ -188,7 +217,9 @@ class RangeReader:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._names: list[str] = self._schema.names
         self._state = state
-        self._skip_bad = skip_bad
+        self._bad_events = bad_events
+        self._dead_letters = dead_letters
+        self._by_type = by_type
 
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
         batches = self._events(part) if self._is_json(part) else self._bytes(part)
@@ -197,6 +228,8 @@ class RangeReader:
         for position, payload in batches:
             columns = {name: payload.column(name) for name in payload.schema.names}
             rows = payload.num_rows
+            if not rows:
+                continue
             for name in self._names:
                 if name in constant:
                     if len(repeated.get(name, ())) < rows:
@@ -217,11 +250,12 @@ class RangeReader:
 
     def _decoder(self) -> ColumnDecoder:
         if self._state:
-            return Events(self._spark_schema)
+            return Events(self._spark_schema, by_type=self._by_type)
         return Values(self._schema.field("value").type if "value" in self._names else pa.string())
 
     def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         position, at = 0, byte_position(part.start.offset)
+        skipped = SkippedEvents(self._client, part, self._dead_letters)
         for payload in self._payloads(part):
             rows = payload.num_rows
             first = max(0, part.start.skip - position)  # what the batch before has read
@@ -232,9 +266,10 @@ class RangeReader:
                 numbers = pa.array(np.arange(position + first, position + rows, dtype=np.int64))
                 if self._state:
                     kept = kept.append_column("position", numbers)
-                    kept = self._without_bad(part, kept)
+                    kept = self._without_bad(part, kept, skipped)
                 yield position + first, kept
             position += rows
+        skipped.finish()
         if position < part.start.skip:
             raise DataLossError(f"{part.path} has {position} messages from {part.start.offset} to {part.until}")
 
@@ -276,11 +311,12 @@ class RangeReader:
         ends = at + np.cumsum(sizes)
         return payload.append_column("order", pa.array(ends - sizes)), int(ends[-1]) if len(ends) else at
 
-    def _without_bad(self, part: Range, payload: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_bad(self, part: Range, payload: pa.RecordBatch, skipped: SkippedEvents) -> pa.RecordBatch:
         bad = payload.column("bad")
         if bad.null_count == len(bad):
             return payload
-        if self._skip_bad:
+        if self._bad_events is not BadEvents.FAIL:
+            skipped.add(payload.filter(pc.is_valid(bad)))
             return payload.filter(pc.is_null(bad))
         number = pc.index(pc.is_valid(bad), True).as_py()
         position = payload.column("position")[number].as_py()
@@ -310,18 +346,41 @@ class RangeReader:
 
     def _bytes(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Bytes have no messages: a row is a run of them, and its position the byte after the range's beginning."""
-        text = "value" in self._names and self._schema.field("value").type == pa.string()
-        position, held = part.start.skip, b""
         stream = self._client.stream(part.path, content_type=part.content_type)
+        kind = self._schema.field("value").type if "value" in self._names else pa.binary()
+        runs = self._text(stream, part) if kind == pa.string() else self._placed(stream, part)
+        for position, run in runs:
+            if run:
+                yield position, pa.RecordBatch.from_arrays([pa.array([run], pa.binary()).cast(kind)], names=["value"])
+
+    def _placed(self, stream: Stream, part: Range) -> Iterator[tuple[int, bytes]]:
+        position = part.start.skip
         for run in self._runs(stream, part):
-            whole, held = _whole_text(held + run) if text else (run, b"")
-            if whole:
-                value = pa.array([whole], pa.binary()).cast(pa.string() if text else pa.binary())
-                yield position, pa.RecordBatch.from_arrays([value], names=["value"])
+            yield position, run
+            position += len(run)
+
+    def _text(self, stream: Stream, part: Range) -> Iterator[tuple[int, bytes]]:
+        """Runs of whole characters. A character belongs to the range in which it begins: that range is read on to the
+        character's end, and the next one leaves out what is at its beginning of it."""
+        is_first = not part.start.skip and byte_position(part.start.offset) == 0
+        foreign = 0 if is_first else _CHARACTER_BYTES_MAX - 1
+        whole, held, position = b"", b"", part.start.skip
+        for run in self._runs(stream, part):
+            own = run[:foreign].lstrip(_CONTINUATION) + run[foreign:]
+            position += len(run) - len(own)
+            foreign = 0 if own else foreign - len(run)
+            whole, held = _whole_text(held + own)
+            yield position, whole
             position += len(whole)
         if held:
-            told = f"{part.path}: text ends inside a character at {part.until}; set valueType to binary"
-            raise MessageError(told, offset=part.start.offset, skip=position)
+            reader = stream.read(type=bytes, offset=part.until, skip=part.extra)
+            whole, held = _whole_text(held + b"".join(_runs_of(reader, _missing_bytes(held))))
+            yield position, whole
+        if held:
+            told = f"{part.path}: text ends inside a character at {part.until}, and the rest of it is not there yet"
+            raise MessageError(
+                f"{told}; try again, or set valueType to binary", offset=part.start.offset, skip=position
+            )
 
 
 def _runs_of(reader: Reader[bytes], most: int | None) -> Iterator[bytes]:
@@ -332,6 +391,15 @@ def _runs_of(reader: Reader[bytes], most: int | None) -> Iterator[bytes]:
                 most = None if most is None else most - min(most, len(run))
             if most == 0:
                 return
+
+
+_CHARACTER_BYTES_MAX = 4
+_CONTINUATION = bytes(range(0x80, 0xC0))  # what UTF-8 has after the first byte of a character
+
+
+def _missing_bytes(held: bytes) -> int:
+    """How many bytes a character still needs, by its first byte."""
+    return (2 if held[0] < 0xE0 else 3 if held[0] < 0xF0 else _CHARACTER_BYTES_MAX) - len(held)
 
 
 def _whole_text(data: bytes) -> tuple[bytes, bytes]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.tables.content_type import parse_table_type
-from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl
+from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl, values_type
 from headwater.spark.options import WriteOptions, read_options, write_options
 from headwater.spark.planning import Planner
 from headwater.spark.rows import Encoder
@@ -39,10 +39,10 @@ class DurableStreamsFormat(DataSource):
         return "durable-streams"
 
     def schema(self) -> str:
-        """Asks the server, so that a wrong URL or a missing stream shows at once."""
-        options = read_options(self.options, bounded=True)
+        """Asks the server, so that a wrong URL shows at once. A query that goes on may do without a stream."""
+        options = read_options(self.options, bounded=None, state=self.state)
         with options.connection.open(patient=False) as client:
-            found = Planner(options, client).check()
+            found = Planner(options, client).tails()
         if options.binary is not None:
             return ddl(self.columns, "BINARY" if options.binary else "STRING")
         kinds = {kind_of(info.content_type) for info in found.values()}
@@ -50,20 +50,20 @@ class DurableStreamsFormat(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         check_schema(schema, self.columns)
-        return BatchReader(read_options(self.options, bounded=True), schema, state=self.state)
+        return BatchReader(read_options(self.options, bounded=True, state=self.state), schema, state=self.state)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         check_schema(schema, self.columns)
-        return StreamReader(read_options(self.options, bounded=False), schema, state=self.state)
+        return StreamReader(read_options(self.options, bounded=False, state=self.state), schema, state=self.state)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(write_options(self.options), schema, self._encoder, overwrite=overwrite)
+        return BatchWriter(write_options(self.options, state=self.state), schema, self._encoder, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return StreamWriter(write_options(self.options), schema, self._encoder, overwrite=overwrite)
+        return StreamWriter(write_options(self.options, state=self.state), schema, self._encoder, overwrite=overwrite)
 
     def _encoder(self, schema: StructType, options: WriteOptions) -> Encoder:
-        return Encoder(schema, options.target, appended_as(options), state=self.state)
+        return Encoder(schema, options.target, appended_as(options), state=self.state, non_finite=options.non_finite)
 
 
 class StreamStateFormat(DurableStreamsFormat):
@@ -77,10 +77,10 @@ class StreamStateFormat(DurableStreamsFormat):
         return "stream-state"
 
     def schema(self) -> str:
-        options = read_options(self.options, bounded=True)
+        options = read_options(self.options, bounded=None, state=self.state)
         with options.connection.open(patient=False) as client:
-            Planner(options, client).check()
-        return ddl(self.columns, f"STRUCT<{options.value_schema}>" if options.value_schema else "STRING")
+            Planner(options, client).tails()
+        return ddl(self.columns, values_type(options.value_schema))
 
 
 class StpFormat(DataSource):

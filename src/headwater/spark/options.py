@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import enum
 import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -75,6 +76,14 @@ class _RetryDeadline:
             raise report.error
 
 
+class BadEvents(enum.Enum):
+    """What becomes of a message that is no state event, or whose value does not fit the schema."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "deadletter"
+
+
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     connection: ConnectionOptions
     streams: tuple[str, ...] = ()
@@ -88,8 +97,17 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     fail_on_data_loss: bool = True
     binary: bool | None = None  # None: as the streams are
     wait_s: float = limits.SPARK_WAIT_S
-    value_schema: str | None = None
-    skip_bad_events: bool = False
+    value_schema: str | dict[str, str] | None = None  # of all values, or by type
+    bad_events: BadEvents = BadEvents.FAIL
+    dead_letters: str | None = None  # the stream that takes bad events
+
+
+class NonFinite(enum.Enum):
+    """What becomes of numbers that JSON does not have: not a number, and the infinities."""
+
+    NULL = "null"
+    FAIL = "fail"
+    TEXT = "text"
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +118,9 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str | None = None
     write_id: str | None = None
     write_version: int = 0
+    check_repeats: bool = True
+    non_finite: NonFinite = NonFinite.NULL
+    checkpoint: str | None = None  # of the streaming query, if an option names it
     request_bytes: int = limits.SPARK_REQUEST_BYTES
 
 
@@ -117,26 +138,61 @@ _READ = (
     "minPartitions",
     "maxPartitionBytes",
     "failOnDataLoss",
-    "valueType",
     "longPollTimeout",
-    "valueSchema",
-    "badEvents",
 )
-WRITING = ("createTarget", "writeId", "writeVersion", "maxRequestBytes")  # streams and tables alike
+_READ_STREAMS = (*_READ, "valueType")
+_READ_STATE = (*_READ, "valueSchema", "badEvents", "deadLetterStream")
+_FOR_QUERIES = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "longPollTimeout")
+WRITING = ("createTarget", "writeId", "writeVersion", "checkRepeats", "maxRequestBytes")  # streams and tables alike
 _WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
+_WRITE_STATE = (*_WRITE, "nonFiniteNumbers")
+_MEANT = {  # what Kafka, Delta and the format stp call it
+    "assign": "streams",
+    "endingtimestamp": "endingOffsets",
+    "includeheaders": "the columns of the format stream-state",
+    "kafka.bootstrap.servers": "url",
+    "maxoffsetspertrigger": "maxRecordsPerTrigger",
+    "maxrowspertrigger": "maxRecordsPerTrigger",
+    "numpartitions": "minPartitions",
+    "path": "streams",
+    "startingseqno": "startingOffsets",
+    "startingtimestamp": "startingOffsets",
+    "startingversion": "startingOffsets",
+    "subscribe": "streams",
+    "subscribepattern": "pattern",
+    "table": "streams, or the format stp",
+    "topic": "streams",
+}
+_OF_STATE = ("badevents", "deadletterstream", "valueschema", "nonfinitenumbers")  # options of stream-state
+_MEANT_FOR_WRITES = {
+    "kafka.bootstrap.servers": "url",
+    "path": "stream",
+    "pattern": "stream, or a column stream",
+    "streams": "stream, or a column stream",
+    "table": "stream, or the format stp",
+    "topic": "stream",
+    "txnappid": "writeId",
+    "txnversion": "writeVersion",
+}
 
 
-def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
-    """What a source was told; a batch is bounded and may have an end."""
-    found = GivenOptions(given, _READ)
+def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool = True) -> ReadOptions:
+    """What a source was told; a batch is bounded and may have an end. None: not known yet, for the schema."""
+    known = _READ_STATE if state else _READ_STREAMS
+    found = GivenOptions(given, known)
+    found.refuse_unknown(known, _MEANT, "valueSchema" if state else None)
+    for name in _FOR_QUERIES if bounded else ():
+        if found.text(name) is not None:
+            raise OptionError(f"{name} is for streaming queries; leave it out")
     root, below = _split_url(found.required("url"))
     streams = tuple(dict.fromkeys(_names(found.text("streams")) + _names(found.text("stream")) + below))
     pattern = found.text("pattern")
     if bool(streams) == bool(pattern):
         raise OptionError("name what to read: streams, a list of paths, or pattern, a glob over them; one of the two")
     ending = found.text("endingOffsets")
-    if ending is not None and not bounded:
+    if ending is not None and bounded is False:
         raise OptionError("endingOffsets is for batch reads: a streaming query has no end")
+    bad_events, dead_letters = _bad_events(found, streams)
     return ReadOptions(
         connection=connection_options(root, found),
         streams=streams,
@@ -150,13 +206,43 @@ def read_options(given: Mapping[str, str], *, bounded: bool) -> ReadOptions:
         fail_on_data_loss=found.flag("failOnDataLoss", default=True),
         binary={None: None, "string": False, "binary": True}[found.choice("valueType", ("string", "binary"))],
         wait_s=found.number("longPollTimeout", float, limits.SPARK_WAIT_S),
-        value_schema=found.text("valueSchema"),
-        skip_bad_events=found.choice("badEvents", ("fail", "skip")) == "skip",
+        value_schema=_value_schema(found),
+        bad_events=bad_events,
+        dead_letters=dead_letters,
     )
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
-    found = GivenOptions(given, _WRITE)
+def _value_schema(found: GivenOptions) -> str | dict[str, str] | None:
+    """One schema, or one for each type: as JSON, or as options whose names, which have no case, end with the type."""
+    given = found.text("valueSchema")
+    by_type = found.below("valueSchema")
+    if given is not None and given.startswith("{"):
+        try:
+            by_type = {**msgspec.json.decode(given, type=dict[str, str]), **by_type}
+        except msgspec.MsgspecError:
+            raise OptionError('valueSchema is "name STRING, …", or JSON by type: {"user": "name STRING, …"}') from None
+    elif given is not None and by_type:
+        raise OptionError("valueSchema is for all types; leave it out, or give each type its own with valueSchema.type")
+    return by_type or given
+
+
+def _bad_events(found: GivenOptions, streams: tuple[str, ...]) -> tuple[BadEvents, str | None]:
+    wanted = BadEvents(found.choice("badEvents", ("fail", "skip", "deadLetter")) or "fail")
+    named = found.text("deadLetterStream")
+    if (named is not None) != (wanted is BadEvents.DEAD_LETTER):
+        raise OptionError("badEvents=deadLetter and deadLetterStream, the stream that takes them, need each other")
+    target = checked_path(named.strip("/")) if named is not None else None
+    if target in streams:
+        raise OptionError(
+            f"{target} is read, so it cannot be the deadLetterStream: what is added there would come back"
+        )
+    return wanted, target
+
+
+def write_options(given: Mapping[str, str], *, state: bool = True) -> WriteOptions:
+    known = _WRITE_STATE if state else _WRITE
+    found = GivenOptions(given, known)
+    found.refuse_unknown(known, _MEANT_FOR_WRITES)
     root, below = _split_url(found.required("url"))
     names = list(dict.fromkeys([*below, *filter(None, [found.text("stream")])]))
     if len(names) > 1:
@@ -165,7 +251,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     if content_type is not None and kind_of(content_type) is ContentKind.BINARY and "/" not in content_type:
         raise OptionError(f"contentType is a media type such as application/json, got {content_type!r}")
     target = checked_path(names[0].strip("/")) if names else None
-    return writing_to(target, content_type, root, found)
+    non_finite = NonFinite(found.choice("nonFiniteNumbers", ("null", "fail", "text")) or "null")
+    return msgspec.structs.replace(writing_to(target, content_type, root, found), non_finite=non_finite)
 
 
 def writing_to(
@@ -188,6 +275,8 @@ def writing_to(
         content_type=content_type,
         write_id=write_id,
         write_version=int(version),
+        check_repeats=found.flag("checkRepeats", default=True),
+        checkpoint=found.text("checkpointLocation"),
         request_bytes=found.number("maxRequestBytes", int, limits.SPARK_REQUEST_BYTES),
     )
 
@@ -208,19 +297,28 @@ class GivenOptions:
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         by_lower = {name.lower(): name for name in known}
-        for name in self._given.keys() - by_lower.keys():  # Spark has options of its own; a near miss is a mistake
+        whole = {name for name in self._given if name.partition(".")[0] not in by_lower}
+        for name in whole - by_lower.keys():  # Spark has options of its own; a near miss is a mistake
             for close in difflib.get_close_matches(name, by_lower, n=1, cutoff=0.8):
                 raise OptionError(f"there is no option {name}; did you mean {by_lower[close]}?")
 
-    def refuse_unknown(self, known: tuple[str, ...], meant: Mapping[str, str]) -> None:
+    def refuse_unknown(self, known: tuple[str, ...], meant: Mapping[str, str], parent: str | None = None) -> None:
         """Refuse every option that would do nothing; `meant` has what is called otherwise in other formats."""
-        for name in sorted(self._given.keys() - {known.lower() for known in (*known, *_OF_SPARK)}):
+        below = {f"{parent}.{name}".lower() for name in self.below(parent)} if parent is not None else set()
+        for name in sorted(self._given.keys() - {known.lower() for known in (*known, *_OF_SPARK)} - below):
             instead = f"did you mean {meant[name]}?" if name in meant else f"there are {', '.join(known)}"
+            if name.partition(".")[0] in _OF_STATE:
+                instead = "it is for the format stream-state"
             raise OptionError(f"there is no option {name}; {instead}")
 
     def text(self, name: str) -> str | None:
         value = self._given.get(name.lower())
         return value.strip() or None if value is not None else None
+
+    def below(self, name: str) -> dict[str, str]:
+        """The options whose names are that name, a dot, and something of the user's."""
+        start = f"{name.lower()}."
+        return {key.removeprefix(start): value for key, value in self._given.items() if key.startswith(start)}
 
     def required(self, name: str) -> str:
         value = self.text(name)
@@ -246,7 +344,7 @@ class GivenOptions:
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
         value = self.text(name)
-        if value is not None and value.lower() not in choices:
+        if value is not None and value.lower() not in map(str.lower, choices):
             raise OptionError(f"{name} is {' or '.join(choices)}, got {value!r}")
         return value.lower() if value is not None else None
 

@@ -27,8 +27,10 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_framing import split_array
+from headwater.protocol.streams.offsets import BEGINNING
 from headwater.spark.options import EARLIEST, JOURNAL_ROOT, LATEST, ReadOptions
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
+from headwater.state.bootstrap import SNAPSHOTS
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +61,9 @@ class Planner:
         return found
 
     def _listed(self, pattern: str) -> Iterator[tuple[str, StreamInfo]]:
-        matches = glob(pattern)
         try:
             for info in self._client.list(fixed_part(pattern)):
-                if matches.fullmatch(info.path) and not info.path.startswith(f"{JOURNAL_ROOT}/"):
+                if self._is_wanted(info.path):
                     yield info.path, info
         except (StreamNotFoundError, ProtocolError) as error:
             raise OptionError(
@@ -70,8 +71,13 @@ class Planner:
             ) from None
 
     def _is_wanted(self, path: str) -> bool:
+        """Streams of our own and snapshots of streams are not what a pattern means, unless it names the latter."""
         pattern = self._options.pattern
-        return path in self._options.streams if pattern is None else bool(glob(pattern).fullmatch(path))
+        if pattern is None:
+            return path in self._options.streams
+        is_data = SNAPSHOTS not in path or SNAPSHOTS in pattern
+        is_ours = path.startswith(f"{JOURNAL_ROOT}/") or path == self._options.dead_letters
+        return is_data and not is_ours and bool(glob(pattern).fullmatch(path))
 
     def _head(self, path: str) -> StreamInfo | None:
         try:
@@ -80,10 +86,12 @@ class Planner:
             return None
 
     def check(self) -> dict[str, StreamInfo]:
-        """The streams at the beginning of a query: all that were named must be there."""
+        """The streams at the beginning of a query: all that were named must be there, unless losses are accepted."""
         found = self.tails()
         missing = [path for path in self._options.streams if path not in found]
-        if missing:
+        if missing and not self._options.fail_on_data_loss:
+            log.warning("no stream at %s", ", ".join(missing))
+        elif missing:
             error = StreamNotFoundError(f"no stream at {', '.join(missing)}")
             error.url = self._options.connection.url
             raise error
@@ -97,7 +105,7 @@ class Planner:
             raise OptionError(f"offsets are given for {', '.join(unknown)}, which no stream is called")
         other = EARLIEST if wanted is self._options.starting else LATEST
         places = {path: _place(default or given.get(path, other), info) for path, info in found.items()}
-        for path in given:
+        for path in given.keys() & places.keys():
             self._check_place(path, places[path])
         return places
 
@@ -114,20 +122,26 @@ class Planner:
 
     def advance(self, start: Places, ends: Mapping[str, StreamInfo], *, limited: bool) -> dict[str, Place]:
         """Where a batch that begins at `start` ends: at the streams' ends, or where a limit is reached."""
-        for path in sorted(start.keys() - ends.keys()):
-            if self._is_wanted(path):  # else the options have changed, and its place is only kept
+        gone = {path for path in start.keys() - ends.keys() if self._is_wanted(path)}
+        for path in sorted(gone):
+            if not start[path].ended:
                 self._report_loss(path, start[path], "the stream is gone")
+        kept = {path: place for path, place in start.items() if path not in gone}  # also what is no longer asked for
         behind: dict[str, tuple[Place, Place]] = {}
         for path, info in ends.items():
-            before, end = start.get(path, EARLIEST_PLACE), Place(info.tail_offset)
-            if before != end and not _is_empty(before, end):
+            before, end = start.get(path, EARLIEST_PLACE), Place(info.tail_offset, ended=info.closed)
+            if before.is_at(end) or _is_empty(before, end):
+                kept |= {path: end} if end.ended else {}
+            else:
                 behind[path] = (self._checked(path, before, end), end)
         if limited and (self._options.records_max or self._options.bytes_max):
-            return {**start, **self._share(behind)}
-        return {**start, **{path: end for path, (_, end) in behind.items()}}
+            return kept | self._share(behind)
+        return kept | {path: end for path, (_, end) in behind.items()}
 
     def _checked(self, path: str, before: Place, end: Place) -> Place:
         """Where to read on: where the query stopped, if that is a place in the stream as it is now."""
+        if before.ended:
+            return EARLIEST_PLACE  # of another stream: that one was read to its end
         if end < before:
             self._report_loss(path, before, f"the stream ends at {end} now")
             return EARLIEST_PLACE
@@ -148,7 +162,7 @@ class Planner:
             end = walk.bounded(
                 None if records is None else max(1, records // left), None if size is None else max(1, size // left)
             )
-            places[path] = end
+            places[path] = behind[path][1] if end.is_at(behind[path][1]) else end
             self._served_last = path
             records = None if records is None else records - walk.records
             size = None if size is None else size - walk.bytes
@@ -159,7 +173,8 @@ class Planner:
     def partitions(self, start: Places, end: Places) -> list[list[Range]]:
         """The ranges of a batch, for as many tasks as the options ask for or the bytes are worth."""
         moved = {path: (start.get(path, EARLIEST_PLACE), place) for path, place in sorted(end.items())}
-        moved = {path: places for path, places in moved.items() if places[0] != places[1]}
+        moved = {path: places for path, places in moved.items() if not places[0].is_at(places[1])}
+        moved = {path: (EARLIEST_PLACE if before.ended else before, end) for path, (before, end) in moved.items()}
         moved = {path: places for path, places in moved.items() if not _is_empty(*places)}
         sizes = {path: _size(*places) for path, places in moved.items()}
         total = sum(sizes.values()) or 1
@@ -179,7 +194,7 @@ class Planner:
     def _ranges(self, path: str, before: Place, after: Place, wanted: int) -> Iterator[Range]:
         try:
             start, cuts = self.parts(path, before, after, wanted)
-            if start != before and not self._has(path, after):
+            if start == EARLIEST_PLACE != before and not self._has(path, after):
                 return  # of a stream that is gone; the next batch begins with the one that took its place
             before = start
             content_type = self._content_types.get(path) or self._client.stream(path).head().content_type
@@ -188,9 +203,10 @@ class Planner:
             return
         self._content_types[path] = content_type
         edges = [before, *map(Place, cuts)]
+        end = before.offset if after.offset == BEGINNING else after.offset
         for number, place in enumerate(edges):
             last = number == len(edges) - 1
-            until = after.offset if last else edges[number + 1].offset
+            until = end if last else edges[number + 1].offset
             yield Range(path, content_type, place, until, after.skip if last else 0, self._extended is True)
 
     def _has(self, path: str, place: Place) -> bool:
@@ -223,6 +239,8 @@ class Planner:
                 raise
             return self.parts(path, before, after, wanted)
         self._extended = True
+        if before.offset == BEGINNING:  # by its name, which a stream made again does not share
+            before = Place(found.offset, before.skip)
         return before, found.splits
 
     def _extends(self, stream: Stream) -> bool:
@@ -353,7 +371,7 @@ class _Walk:
 def _place(word: str, info: StreamInfo) -> Place:
     if word.lower() == EARLIEST:
         return EARLIEST_PLACE
-    return Place(info.tail_offset) if word.lower() == LATEST else parse_place(word)
+    return Place(info.tail_offset, ended=info.closed) if word.lower() == LATEST else parse_place(word)
 
 
 def _character_boundary(data: bytes, most: int) -> int:
@@ -371,7 +389,7 @@ def _character_boundary(data: bytes, most: int) -> int:
 
 def _is_empty(before: Place, after: Place) -> bool:
     """Whether a range has nothing for sure: it begins at the beginning and ends there, under another name."""
-    return before == EARLIEST_PLACE and not after.skip and byte_position(after.offset) == 0
+    return before.is_at(EARLIEST_PLACE) and not after.skip and byte_position(after.offset) == 0
 
 
 def _size(before: Place, after: Place) -> int:

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, DoubleType, FloatType, StringType, StructType, VariantType
 
 from headwater.errors import InvalidEventError, InvalidPathError, SchemaError
 from headwater.log.content import ContentKind
 from headwater.log.json_framing import split_array
 from headwater.protocol.streams.paths import RESERVED, parse_path, quote_path
-from headwater.spark.options import JOURNAL_ROOT
-from headwater.spark.values import to_json
+from headwater.spark.options import JOURNAL_ROOT, NonFinite
+from headwater.spark.values import holds, to_json, variant_json, with_finite
 from headwater.state.events import control_event, parse_event
 
 _encode = msgspec.json.Encoder().encode
@@ -26,10 +26,19 @@ _encode = msgspec.json.Encoder().encode
 class Encoder:
     """Makes columns of targets and messages from batches of a schema."""
 
-    def __init__(self, schema: StructType, target: str | None, kind: ContentKind, *, state: bool) -> None:
+    def __init__(
+        self,
+        schema: StructType,
+        target: str | None,
+        kind: ContentKind,
+        *,
+        state: bool,
+        non_finite: NonFinite = NonFinite.NULL,
+    ) -> None:
         self._target = target
         self._kind = kind
         self._state = state
+        self._non_finite = non_finite
         self._fields = {field.name: field.dataType for field in schema.fields}
         if target is not None:
             check_target(target)
@@ -52,6 +61,10 @@ class Encoder:
                 raise SchemaError(f"the column {name} is {self._fields[name].simpleString()}; it must be a string")
         if "value" not in self._fields:
             raise SchemaError("state events need a column value, of JSON text or of anything JSON can hold")
+        for name in ("value", "old_value"):
+            kind = self._fields.get(name)
+            if kind is not None and not isinstance(kind, VariantType) and holds(kind, (VariantType,)):
+                raise SchemaError(f"the column {name} has a VARIANT inside; cast it, or make all of it one: to_json")
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
         """Targets with their messages, in the order of the rows."""
@@ -102,10 +115,15 @@ class Encoder:
         return checked_json(pa.array(texts, pa.binary()))
 
     def _json_cells(self, name: str, cells: list[Any]) -> list[Any]:
-        if isinstance(self._fields[name], StringType):
-            given = checked_json(pa.array([cell for cell in cells if cell is not None], pa.string()).cast(pa.binary()))
-            texts = iter(given.to_pylist())
+        kind = self._fields[name]
+        if isinstance(kind, (StringType, BinaryType)):
+            given = pa.array([cell for cell in cells if cell is not None], pa.binary())
+            texts = iter(checked_json(given).to_pylist())
             return [None if cell is None else msgspec.Raw(next(texts)) for cell in cells]
+        if isinstance(kind, VariantType):
+            return [None if cell is None else msgspec.Raw(variant_json(cell)) for cell in cells]
+        if self._non_finite is not NonFinite.NULL and holds(kind, (FloatType, DoubleType)):
+            cells = [with_finite(cell, self._non_finite) for cell in cells]
         return [None if cell is None else msgspec.Raw(to_json(cell)) for cell in cells]
 
 

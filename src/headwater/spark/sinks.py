@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -15,9 +17,11 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import HeadwaterError, OptionError
 from headwater.protocol.tables.paths import surl_path
+from headwater.spark.ledger import Retention
 from headwater.spark.options import WriteOptions
-from headwater.spark.publishing import Gatherer, Publisher, Retention, RowChunk, place_of
-from headwater.spark.targets import appended_as, prepare_target
+from headwater.spark.publishing import Publisher
+from headwater.spark.staging import Content, Gatherer, RowChunk, place_of, sum_of
+from headwater.spark.targets import appended_as, check_target_type
 from headwater.spark.workers import freeze_imports, keep_memory
 
 
@@ -33,10 +37,11 @@ MakeEncoder: TypeAlias = Callable[[StructType, WriteOptions], RowEncoder]  # of 
 class Gathered(WriterCommitMessage):
     """What one task hands to the driver."""
 
-    def __init__(self, writer: str, partition: int, chunks: list[RowChunk]) -> None:
+    def __init__(self, writer: str, partition: int, chunks: list[RowChunk], content: Content | None) -> None:
         self.writer = writer
         self.partition = partition
         self.chunks = chunks
+        self.content = content
 
 
 class _Writing:
@@ -44,12 +49,13 @@ class _Writing:
 
     _keep = Retention.UNTIL_NEXT_BATCH
     _patient = False
+    _summed = False  # whether a repetition is recognised by its rows
 
     def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError("streams and tables are append-only: use mode append")
         with options.connection.open(patient=self._patient) as client:
-            content_type = prepare_target(client, options)
+            content_type = check_target_type(client, options)
         self._options = msgspec.structs.replace(options, content_type=content_type)
         self._encoder = encoder(schema, self._options)
 
@@ -60,11 +66,11 @@ class _Writing:
         options = self._options
         with options.connection.open() as client:
             place = place_of(writer, batch, partition)
-            gatherer = Gatherer(client, appended_as(options), options.request_bytes, place)
+            gatherer = Gatherer(client, appended_as(options), options.request_bytes, place, summed=self._summed)
             for rows in iterator:
                 for target, messages in self._encoder.encode(rows):
                     gatherer.add(target, messages)
-            gathered = Gathered(writer, partition, gatherer.finish())
+            gathered = Gathered(writer, partition, gatherer.finish(), gatherer.content)
         freeze_imports()
         return gathered
 
@@ -73,7 +79,12 @@ class _Writing:
         if gathered:
             with self._options.connection.open() as client:
                 publisher = Publisher(client, self._options, gathered[0].writer, self._keep)
-                publisher.publish(batch, [message.chunks for message in gathered])
+                made_from = self._made_from(gathered, batch)
+                publisher.publish(batch, [message.chunks for message in gathered], made_from)
+
+    def _made_from(self, gathered: list[Gathered], batch: int) -> str:
+        contents = [message.content for message in gathered if message.content is not None]
+        return str(sum_of(contents)) if len(contents) == len(gathered) else ""
 
     def _abandon(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         gathered = _in_order(messages)
@@ -97,6 +108,22 @@ def _id_for(write_id: str, options: WriteOptions) -> str:
     return f"{write_id}-{hashlib.sha256(target.encode()).hexdigest()[:12]}"
 
 
+def offsets_directory(checkpoint: str | None) -> Path | None:
+    """Where a query keeps the offsets of its batches, if this machine can read that."""
+    parts = urlsplit(checkpoint or "")
+    found = Path(unquote(parts.path) if parts.scheme == "file" else checkpoint or "", "offsets")
+    return found if checkpoint and parts.scheme in ("", "file") and found.is_dir() else None
+
+
+def offsets_of(directory: Path, batch: int) -> str:
+    """What a batch reads, as its query has noted it: the version, something about the batch, then a line per source."""
+    try:
+        lines = (directory / str(batch)).read_bytes().splitlines()
+    except OSError:
+        return ""
+    return f"offsets {hashlib.sha256(b'.'.join(lines[2:])).hexdigest()}"
+
+
 class BatchWriter(_Writing, DataSourceArrowWriter):
     """One write is one batch. Its id makes a repetition of it recognisable; without the option nothing repeats it."""
 
@@ -104,6 +131,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         super().__init__(options, schema, encoder, overwrite=overwrite)
         self._id = uuid.uuid4().hex if options.write_id is None else _id_for(options.write_id, options)
         self._keep = Retention.NONE if options.write_id is None else Retention.FOREVER
+        self._summed = options.write_id is not None and options.check_repeats
         self._version = options.write_version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -125,6 +153,14 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         if options.write_id is not None:
             raise OptionError("writeId is for batch writes: a streaming query has an id in its checkpoint")
         super().__init__(options, schema, encoder, overwrite=overwrite)
+        self._offsets = offsets_directory(options.checkpoint)
+        self._summed = self._offsets is None and options.check_repeats
+
+    def _made_from(self, gathered: list[Gathered], batch: int) -> str:
+        """The offsets are better than the rows: a query that is not deterministic has other rows in every attempt."""
+        if self._offsets is None:
+            return super()._made_from(gathered, batch)
+        return offsets_of(self._offsets, batch) if self._options.check_repeats else ""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()

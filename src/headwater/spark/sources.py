@@ -58,7 +58,9 @@ class _Reading:
                 client,
                 self._schema,
                 state=self._state,
-                skip_bad=self._options.skip_bad_events,
+                bad_events=self._options.bad_events,
+                dead_letters=self._options.dead_letters,
+                by_type=isinstance(self._options.value_schema, dict),
             )
             for part in partition.ranges:
                 try:

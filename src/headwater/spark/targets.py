@@ -67,26 +67,34 @@ class TableTarget:
 
 
 def open_target(client: Client, options: WriteOptions, name: str) -> Target:
-    """The target that has a name; nothing is sent yet. Its content type was found by `prepare_target`."""
+    """The target that has a name; nothing is sent yet. Its content type was found by `check_target_type`."""
     if options.is_table:
         return TableTarget(client, name, options.content_type or "")
     return StreamTarget(client, name, options.content_type or _JSON)
 
 
-def prepare_target(client: Client, options: WriteOptions) -> str:
-    """The content type of a target that an option names; it is made if it is missing and may be."""
+def check_target_type(client: Client, options: WriteOptions) -> str:
+    """The content type of a target that an option names, as it is or as it will be made. Nothing is made yet."""
     if options.target is None:
         return options.content_type or _JSON
-    return _prepare_table(client, options) if options.is_table else _prepare_stream(client, options)
+    return _type_of_table(client, options) if options.is_table else _type_of_stream(client, options)
 
 
-def _prepare_stream(client: Client, options: WriteOptions) -> str:
+def make_target(client: Client, options: WriteOptions) -> None:
+    """Make a target that an option names, if it is missing: also what nothing is written to is there."""
+    if options.target is not None and options.create_target:
+        try:
+            client.table(options.target).info() if options.is_table else client.stream(options.target).head()
+        except StreamNotFoundError:
+            open_target(client, options, options.target).create()
+
+
+def _type_of_stream(client: Client, options: WriteOptions) -> str:
     stream = client.stream(options.target or "")
     try:
         found = stream.head()
     except StreamNotFoundError as error:
         _check_creatable(options, error)
-        stream.create(content_type=options.content_type or _JSON)
         return options.content_type or _JSON
     if found.closed:
         raise StreamClosedError(f"the target {options.target} is closed")
@@ -95,7 +103,7 @@ def _prepare_stream(client: Client, options: WriteOptions) -> str:
     return found.content_type
 
 
-def _prepare_table(client: Client, options: WriteOptions) -> str:
+def _type_of_table(client: Client, options: WriteOptions) -> str:
     """`options.content_type` has what the table must be, and leaves out what it may be."""
     table = client.table(options.target or "")
     try:
@@ -103,7 +111,6 @@ def _prepare_table(client: Client, options: WriteOptions) -> str:
     except StreamNotFoundError as error:
         _check_creatable(options, error)
         wanted = parse_table_type(options.content_type)
-        table.create(schema=wanted.schema, version=wanted.version, escape=wanted.escape)
         return format_table_type(wanted)
     if found.closed:
         raise StreamClosedError(f"the target {options.target} is closed")
@@ -126,3 +133,10 @@ def _check_creatable(options: WriteOptions, error: StreamNotFoundError) -> None:
 
 def appended_as(options: WriteOptions) -> ContentKind:
     return kind_of(options.content_type or _JSON)
+
+
+def target_name(options: WriteOptions) -> str:
+    """What rows are written to, in words: a stream and a table of one name are two targets."""
+    if options.target is None:
+        return "the streams that a column names"
+    return f"the {'table' if options.is_table else 'stream'} {options.target}"

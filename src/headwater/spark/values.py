@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -24,9 +25,11 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantVal,
 )
 
 from headwater.errors import SchemaError
+from headwater.spark.options import NonFinite
 
 _PLAIN: list[tuple[type[DataType], Any]] = [
     (StringType, str),
@@ -90,6 +93,30 @@ class ValueDecoder:
         return pa.array(values, self._kind)
 
 
+class TypedDecoder:
+    """Decodes JSON objects by their types to a struct with a field for each. Values of other types are not decoded."""
+
+    def __init__(self, schema: StructType, kind: pa.StructType) -> None:
+        if not all(isinstance(field.dataType, StructType) for field in schema.fields):
+            raise SchemaError("with a valueSchema for each type, the column value is a struct of structs")
+        self._kind = kind
+        self._decoders = {
+            field.name: ValueDecoder(field.dataType, kind.field(field.name).type)
+            for field in schema.fields
+            if isinstance(field.dataType, StructType)
+        }
+
+    def column(
+        self, types: Sequence[str | None], texts: Sequence[bytes | None], reasons: list[str | None]
+    ) -> pa.StructArray:
+        arrays = []
+        for name, decoder in self._decoders.items():
+            own = [text if kind == name else None for kind, text in zip(types, texts, strict=True)]
+            arrays.append(decoder.column(own, reasons))
+        nothing = [kind not in self._decoders or text is None for kind, text in zip(types, texts, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=list(self._kind), mask=pa.array(nothing, pa.bool_()))
+
+
 def _with_pairs(value: Any, kind: pa.DataType) -> Any:
     """Arrow takes a map as a list of pairs."""
     if value is None:
@@ -109,3 +136,30 @@ def to_json(value: Any) -> bytes:
         return msgspec.json.encode(value)
     except TypeError as error:
         raise SchemaError(f"a value cannot be written as JSON; cast it, or give JSON text: {error}") from None
+
+
+def variant_json(parts: dict[str, bytes]) -> bytes:
+    """A VARIANT, which Arrow has as its two parts, as the JSON that it stands for."""
+    return VariantVal(parts["value"], parts["metadata"]).toJson().encode()
+
+
+def holds(kind: DataType, wanted: tuple[type[DataType], ...]) -> bool:
+    """Whether a type is one of those wanted, or has one inside."""
+    if isinstance(kind, StructType):
+        return any(holds(field.dataType, wanted) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return holds(kind.elementType, wanted)
+    if isinstance(kind, MapType):
+        return holds(kind.keyType, wanted) or holds(kind.valueType, wanted)
+    return isinstance(kind, wanted)
+
+
+def with_finite(value: Any, policy: NonFinite) -> Any:
+    """A cell without numbers that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        if policy is NonFinite.FAIL:
+            raise SchemaError(f"a value has the number {value}, which JSON does not have; set nonFiniteNumbers")
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: with_finite(one, policy) for key, one in value.items()}
+    return [with_finite(one, policy) for one in value] if isinstance(value, list) else value

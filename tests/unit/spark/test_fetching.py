@@ -59,7 +59,7 @@ def test_whatever_happens_to_it_the_rows_are_all_there(server: Server, path: str
             planner = Planner(options, client)
             found = planner.check()
             ranges = planner.partitions(planner.resolve("earliest", found), planner.resolve("latest", found))
-            reader = RangeReader(options.connection, client, SCHEMA, state=False, skip_bad=False)
+            reader = RangeReader(options.connection, client, SCHEMA, state=False)
             values = [
                 value
                 for part in ranges

@@ -8,14 +8,17 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.client import Client
-from headwater.errors import DataLossError
+from headwater.errors import DataLossError, MessageError, StreamNotFoundError
 from headwater.spark.columns import RangeReader
+from headwater.spark.formats import DurableStreamsFormat, StreamStateFormat
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Places, Planner, from_json, glob, to_json
 from headwater.spark.positions import Place, Range
+from headwater.spark.sources import StreamReader
 from tests.servers import Server
 
 _numbers = itertools.count()
@@ -51,7 +54,7 @@ def reader(server: Server, extended: bool) -> Iterator[Client]:
 def rows_of(
     options: ReadOptions, client: Client, ranges: list[list[Range]], schema: StructType = VALUES
 ) -> list[dict[str, object]]:
-    reader = RangeReader(options.connection, client, schema, state=schema is STATES, skip_bad=False)
+    reader = RangeReader(options.connection, client, schema, state=schema is STATES)
     return [row for part in ranges for one in part for batch in reader.read(one) for row in batch.to_pylist()]
 
 
@@ -273,3 +276,155 @@ def test_patterns(pattern: str, matching: list[str], other: list[str]) -> None:
     compiled = glob(pattern)
     assert [path for path in matching if not compiled.fullmatch(path)] == []
     assert [path for path in other if compiled.fullmatch(path)] == []
+
+
+# What is gone
+
+
+def options_of(server: Server, **given: str) -> ReadOptions:
+    return read_options({"url": server.url, **given}, bounded=False)
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": "1"}])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_stream_that_was_closed_read_to_its_end_and_deleted(
+    server: Server, client: Client, limit: dict[str, str], after: bool
+) -> None:
+    """Nothing is lost, whether it was closed before or after it was read, and its place leaves the checkpoint."""
+    path = f"planning/{next(_numbers)}"
+    for name in "abc":
+        client.stream(f"{path}/{name}").create(messages=[1, 2] if name != "c" else [])
+    for name in "ac":
+        client.stream(f"{path}/{name}").close()
+    options = options_of(server, streams=",".join(f"{path}/{name}" for name in "abc"), **limit)
+    place = to_json(Planner(options, client).resolve("earliest", Planner(options, client).check()))
+
+    def read() -> list[object]:
+        nonlocal place
+        planner, found = Planner(options, client), []
+        while (end := to_json(planner.advance(from_json(place), planner.tails(), limited=True))) != place:
+            found += rows_of(options, client, planner.partitions(from_json(place), from_json(end)))
+            place = end
+        return [row["value"] for row in found]
+
+    assert sorted(map(str, read())) == ["1", "1", "2", "2"]
+    if after:
+        client.stream(f"{path}/b").close()
+        assert read() == []
+    for name in "abc" if after else "ac":
+        client.stream(f"{path}/{name}").delete()
+    assert read() == []
+    assert list(place) == ([] if after else [f"{path}/b"])
+    if not after:
+        client.stream(f"{path}/b").delete()
+        with pytest.raises(DataLossError, match="the stream is gone"):
+            read()
+
+
+def test_a_stream_made_again_after_its_end(server: Server, client: Client) -> None:
+    """It is another one, and all of it is new."""
+    path = f"planning/{next(_numbers)}"
+    options = options_of(server, streams=path)
+    place: Places = {}
+    for messages in ([1, 2, 3], [4], [5, 6]):
+        client.stream(path).create(messages=messages, closed=True)
+        planner = Planner(options, client)
+        end = planner.advance(place, planner.tails(), limited=True)
+        read = [row["value"] for row in rows_of(options, client, planner.partitions(place, end))]
+        assert read == list(map(str, messages))
+        place = from_json(to_json(end))
+        client.stream(path).delete()
+
+
+def test_a_restart_without_a_named_stream(server: Server, client: Client) -> None:
+    """The schema is asked for at every start, so only what begins anew needs all its streams."""
+    path = f"planning/{next(_numbers)}"
+    client.stream(f"{path}/a").create(messages=[1])
+    client.stream(f"{path}/b").create(messages=[2])
+    given = {"url": server.url, "streams": f"{path}/a,{path}/b", "failOnDataLoss": "false"}
+    options = read_options(given, bounded=False)
+    planner = Planner(options, client)
+    start = planner.advance({}, planner.tails(), limited=True)
+    client.stream(f"{path}/b").delete()
+    for kind in (DurableStreamsFormat, StreamStateFormat):
+        for lossy in (given, {**given, "failOnDataLoss": "true"}):
+            assert "`value` STRING" in kind(lossy).schema()
+    again = StreamReader(options, VALUES, state=False)
+    end = again.latestOffset(to_json(start), ReadAllAvailable())
+    assert list(end) == [f"{path}/a"]
+    assert again.initialOffset() == {f"{path}/a": "-1"}
+    strict = StreamReader(options_of(server, streams=f"{path}/a,{path}/b"), VALUES, state=False)
+    with pytest.raises(StreamNotFoundError, match=f"no stream at {path}/b"):
+        strict.initialOffset()
+    strict.stop()
+    client.stream(f"{path}/b").create(messages=[3])
+    after = again.latestOffset(end, ReadAllAvailable())
+    again.stop()
+    rows = rows_of(options, client, planner.partitions(from_json(end), from_json(after)))
+    assert [row["value"] for row in rows] == ["3"]
+
+
+@pytest.mark.parametrize("extended", [True, False])
+@pytest.mark.parametrize("parts", ["1", "4"])
+def test_text_that_was_appended_in_pieces_of_characters(
+    server: Server, client: Client, reader: Client, parts: str, extended: bool
+) -> None:
+    """A range may end anywhere; a character belongs to the range where it begins."""
+    path = f"planning/{next(_numbers)}"
+    stream = client.stream(path)
+    stream.create(content_type="text/plain")
+    options = options_of(server, streams=path, minPartitions=parts)
+    text = "aé𝄞€".encode() * 3
+    planner = Planner(options, reader)
+    place: Places = {path: Place()}
+    inside = {at for at in range(len(text)) if not _is_text(text[: at + 1])}
+    read = ""
+    for start in range(len(text)):
+        stream.append(text[start : start + 1])
+        end = planner.advance(place, planner.tails(), limited=True)
+        ranges = planner.partitions(place, end)
+        if start in inside:
+            with pytest.raises(MessageError, match="the rest of it is not there yet"):
+                rows_of(options, reader, ranges)
+        else:
+            read += "".join(str(row["value"]) for row in rows_of(options, reader, ranges))
+            place = end
+    assert read.encode() == text
+
+
+def _is_text(data: bytes) -> bool:
+    return data.decode(errors="ignore").encode() == data
+
+
+def test_a_batch_that_failed_inside_a_character_succeeds_when_the_rest_is_there(server: Server, client: Client) -> None:
+    path = f"planning/{next(_numbers)}"
+    stream = client.stream(path)
+    stream.create(content_type="text/plain", messages=[b"a\xf0\x9d"])
+    options = options_of(server, streams=path)
+    planner = Planner(options, client)
+    end = planner.advance({}, planner.tails(), limited=True)
+    with pytest.raises(MessageError, match="inside a character"):
+        rows_of(options, client, planner.partitions({}, end))
+    stream.append(b"\x84")
+    stream.append(b"\x9eb")
+    replayed = rows_of(options, client, planner.partitions({}, end))
+    assert "".join(str(row["value"]) for row in replayed) == "a𝄞"
+    rest = planner.advance(end, planner.tails(), limited=True)
+    assert [(row["position"], row["value"]) for row in rows_of(options, client, planner.partitions(end, rest))] == [
+        (2, "b")
+    ]
+
+
+def test_snapshots_and_lists_are_not_what_a_pattern_means(server: Server, client: Client) -> None:
+    path = f"planning/{next(_numbers)}"
+    for name in ("a", "a.snapshots/1", "b/c", "b/c.snapshots/2"):
+        client.stream(f"{path}/{name}").create()
+    client.stream(f"_spark/{path}/list").create()
+
+    def found(pattern: str) -> list[str]:
+        planner = Planner(options_of(server, pattern=pattern), client)
+        return [one.removeprefix(f"{path}/") for one in planner.tails() if path in one]
+
+    assert found(f"{path}/**") == ["a", "b/c"]
+    assert found("**") == ["a", "b/c"]
+    assert found(f"{path}/**.snapshots/*") == ["a.snapshots/1", "b/c.snapshots/2"]

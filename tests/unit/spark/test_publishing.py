@@ -15,8 +15,9 @@ import pytest
 from headwater.client import Client
 from headwater.errors import DataLossError, StaleEpochError, StreamClosedError
 from headwater.log.content import ContentKind
-from headwater.spark.options import WriteOptions, write_options
-from headwater.spark.publishing import JOURNAL_ROOT, Gatherer, Publisher, RowChunk, place_of
+from headwater.spark.options import JOURNAL_ROOT, WriteOptions, write_options
+from headwater.spark.publishing import Publisher
+from headwater.spark.staging import Gatherer, RowChunk, place_of
 from tests.servers import Server
 
 pytestmark = pytest.mark.slow
@@ -216,8 +217,8 @@ def test_a_target_that_refuses_is_found_out_before_anything_counts(server: Serve
 
 def test_a_batch_is_appended_as_what_it_was_written_down(server: Server) -> None:
     """Whatever the options say by the time it is replayed."""
-    query, _ = half_published(server)
-    query.options = msgspec.structs.replace(query.options, content_type="text/plain", target=query.target)
+    query, _ = half_published(server, named=True)
+    query.options = msgspec.structs.replace(query.options, content_type="text/plain")
     query.attempt(0, list(range(ROWS)), 2)
     assert query.published() == list(range(ROWS))
 
@@ -287,11 +288,13 @@ def test_nothing_is_left_behind(server: Server) -> None:
 _half = 1  # requests after which a batch is half published, as far as known
 
 
-def half_published(server: Server) -> tuple[Query, list[list[RowChunk]]]:
-    """A batch of which some appends were made when the driver died."""
+def half_published(server: Server, *, named: bool = False) -> tuple[Query, list[list[RowChunk]]]:
+    """A batch of which some appends were made when the driver died; its target is named by an option or a column."""
     global _half
     for lives in itertools.count(_half):
         query = Query(server, SMALL)
+        if named:
+            query.options = msgspec.structs.replace(query.options, target=query.target)
         gathered = query.gather(0, list(range(ROWS)), 3)
         with contextlib.suppress(Killed), client_of(server, Mortal(lives, answered=True)) as client:
             client.stream(query.target).create()

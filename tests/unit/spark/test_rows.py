@@ -12,11 +12,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    DataType,
     DateType,
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
@@ -24,11 +28,14 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampType,
+    VariantType,
+    VariantVal,
 )
 
 from headwater.errors import InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind
 from headwater.spark.columns import text_column
+from headwater.spark.options import NonFinite
 from headwater.spark.rows import Encoder, checked_json, join
 
 JSON = st.recursive(
@@ -103,8 +110,6 @@ def test_values_of_every_type_become_json() -> None:
     ]
     inner = StructType([StructField(name, kind) for name, kind, _ in kinds])
     schema = StructType([*strings("type", "key", "operation").fields, StructField("value", inner)])
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     value = {name: cell for name, _, cell in kinds}
     rows = [{"type": "t", "key": "k", "operation": "insert", "value": value}]
     batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
@@ -120,6 +125,42 @@ def test_values_of_every_type_become_json() -> None:
         "map": {"a": 1, "b": None},
         "nothing": None,
     }
+
+
+def encoded(kind: DataType, cells: list[Any], policy: NonFinite = NonFinite.NULL) -> list[Any]:
+    """The values of state events with cells of a type."""
+    schema = StructType([*strings("type", "key", "operation").fields, StructField("value", kind)])
+    rows = [{"type": "t", "key": "k", "operation": "insert", "value": cell} for cell in cells]
+    batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
+    encoder = Encoder(schema, "a", ContentKind.JSON, state=True, non_finite=policy)
+    return [json.loads(text)["value"] for _, texts in encoder.encode(batch) for text in texts.to_pylist()]
+
+
+def test_json_in_a_binary_column_is_json() -> None:
+    assert encoded(BinaryType(), [b'{"a": "\xc3\xa9"}', b"1"]) == [{"a": "é"}, 1]
+    for wrong in (b"\xff", b"plain", b'"\xff"'):
+        with pytest.raises(SchemaError, match="a value is not one JSON text"):
+            encoded(BinaryType(), [wrong])
+
+
+def test_a_variant_is_written_as_what_it_stands_for() -> None:
+    text = '{"a":[1,2.5,"x"],"b":null}'
+    variant = VariantVal.parseJson(text)
+    assert encoded(VariantType(), [{"value": variant.value, "metadata": variant.metadata}]) == [json.loads(text)]
+    for inside in (ArrayType(VariantType()), StructType([StructField("v", VariantType())])):
+        with pytest.raises(SchemaError, match="the column value has a VARIANT inside"):
+            encoded(inside, [])
+    assert encoded(StructType([StructField("variant", IntegerType())]), [{"variant": 1}]) == [{"variant": 1}]
+
+
+def test_numbers_that_json_does_not_have() -> None:
+    kind = StructType([StructField("a", ArrayType(DoubleType())), StructField("m", MapType(StringType(), FloatType()))])
+    cell = {"a": [math.nan, math.inf, 1.5], "m": [("x", -math.inf)]}
+    assert encoded(kind, [cell]) == [{"a": [None, None, 1.5], "m": {"x": None}}]
+    assert encoded(kind, [cell], NonFinite.TEXT) == [{"a": ["NaN", "Infinity", 1.5], "m": {"x": "-Infinity"}}]
+    with pytest.raises(SchemaError, match="the number nan, which JSON does not have; set nonFiniteNumbers"):
+        encoded(kind, [cell], NonFinite.FAIL)
+    assert encoded(DoubleType(), [1.5], NonFinite.FAIL) == [1.5]
 
 
 def test_rows_go_to_their_targets_in_order() -> None:

@@ -1,0 +1,78 @@
+"""The state that events add up to, as a DataFrame.
+
+Streams order their events: by the incarnation of the stream, which is in the offset, and within one by `order`. `reset`
+ends everything before it in its stream, and so does the stream made again.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from headwater.errors import SchemaError
+
+_NEEDED = ("stream", "offset", "position", "order", "type", "key", "operation", "value", "control")
+_LEFT_OUT = ("old_value", "control", "control_offset")
+_ENTITY = ("stream", "type", "key")
+_NUMBERED = "^([0-9]+)_([0-9]+)$"  # an offset of a server whose offsets count incarnations and bytes
+
+
+def current_state(events: DataFrame) -> DataFrame:
+    """The entities of a `stream-state` DataFrame as they are now: the newest value of each key that was not deleted.
+
+    A row is one key of one type in one stream. The events may come in any order and partitions, and be those of many
+    batches in a table, but they must be all events of their streams since the last reset.
+    """
+    return newest_events(events).where("operation != 'delete'").drop("operation")
+
+
+def newest_events(events: DataFrame) -> DataFrame:
+    """The last change of each key since the last reset, deletes included."""
+    missing = [name for name in _NEEDED if name not in events.columns]
+    if missing:
+        raise SchemaError(
+            f"the current state needs the columns {', '.join(missing)} of stream-state; select all of them"
+        )
+    if events.isStreaming:
+        raise SchemaError("the current state is that of a whole table: keep the events in one, or use foreachBatch")
+    placed = events.select(
+        *map(F.col, events.columns),
+        _number_in_offset(1).alias("_life"),
+        _number_in_offset(2).alias("_begin"),
+        F.struct("order", "offset", "position").alias("_place"),
+    ).withColumn("_life", F.coalesce("_life", F.lit(0)))
+    lives = _lives(placed)
+    alive = (F.col("_ends").isNull() | (F.col("order") < F.col("_ends"))) & (
+        F.col("_reset").isNull() | (F.col("_place") > F.col("_reset"))
+    )
+    kept = [name for name in events.columns if name not in (*_ENTITY, *_LEFT_OUT)]
+    last = F.max_by(F.struct(*kept), F.struct("_life", "_place")).alias("_last")
+    return (
+        placed.where("operation IS NOT NULL")
+        .join(F.broadcast(lives), ["stream", "_life"])
+        .where(alive & ~F.col("_over"))
+        .groupBy(*_ENTITY)
+        .agg(last)
+        .select(*_ENTITY, "_last.*")
+    )
+
+
+def _number_in_offset(group: int) -> Column:
+    return F.expr(f"try_cast(regexp_extract(offset, '{_NUMBERED}', {group}) AS BIGINT)")
+
+
+def _lives(placed: DataFrame) -> DataFrame:
+    """For each incarnation of a stream: its last reset, whether a later one has a reset (`_over`), and where later ones
+    begin (`_ends`). A stream made again begins at 0; a fork has its source's offsets, and begins where it left it."""
+    found = placed.groupBy("stream", "_life").agg(
+        F.min("_begin").alias("_begin"),
+        F.max(F.when(F.col("control") == "reset", F.col("_place"))).alias("_reset"),
+    )
+    later = Window.partitionBy("stream").orderBy("_life").rowsBetween(1, Window.unboundedFollowing)
+    return found.select(
+        "stream",
+        "_life",
+        "_reset",
+        F.min("_begin").over(later).alias("_ends"),
+        F.coalesce(F.max(F.col("_reset").isNotNull()).over(later), F.lit(False)).alias("_over"),
+    )

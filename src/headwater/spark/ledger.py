@@ -1,0 +1,217 @@
+"""The ledger of a writer: lists of what its batches append, kept on the server.
+
+The first list that is written for a batch is the one that counts. A retry of the batch finds the list and uses it, even
+if its own rows are in another order or in other partitions. So every append of a batch has one content, and the server
+recognises a repeated append by its number alone.
+
+A list knows its target and what it was made from: the offsets of the query, or else the rows. If a batch comes again
+with another target or from something else, its number was used before, and the list must not stand for its rows.
+
+    _spark/{writer}/{batch}/list                     what a batch appends, and a mark when that is done
+    _spark/{writer}/{batch}/{partition}-{attempt}    staged rows of a task
+    _spark/{writer}/fence                            tells a run that a later batch has begun
+    _spark/{writer}/last                             the last batch, on servers that cannot list streams
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+
+import msgspec
+
+from headwater import limits
+from headwater.client import Appended, Client, ProducerTuple, Stream
+from headwater.errors import (
+    BatchReusedError,
+    BodyTooLargeError,
+    DataLossError,
+    HeadwaterError,
+    StaleEpochError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
+from headwater.spark.options import JOURNAL_ROOT
+from headwater.spark.staging import (
+    BYTES,
+    RowChunk,
+    Storage,
+    StoredRowsGoneError,
+    directory,
+    discard,
+    place_of,
+    read_stored,
+    too_large,
+)
+
+_LENGTH_BYTES = 8
+_DONE = b"done"
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """What a batch appends, in this order; a target's chunks are numbered from 0.
+
+    A list that is too long for one request is itself stored in pieces. `target` and `made_from` are empty if unknown.
+    """
+
+    chunks: list[RowChunk]
+    content_type: str
+    pieces: list[RowChunk] = []
+    done: bool = False
+    target: str = ""
+    made_from: str = ""
+
+    @property
+    def places(self) -> set[str]:
+        """The streams that hold what is listed."""
+        return {chunk.stored_in for chunk in (*self.chunks, *self.pieces)}
+
+
+_lists = msgspec.msgpack.Decoder(Listed)
+
+
+class Retention(enum.Enum):
+    """How long the list of a batch is needed."""
+
+    UNTIL_NEXT_BATCH = "a query replays its last batch, and no other"
+    FOREVER = "a write with an id may be repeated at any time"
+    NONE = "nothing can repeat it"
+
+
+class Ledger:
+    def __init__(self, client: Client, writer: str, keep: Retention, request_bytes: int) -> None:
+        self._client = client
+        self._writer = writer
+        self._keep = keep
+        self._request_bytes = request_bytes
+
+    def list_of(self, batch: int) -> Stream:
+        return self._client.stream(f"{directory(self._writer, batch)}/list", content_type=BYTES)
+
+    def agree(self, batch: int, ours: Listed) -> Listed:
+        """Write down what the batch appends, or find what someone wrote before. The first append to the list counts."""
+        text = msgspec.msgpack.encode(ours)
+        if len(text) > self._request_bytes // 2 + limits.SPARK_INLINE_BYTES:
+            ours = msgspec.structs.replace(ours, pieces=self._in_pieces(batch, text))
+            text = msgspec.msgpack.encode(msgspec.structs.replace(ours, chunks=[]))
+        framed = len(text).to_bytes(_LENGTH_BYTES, "big") + text
+        try:
+            first = not self._append_to(self.list_of(batch), framed, ProducerTuple("list", 0, 0)).duplicate
+        except BodyTooLargeError as error:
+            raise too_large(error) from error
+        found = ours if first else self.found(batch)
+        if found is None:
+            raise DataLossError(f"{self.list_of(batch).url} was deleted by someone else")
+        discard(self._client, {piece.stored_in for piece in ours.pieces} - found.places)  # ours if the answer was lost
+        return found
+
+    def _in_pieces(self, batch: int, text: bytes) -> list[RowChunk]:
+        storage, size = Storage(self._client, place_of(self._writer, batch, 0)), self._request_bytes
+        return [storage.store("", text[start : start + size]) for start in range(0, len(text), size)]
+
+    def _append_to(self, stream: Stream, body: bytes, producer: ProducerTuple) -> Appended:
+        """Append to a stream of our own, which is made if it is missing."""
+        try:
+            return stream.append_body(body, producer=producer)
+        except StreamNotFoundError:
+            ttl_s = limits.SPARK_STAGED_TTL_S if self._keep is Retention.NONE else None
+            stream.create(content_type=BYTES, ttl_s=ttl_s)
+            return stream.append_body(body, producer=producer)
+
+    def found(self, batch: int) -> Listed | None:
+        try:
+            text = b"".join(self.list_of(batch).read(type=bytes).all())
+        except (StreamNotFoundError, StreamGoneError):
+            return None
+        length = _LENGTH_BYTES + int.from_bytes(text[:_LENGTH_BYTES], "big")
+        if len(text) < max(length, _LENGTH_BYTES + 1):
+            return None  # made, and not yet written to
+        listed = _lists.decode(text[_LENGTH_BYTES:length])
+        done = len(text) > length
+        if listed.pieces and not done:
+            try:
+                whole = _lists.decode(b"".join(read_stored(self._client, piece) for piece in listed.pieces))
+            except StoredRowsGoneError as error:
+                raise DataLossError(str(error)) from error
+            listed = msgspec.structs.replace(whole, pieces=listed.pieces)
+        return msgspec.structs.replace(listed, done=done)
+
+    def check_same(self, batch: int, listed: Listed, target: str, made_from: str) -> None:
+        """Refuse a batch whose number was used for another target or other rows: its own would be dropped."""
+        told = f"{self._told(batch)} is written down in {self.list_of(batch).url}"
+        if listed.target and listed.target != target:
+            raise BatchReusedError(f"{told} for {listed.target}, and not for {target}. {self._way_out(batch)}")
+        kinds = (listed.made_from.partition(" ")[0], made_from.partition(" ")[0])
+        if kinds[0] == kinds[1] and listed.made_from != made_from:
+            how = f"{_shown(listed.made_from)}, and comes now from {_shown(made_from)}"
+            raise BatchReusedError(f"{told}, made from {how}: other {kinds[0]}. {self._way_out(batch)}")
+
+    def _told(self, batch: int) -> str:
+        if self._keep is Retention.UNTIL_NEXT_BATCH:
+            return f"batch {batch} of this query"
+        return f"the write with this writeId and the writeVersion {batch}"
+
+    def _way_out(self, batch: int) -> str:
+        if self._keep is Retention.UNTIL_NEXT_BATCH:
+            return (
+                "Nothing was written now. A copied checkpoint needs its target back, or the query a new checkpoint with"
+                f" startingOffsets. If offsets/{batch} of the checkpoint was deleted, restore it. A query that makes"
+                " other rows when it is repeated needs checkRepeats set to false"
+            )
+        return (
+            "Nothing was written now. Give every frame a writeId of its own, and every new write a higher writeVersion."
+            " If the rows are made anew when the write is repeated, set checkRepeats to false"
+        )
+
+    def withdraw(self, batch: int, listed: Listed) -> None:
+        """Delete a list of which nothing was appended, so that the next attempt makes its own."""
+        self.list_of(batch).delete()
+        discard(self._client, listed.places)
+
+    def mark_done(self, batch: int) -> None:
+        self.list_of(batch).append_body(_DONE, producer=ProducerTuple("done", 0, 0))
+
+    def pass_fence(self, batch: int, listed: Listed) -> None:
+        """Find out whether a later batch was begun; what that deleted of this one must not be made again."""
+        if self._keep is not Retention.NONE:
+            fence = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/fence", content_type=BYTES)
+            try:
+                self._append_to(fence, b".", ProducerTuple("batch", batch, 0))
+            except StaleEpochError as error:
+                raise behind(", ".join(sorted({chunk.target for chunk in listed.chunks})), batch, error) from error
+
+    def forget(self, batch: int) -> None:
+        """Delete lists, and whatever tasks left behind, that nobody can need any more."""
+        if self._keep is Retention.NONE:
+            discard(self._client, {f"{directory(self._writer, batch)}/list"})
+        current = f"{directory(self._writer, batch)}/"
+        try:
+            found = [info.path for info in self._client.list(f"{JOURNAL_ROOT}/{self._writer}/")]
+            discard(self._client, {path for path in found if path < current})
+        except HeadwaterError:
+            with contextlib.suppress(HeadwaterError):
+                self._forget_unlisted(batch)
+
+    def _forget_unlisted(self, batch: int) -> None:
+        """The same on a server without a list of streams: we keep the number of the last batch ourselves."""
+        if self._keep is Retention.NONE:
+            return
+        last = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/last", content_type=BYTES)
+        try:
+            before = b"".join(last.read(type=bytes).all())
+            last.delete()
+        except (StreamNotFoundError, StreamGoneError):
+            before = b""
+        last.create(content_type=BYTES, messages=[b"%d" % batch])
+        if before.isdigit() and int(before) < batch:
+            discard(self._client, {f"{directory(self._writer, int(before))}/list"})
+
+
+def _shown(made_from: str) -> str:
+    kind, _, rest = made_from.partition(" ")
+    return f"{rest.partition(' ')[0]} rows" if kind == "rows" else f"{kind} {rest[:12]}"
+
+
+def behind(target: str, batch: int, error: StaleEpochError) -> StaleEpochError:
+    told = f"{target} has rows of a later batch than {batch} of this query: another run of it is ahead of this one"
+    return StaleEpochError(f"{told}, or the checkpoint was set back ({error})")

@@ -1,0 +1,71 @@
+"""Bad events that a query leaves out: they are counted, and kept in a stream if one is named."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+import msgspec
+import pyarrow as pa
+
+from headwater import limits
+from headwater.client import Client, ProducerTuple
+from headwater.errors import StreamNotFoundError
+from headwater.spark.positions import Range
+
+log = logging.getLogger(__name__)
+
+_JSON = "application/json"
+
+
+class SkippedEvents:
+    """The bad events of one range.
+
+    They are appended by a producer of the range, in parts that depend on nothing else: if the range is read again, by
+    a task that is repeated or a batch that is replayed, the server recognises them.
+    """
+
+    def __init__(self, client: Client, part: Range, dead_letters: str | None) -> None:
+        self._client = client
+        self._part = part
+        self._dead_letters = dead_letters
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._count = 0
+        self._appended = 0
+
+    def add(self, bad: pa.RecordBatch) -> None:
+        self._count += bad.num_rows
+        if self._dead_letters is None:
+            return
+        columns = (bad.column(name).to_pylist() for name in ("position", "bad", "message"))
+        for position, reason, message in zip(*columns, strict=True):
+            place = {"stream": self._part.path, "offset": self._part.start.offset, "position": position}
+            text = msgspec.json.encode({**place, "reason": reason, "message": msgspec.Raw(message)})
+            if self._held and self._held_bytes + len(text) > limits.SPARK_INLINE_BYTES:
+                self._append()
+            self._held.append(text)
+            self._held_bytes += len(text) + 1
+
+    def finish(self) -> None:
+        if self._held:
+            self._append()
+        if self._count:
+            part = self._part
+            log.warning("%s: %d bad events left out from %s to %s", part.path, self._count, part.start, part.until)
+
+    def _append(self) -> None:
+        stream = self._client.stream(self._dead_letters or "", content_type=_JSON)
+        body = b"[" + b",".join(self._held) + b"]"
+        producer = ProducerTuple(f"spark-bad-{_name(self._part)}", 0, self._appended)
+        try:
+            stream.append_body(body, producer=producer)
+        except StreamNotFoundError:
+            stream.create(content_type=_JSON)
+            stream.append_body(body, producer=producer)
+        self._held, self._held_bytes, self._appended = [], 0, self._appended + 1
+
+
+def _name(part: Range) -> str:
+    named = msgspec.json.encode([part.path, str(part.start), part.until, part.extra])
+    return hashlib.sha256(named).hexdigest()[:24]

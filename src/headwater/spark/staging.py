@@ -1,0 +1,198 @@
+"""Rows on their way to a target: what a task gathers, hands to the driver or, if it is much, stores on the server."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater import limits
+from headwater.client import Client, ProducerTuple
+from headwater.errors import (
+    BodyTooLargeError,
+    HeadwaterError,
+    RequestError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
+from headwater.log.content import ContentKind
+from headwater.spark.options import JOURNAL_ROOT
+from headwater.spark.rows import join
+
+BYTES = "application/octet-stream"
+BRACKETS = 2  # around the rows of an append of JSON
+
+
+class RowChunk(msgspec.Struct, frozen=True, array_like=True):
+    """Rows for one target that are appended together: their bytes, or where those are stored."""
+
+    target: str
+    size: int
+    data: bytes = b""
+    stored_in: str = ""
+    offset: str = ""
+    until: str = ""
+
+
+class Content(msgspec.Struct, frozen=True, array_like=True):
+    """Which rows there are, in whatever order and partitions: how many, and a sum over their checksums."""
+
+    rows: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        return f"rows {self.rows} {self.total:016x}"
+
+    def with_rows(self, target: str, messages: pa.Array) -> Content:
+        checksums = map(zlib.crc32, messages.to_numpy(zero_copy_only=False))
+        sums = np.fromiter(checksums, np.uint64, len(messages)) + np.uint64(_SPREAD ^ zlib.crc32(target.encode()))
+        return Content(self.rows + len(messages), (self.total + int(np.sum(sums * sums))) & _SUM_MASK)
+
+
+_SPREAD = 0x9E3779B97F4A7C15  # so that the sum of the squares of two checksums tells more than the sum of them
+_SUM_MASK = (1 << 64) - 1
+
+
+def sum_of(contents: Iterable[Content]) -> Content:
+    found = list(contents)
+    return Content(sum(one.rows for one in found), sum(one.total for one in found) & _SUM_MASK)
+
+
+class Gatherer:
+    """Collects the rows of one task, in order for each target, and stores them on the server if they are many."""
+
+    def __init__(
+        self, client: Client, kind: ContentKind, request_bytes: int, place: str, *, summed: bool = False
+    ) -> None:
+        self._client = client
+        self.content = Content() if summed else None
+        self._between = b"," if kind is ContentKind.JSON else b""
+        self._room = request_bytes - BRACKETS
+        self._place = place
+        self._open: dict[str, tuple[list[pa.Array], int]] = {}
+        self._held = 0
+        self._chunks: list[RowChunk] = []
+        self._storage: Storage | None = None
+
+    def add(self, target: str, messages: pa.Array) -> None:
+        if self.content is not None:
+            self.content = self.content.with_rows(target, messages)
+        arrays, size = self._open.get(target, ([], 0))
+        for part in self._cut(messages, self._room - size):
+            part_size = _size(part)
+            if arrays and size + part_size > self._room:
+                self._store(target, arrays)
+                self._held -= size
+                arrays, size = [], 0
+            arrays.append(part)
+            size += part_size
+            self._held += part_size
+        self._open[target] = (arrays, size)
+        if self._held > limits.SPARK_GATHERED_BYTES:
+            self._store_all()
+
+    def _cut(self, messages: pa.Array, room: int) -> Iterator[pa.Array]:
+        """The messages in runs that fit in a request, the first of them in what room there is."""
+        if _size(messages) <= room:
+            yield messages
+            return
+        ends = pc.cumulative_sum(pc.add(pc.binary_length(messages).cast(pa.int64()), 1)).to_numpy()
+        first, before = 0, 0
+        while first < len(messages):
+            last = max(first + 1, int(ends.searchsorted(before + max(room, 0), side="right")))
+            yield messages[first:last]
+            first, before, room = last, int(ends[last - 1]), self._room
+
+    def _store(self, target: str, arrays: list[pa.Array]) -> None:
+        if self._storage is None:
+            self._storage = Storage(self._client, self._place)
+        self._chunks.append(self._storage.store(target, self._body(arrays)))
+
+    def _store_all(self) -> None:
+        for target, (arrays, _) in self._open.items():
+            if arrays:
+                self._store(target, arrays)
+        self._open.clear()
+        self._held = 0
+
+    def _body(self, arrays: list[pa.Array]) -> bytes:
+        return join(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), self._between)
+
+    def finish(self) -> list[RowChunk]:
+        if self._held > limits.SPARK_INLINE_BYTES:
+            self._store_all()
+        for target, (arrays, _) in self._open.items():
+            if arrays:
+                body = self._body(arrays)
+                self._chunks.append(RowChunk(target, len(body), body))
+        return self._chunks
+
+
+def _size(messages: pa.Array) -> int:
+    total = pc.sum(pc.binary_length(messages)).as_py() or 0
+    return int(total) + len(messages)
+
+
+class Storage:
+    """A stream of one task's rows. It goes away by itself if nobody publishes and deletes it."""
+
+    def __init__(self, client: Client, place: str) -> None:
+        self._stream = client.stream(place, content_type=BYTES)
+        self._stream.create(content_type=BYTES, ttl_s=limits.SPARK_STAGED_TTL_S)
+        self._place = place
+        self._offset = self._stream.head().tail_offset
+        self._stored = 0
+
+    def store(self, target: str, body: bytes) -> RowChunk:
+        try:
+            appended = self._stream.append_body(body, producer=ProducerTuple("task", 0, self._stored))
+        except BodyTooLargeError as error:
+            raise too_large(error) from error
+        self._stored += 1
+        offset, self._offset = self._offset, appended.offset or self._stream.head().tail_offset
+        return RowChunk(target, len(body), stored_in=self._place, offset=offset, until=self._offset)
+
+
+class StoredRowsGoneError(Exception):
+    """Stored rows are not there: they expired, or another driver is done with them."""
+
+
+def read_stored(client: Client, chunk: RowChunk) -> bytes:
+    if not chunk.stored_in:
+        return chunk.data
+    stream = client.stream(chunk.stored_in, content_type=BYTES)
+    told = f"{chunk.target or 'the list of a batch'}: what was to be published from {chunk.stored_in} is gone"
+    try:
+        body = b"".join(stream.read(type=bytes, offset=chunk.offset, until=chunk.until).all())
+    except (StreamNotFoundError, StreamGoneError) as error:
+        raise StoredRowsGoneError(f"{told}: {error}") from error
+    if len(body) != chunk.size:
+        raise StoredRowsGoneError(f"{told}: {len(body)} bytes where {chunk.size} were stored")
+    return body
+
+
+def discard(client: Client, places: set[str]) -> None:
+    """Delete streams of our own. Those that cannot be deleted now expire, or are deleted after a later batch."""
+    with contextlib.suppress(HeadwaterError):
+        for place in sorted(places - {""}):
+            with contextlib.suppress(RequestError):
+                client.stream(place).delete()
+
+
+def place_of(writer: str, batch: int, partition: int) -> str:
+    """Where a task stores its rows: never where another attempt does."""
+    return f"{directory(writer, batch)}/{partition}-{uuid.uuid4().hex[:12]}"
+
+
+def directory(writer: str, batch: int) -> str:
+    return f"{JOURNAL_ROOT}/{writer}/{batch:016d}"
+
+
+def too_large(error: BodyTooLargeError) -> BodyTooLargeError:
+    return BodyTooLargeError(f"{error}; set maxRequestBytes to what the server takes, or raise its body_bytes_max")

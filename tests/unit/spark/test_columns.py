@@ -1,0 +1,79 @@
+"""Values of state events by schemas: one for all types, one for each type, deletes and old values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from headwater.errors import OptionError
+from headwater.spark.columns import Events, values_type
+from headwater.spark.options import read_options
+
+USER = StructType([StructField("name", StringType())])
+ITEM = StructType([StructField("left", IntegerType())])
+
+
+def change(kind: str, operation: str = "insert", **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "key": "k", **fields, "headers": {"operation": operation}}
+
+
+def decoded(schema: StructType, *events: dict[str, Any], by_type: bool = False) -> list[dict[str, Any]]:
+    return Events(schema, by_type=by_type).decode_array(json.dumps(events).encode()).to_pylist()
+
+
+def test_values_by_type() -> None:
+    kinds = StructType([StructField("user", USER), StructField("item", ITEM)])
+    rows = decoded(
+        StructType([StructField("value", kinds)]),
+        change("user", value={"name": "Ada"}),
+        change("item", value={"left": 3, "name": 7}),
+        change("other", value={"name": 7}),
+        change("item", value={"left": "many"}),
+        change("user", "delete", value={"name": 7}),
+        {"headers": {"control": "reset"}},
+        by_type=True,
+    )
+    assert [row["value"] for row in rows[:3]] == [
+        {"user": {"name": "Ada"}, "item": None},
+        {"user": None, "item": {"left": 3}},
+        None,
+    ]
+    assert "the value does not fit the schema" in rows[3]["bad"]
+    assert [row["bad"] for row in (*rows[:3], *rows[4:])] == [None] * 5
+    assert [row["value"] for row in rows[4:]] == [None, None]
+
+
+def test_deletes_and_old_values_are_never_bad() -> None:
+    """Whatever they say: the one is ignored and the other is for people."""
+    schema = StructType([StructField("value", USER), StructField("old_value", USER)])
+    rows = decoded(
+        schema,
+        change("user", "delete", value=[1], old_value={"name": 7}),
+        change("user", "update", value={"name": "Ada"}, old_value={"name": "Eva"}),
+    )
+    assert [row["bad"] for row in rows] == [None, None]
+    assert [(row["value"], row["old_value"]) for row in rows] == [(None, None), ({"name": "Ada"}, {"name": "Eva"})]
+    [row] = decoded(StructType([StructField("value", StringType())]), change("user", "delete", value=[1]))
+    assert row["value"] is None
+
+
+def test_the_option() -> None:
+    def schema(**given: str) -> Any:
+        given = {name.replace("_", "."): value for name, value in given.items()}
+        return read_options({"url": "http://h", "streams": "s", **given}, bounded=False).value_schema
+
+    assert schema() is None
+    assert values_type(schema()) == "STRING"
+    assert values_type(schema(valueSchema="a INT")) == "STRUCT<a INT>"
+    by_type = "STRUCT<`user`: STRUCT<a INT>, `Big`: STRUCT<b INT>>"
+    assert values_type(schema(valueSchema='{"user": "a INT", "Big": "b INT"}')) == by_type
+    assert schema(valueSchema_user="a INT", valueschema_item="b INT") == {"user": "a INT", "item": "b INT"}
+    with pytest.raises(OptionError, match="valueSchema is for all types"):
+        schema(valueSchema="a INT", valueSchema_user="a INT")
+    with pytest.raises(OptionError, match="JSON by type"):
+        schema(valueSchema='{"user": 1}')
+    with pytest.raises(OptionError, match="did you mean valueSchema"):
+        schema(valueSchemas="a INT")

@@ -1,0 +1,103 @@
+"""Bad events: skipped, counted, and kept in a stream."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from headwater.client import Client
+from headwater.errors import InvalidEventError, OptionError
+from headwater.spark.columns import RangeReader
+from headwater.spark.options import ReadOptions, read_options
+from headwater.spark.planning import Planner
+from tests.servers import Server
+
+_numbers = itertools.count()
+COLUMNS = StructType(
+    [StructField("stream", StringType()), StructField("key", StringType()), StructField("position", LongType())]
+)
+GOOD = {"type": "t", "key": "k", "value": 1, "headers": {"operation": "insert"}}
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as client:
+        yield client
+
+
+def options_of(server: Server, path: str, **given: str) -> ReadOptions:
+    return read_options({"url": server.url, "streams": path, **given}, bounded=True)
+
+
+def read(options: ReadOptions, client: Client, schema: StructType = COLUMNS) -> list[dict[str, Any]]:
+    planner = Planner(options, client)
+    end = planner.resolve(options.ending, planner.check())
+    reader = RangeReader(
+        options.connection,
+        client,
+        schema,
+        state=True,
+        bad_events=options.bad_events,
+        dead_letters=options.dead_letters,
+    )
+    ranges = [one for part in planner.partitions({}, end) for one in part]
+    return [row for one in ranges for batch in reader.read(one) for row in batch.to_pylist()]
+
+
+def test_an_answer_of_bad_events_only(
+    server: Server, client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a KeyError at every restart, if it was the first of its range."""
+    path = f"skipping/{next(_numbers)}"
+    client.stream(path).create(messages=[{"bad": True}, 7])
+    with caplog.at_level(logging.WARNING):
+        assert read(options_of(server, path, badEvents="skip"), client) == []
+    assert f"{path}: 2 bad events left out from {client.stream(path).splits(parts=1).offset} to" in caplog.text
+    client.stream(path).append(GOOD)
+    assert read(options_of(server, path, badEvents="skip"), client) == [{"stream": path, "key": "k", "position": 2}]
+    with pytest.raises(InvalidEventError):
+        read(options_of(server, path), client)
+
+
+def test_dead_letters_are_there_once(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the range is read, and more of them than an append takes."""
+    monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 500)
+    path = f"skipping/{next(_numbers)}"
+    bad = [{"no": number, "text": "é" * number} for number in range(50)]
+    client.stream(path).create(messages=[GOOD, *bad, GOOD])
+    options = options_of(server, path, badEvents="deadLetter", deadLetterStream=f"{path}/bad")
+    for _ in range(2):
+        assert [row["position"] for row in read(options, client)] == [0, 51]
+    letters = client.stream(f"{path}/bad").read().all()
+    assert [letter["message"] for letter in letters] == bad
+    assert letters[3]["stream"] == path
+    assert (letters[3]["offset"], letters[3]["position"]) == (client.stream(path).splits(parts=1).offset, 4)
+    assert "missing required field" in letters[3]["reason"]
+
+
+def test_a_pattern_does_not_read_the_dead_letters(server: Server, client: Client) -> None:
+    path = f"skipping/{next(_numbers)}"
+    client.stream(f"{path}/a").create(messages=[GOOD, 1])
+    given = {"url": server.url, "pattern": f"{path}/**", "badEvents": "deadLetter", "deadLetterStream": f"{path}/bad"}
+    for _ in range(2):
+        assert len(read(read_options(given, bounded=True), client)) == 1
+    assert len(client.stream(f"{path}/bad").read().all()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"badEvents": "deadLetter"}, "need each other"),
+        ({"deadLetterStream": "x"}, "need each other"),
+        ({"badEvents": "deadLetter", "deadLetterStream": "a"}, "a is read, so it cannot be the deadLetterStream"),
+        ({"badEvents": "drop"}, "badEvents is fail or skip or deadLetter"),
+    ],
+)
+def test_mistakes_are_named(server: Server, given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        options_of(server, "a", **given)
