@@ -151,7 +151,4 @@ def root_cause(error: BaseException) -> BaseException:
 
 def is_hopeless(error: errors.HeadwaterError) -> bool:
     """Whether a server that has not answered yet will not do so in the next seconds either."""
-    cause = root_cause(error)
-    if isinstance(cause, socket.gaierror):
-        return cause.errno != socket.EAI_AGAIN
-    return isinstance(error, errors.NetworkError) and isinstance(cause, (ConnectionRefusedError, ssl.SSLError))
+    return isinstance(root_cause(error), (ConnectionRefusedError, socket.gaierror, ssl.SSLError))
