@@ -170,7 +170,7 @@ def test_what_cannot_be_mirrored(source: Table, local: Server) -> None:
         ("follow", f"{nobody}/t", "--into", f"{name}-4"),
     ):
         ran = run(local, *arguments, expect=failing.UNAVAILABLE)
-        assert nobody in ran.stderr.splitlines()[-2]
+        assert nobody in ran.stderr.splitlines()[-1]
 
 
 def test_the_nurls_of_a_table(source: Table, remote: Server) -> None:

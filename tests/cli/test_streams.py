@@ -102,7 +102,7 @@ def test_a_line_that_is_not_json_ends_it_and_says_where(server: Server, path: st
     ran = run(server, "append", path, "hello", expect=failing.WRONG_CALL)
     assert b"double quotes" in ran.stderr
     ran = run(server, "append", path, "--file", "/nowhere", expect=failing.FAILED)
-    assert ran.stderr == b"headwater: /nowhere: No such file or directory\n"
+    assert ran.stderr == b"headwater: /nowhere: No such file or directory. Check the path.\n"
 
 
 def test_exit_codes(server: Server, path: str) -> None:
@@ -111,12 +111,12 @@ def test_exit_codes(server: Server, path: str) -> None:
     run(server, "close", path)
     run(server, "append", path, "1", expect=failing.CONFLICT)
     ran = run(server, "read", f"{path}-missing", expect=failing.NOT_FOUND)
-    assert ran.stderr.decode().splitlines()[-1] == "Create the stream or table, or correct its URL."
+    assert ran.stderr.endswith(b". Create the stream or table, or correct its URL.\n")
     run(server, "read", path, "--offset", "x", expect=failing.FAILED)
     run(server, "read", path, "--url", "nonsense", expect=failing.WRONG_CALL)
     run(server, "raed", path, expect=failing.WRONG_CALL)
     gone = f"http://127.0.0.1:{free_port()}"
-    assert b"trying again" in run(None, "head", path, "--url", gone, expect=failing.UNAVAILABLE).stderr
+    assert b"headwater serve" in run(None, "head", path, "--url", gone, expect=failing.UNAVAILABLE).stderr
 
 
 def test_a_reader_that_has_had_enough_is_no_error(server: Server, path: str) -> None:

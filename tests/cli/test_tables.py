@@ -215,9 +215,9 @@ def test_a_lost_answer_does_not_double_what_is_imported(server: TableServer, tmp
 def test_a_file_that_cannot_be_imported_changes_nothing(server: TableServer, tmp_path: Path) -> None:
     server.put("prices", "+ old record")
     for name, text, said in (
-        ("a.csv", b"sku,name\n1,a\n1,b\n", b"a.csv, line 3: the key '1' is in line 2 as well\nNothing was changed."),
+        ("a.csv", b"sku,name\n1,a\n1,b\n", b"a.csv, line 3: the key '1' is in line 2 as well. Nothing was changed."),
         ("a.csv", b"sku,name\n1,\xff\n", b"not UTF-8"),
-        ("a.txt", b"", b"add --format csv, tsv or jsonl"),
+        ("a.txt", b"", b"Add --format csv, tsv or jsonl"),
     ):
         (tmp_path / name).write_bytes(text)
         options = ("import", "prices", str(tmp_path / name), "--key", "sku")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 from headwater import __version__
 from headwater.cli import (
@@ -23,9 +28,45 @@ from headwater.cli import (
     tail,
 )
 from headwater.cli import list as listing
+from headwater.cli.connecting import with_server
+from headwater.cli.failing import fail, failures
+from headwater.cli.output import say
+
+_WRONG_CALL: type[Exception] = typer.BadParameter.__mro__[1]  # UsageError, which typer does not export
+
+
+class _Commands(TyperGroup):
+    """The commands; errors of all of them, wrong calls included, are one line."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # for terminals that know few characters
+        try:
+            with failures():
+                code = self._run(*args, **more)
+        except typer.Exit as exit_:
+            code = exit_.exit_code
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+    def _run(self, *args: Any, **more: Any) -> int:
+        try:
+            return int(super().main(*args, **{**more, "standalone_mode": False}) or 0)
+        except _WRONG_CALL as wrong:
+            error: Any = wrong
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                return int(error.exit_code)
+            command = "headwater" if error.ctx is None else error.ctx.command_path
+            fail(error.format_message(), f"See: {command} --help", code=error.exit_code)
+
 
 app = typer.Typer(
     name="headwater",
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Ordered, durable streams of state changes over HTTP.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -48,13 +89,13 @@ for name, module, panel in (
     ("check", check, _SERVER),
     ("backup", backup, _SERVER),
 ):
-    app.command(name, rich_help_panel=panel)(module.command)
+    app.command(name, rich_help_panel=panel)(with_server(module.command))
 app.add_typer(table.app, name="table", rich_help_panel=_TABLES)
 
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"headwater {__version__}")
+        say(f"headwater {__version__}")
         raise typer.Exit
 
 

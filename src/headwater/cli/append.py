@@ -9,13 +9,14 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
+import msgspec
 import typer
 
 from headwater import limits
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.connecting import AsJson, Server, connected
 from headwater.cli.connecting import Path as StreamPath
-from headwater.cli.failing import fail
-from headwater.cli.output import meter, print_json
+from headwater.cli.failing import WRONG_CALL, fail
+from headwater.cli.output import meter, print_json, say
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.producers import ProducerTuple
 
@@ -24,25 +25,33 @@ if TYPE_CHECKING:
 
 
 def command(
+    server: Server,
     path: StreamPath,
     messages: list[str] = typer.Argument(None, help="Messages; JSON texts for a stream of JSON.", show_default=False),
     file: list[str] = typer.Option([], "--file", "-f", help="Append a file, - for standard input. Repeatable."),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
+    array: str | None = typer.Option(
+        None, metavar="FILE", help="Append the messages of a JSON array in a file as one batch; - for standard input."
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Append messages, each once, whatever has to be sent again.
 
     Without messages or files standard input is read: for a stream of JSON one message a line, for any other the bytes
-    as they are.
+    as they are. A batch (messages given here, or --array) is stored as a whole or not at all.
     """
-    with connected(url, token) as client:
+    if array is not None and (messages or file):
+        fail("--array is a batch of its own", "Leave out the messages and --file.", code=WRONG_CALL)
+    with connected(server, path) as client:
         stream = client.stream(path)
         kind = kind_of(stream.head().content_type)
         count, size, offset = 0, 0, ""
         if messages:
             count, size, offset = _append_given(stream, messages)
-        for name in file or ([] if messages else ["-"]):
+        if array is not None:
+            if kind is not ContentKind.JSON:
+                fail(f"{stream.url} is {stream.content_type}: --array is for streams of JSON", "Use --file.")
+            count, size, offset = _append_array(stream, array)
+        for name in file or ([] if messages or array else ["-"]):
             more, more_bytes, offset = _append_file(stream, name, kind)
             count, size = count + more, size + more_bytes
         if not count:
@@ -50,9 +59,9 @@ def command(
     if as_json:
         print_json({"messages": count, "bytes": size, "offset": offset})
     elif kind is ContentKind.JSON:
-        typer.echo(f"appended {count:,} {'message' if count == 1 else 'messages'} ({size:,} bytes), now at {offset}")
+        say(f"appended {count:,} {'message' if count == 1 else 'messages'} ({size:,} bytes), now at {offset}")
     else:
-        typer.echo(f"appended {size:,} bytes, now at {offset}")
+        say(f"appended {size:,} bytes, now at {offset}")
 
 
 def _append_given(stream: Stream, messages: list[str]) -> tuple[int, int, str]:
@@ -65,6 +74,25 @@ def _append_given(stream: Stream, messages: list[str]) -> tuple[int, int, str]:
     return len(encoded), sum(map(len, encoded)), done.offset
 
 
+def _append_array(stream: Stream, name: str) -> tuple[int, int, str]:
+    """In one request, which may be sent again because it is numbered. The file is the body: it is not copied."""
+    with _opened(name) as source:
+        body = source.read(limits.CLI_ARRAY_BYTES_MAX + 1)
+    if len(body) > limits.CLI_ARRAY_BYTES_MAX:
+        what = f"{name} has more than {limits.CLI_ARRAY_BYTES_MAX:,} bytes, too much for one batch"
+        fail(what, f"Append a message a line: jq -c '.[]' {name} | headwater append {stream.url}")
+    try:
+        count = len(msgspec.json.decode(body, type=list[msgspec.Raw]))
+    except msgspec.ValidationError:
+        fail(f"{name} is not a JSON array", "For a message a line, use --file.", code=WRONG_CALL)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        fail(f"{name} is not JSON: {error}", "Nothing was appended.", code=WRONG_CALL)
+    if not count:
+        return 0, 0, ""
+    done = stream.append_body(body, producer=ProducerTuple(uuid.uuid4().hex, 0, 0))
+    return count, len(body), done.offset
+
+
 def _append_file(stream: Stream, name: str, kind: ContentKind) -> tuple[int, int, str]:
     count = size = read = 0
     with _opened(name) as source, stream.producer() as producer:
@@ -75,7 +103,7 @@ def _append_file(stream: Stream, name: str, kind: ContentKind) -> tuple[int, int
                     producer.append(piece)
                 except ValueError as error:
                     producer.close()
-                    fail(f"{name}, line {number}: {error}\nWhat precedes it was appended ({count:,}).")
+                    fail(f"{name}, line {number}: {error}", f"What precedes it was appended ({count:,}).")
                 count, size, read = count + 1, size + len(piece), read + piece_bytes
                 update(read, None)
             producer.flush()

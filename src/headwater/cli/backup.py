@@ -6,8 +6,7 @@ from pathlib import Path
 
 import typer
 
-from headwater.cli.failing import failures
-from headwater.cli.output import meter
+from headwater.cli.output import meter, say
 from headwater.store.embedded.backup import back_up
 
 
@@ -16,6 +15,6 @@ def command(
     target: Path = typer.Argument(help="Where to put the copy; must not exist or be empty."),
 ) -> None:
     """Take a consistent copy of a data directory. Serve it like any other to restore it."""
-    with failures(), meter("copying") as update:
+    with meter("copying") as update:
         back_up(directory, target, update)
-    typer.echo(f"backed up {directory} to {target}")
+    say(f"backed up {directory} to {target}")

@@ -10,8 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from headwater.cli.connecting import AsJson, Token
-from headwater.cli.failing import failures
+from headwater.cli.connecting import AsJson, Auth, Header, Token, is_given, server_named
 from headwater.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -19,20 +18,27 @@ if TYPE_CHECKING:
 
 
 def command(
-    url: Annotated[str, typer.Argument(envvar="HEADWATER_URL", help="The server, or the root of its streams.")],
+    context: typer.Context,
+    url: Annotated[
+        str, typer.Argument(envvar="HEADWATER_URL", help="The server, where it is mounted, or the root of streams.")
+    ],
     seconds: float = typer.Option(5.0, min=0.1, help="How long each measurement of writing takes."),
     connections: int = typer.Option(64, min=1, help="How many connections append at once."),
     size: int = typer.Option(100, min=12, help="Bytes of a message."),
     token: Token = None,
+    auth: Auth = None,
+    header: Header = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure appends, a producer, catch-up and live delivery, on streams of its own that are deleted afterwards."""
     from headwater.client import AsyncClient
     from headwater.client.load import LoadTest
+    from headwater.client.session import redacted
 
     found: list[Measured] = []
+    server = server_named(url, token, auth, header, is_token_given=is_given(context, "token"))
     try:
-        client = AsyncClient(url, token=token)
+        client = AsyncClient(server.url, headers=server.all_headers())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="URL") from None
 
@@ -41,12 +47,12 @@ def command(
             prefix = f"headwater-bench-{time.time_ns():x}"
             await LoadTest(client, prefix, seconds=seconds, connections=connections, size=size).run(found.append)
 
-    with failures(), Console(stderr=True).status("measuring"):
+    with Console(stderr=True).status("measuring"):
         asyncio.run(run())
     if as_json:
-        print_json({"url": url, "connections": connections, "message_bytes": size, "results": found})
+        print_json({"url": redacted(url), "connections": connections, "message_bytes": size, "results": found})
     else:
-        print_table([_row(measured) for measured in found], ["what", "result", "p50", "p99"])
+        print_table([_row(measured) for measured in found], ["what", "result", "p50", "p99"], folding=["what"])
 
 
 def _row(measured: Measured) -> dict[str, str | None]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from headwater.cli.failing import failures
+from headwater.cli.output import say
 from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.salvage import salvage_directory
 
@@ -25,18 +25,17 @@ def command(
     A damaged journal stops a server from starting, since what follows the damage was acknowledged once. Restore a
     backup, or accept the loss with --salvage.
     """
-    with failures():
-        if salvage:
-            done = salvage_directory(directory)
-            typer.echo(f"kept {done.kept_batches:,} batches, set aside {done.dropped_bytes:,} bytes")
-            for name in done.set_aside:
-                typer.echo(f"  {name}")
-        report = check_directory(directory, lambda step: typer.echo(f"checking {step} …", err=True))
-    typer.echo(
+    if salvage:
+        done = salvage_directory(directory)
+        say(f"kept {done.kept_batches:,} batches, set aside {done.dropped_bytes:,} bytes")
+        for name in done.set_aside:
+            say(f"  {name}")
+    report = check_directory(directory, lambda step: say(f"checking {step} …", err=True))
+    say(
         f"{report.streams:,} streams, {report.bytes:,} bytes in {report.chunks:,} chunks, "
         f"{report.batches:,} batches in the journal"
     )
     for problem in report.problems:
-        typer.echo(f"problem: {problem}", err=True)
-    typer.echo("everything is in order" if not report.problems else f"{len(report.problems)} problems")
+        say(f"problem: {problem}", err=True)
+    say("everything is in order" if not report.problems else f"{len(report.problems)} problems")
     raise typer.Exit(1 if report.problems else 0)

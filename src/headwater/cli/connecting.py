@@ -1,25 +1,161 @@
 """The options of every command that talks to a server, and the client they make.
 
-The client is imported where it is used: it takes a tenth of a second that `headwater serve` need not spend.
+A command has a parameter `server: Server`; `with_server` puts the options in its place. The client is imported where it
+is used: it takes a tenth of a second that `headwater serve` need not spend.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
 
+import msgspec
 import typer
 
 from headwater import limits
-from headwater.cli.failing import failures
+from headwater.cli.failing import described, is_hopeless
+from headwater.cli.output import say, shown
 from headwater.errors import HeadwaterError
+from headwater.protocol.streams.paths import STREAM_ROOT
+from headwater.protocol.tables.paths import TABLE_ROOT
 
 if TYPE_CHECKING:
     from headwater.client import Client, Report
 
 DEFAULT_URL = "http://127.0.0.1:4437"
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~]*?)[ \t]*")
+_AUTHORIZATION = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+ +[!-~][ -~]*")
+
+Url: TypeAlias = Annotated[
+    str, typer.Option("--url", envvar="HEADWATER_URL", help="The server, where it is mounted, or the root of streams.")
+]
+Token: TypeAlias = Annotated[
+    str | None, typer.Option("--token", envvar="HEADWATER_TOKEN", help="Sent as a bearer token.", show_default=False)
+]
+Auth: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--auth", metavar="'SCHEME CREDENTIALS'", help="Sent as Authorization.", show_default=False),
+]
+Header: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--header", metavar="'NAME: VALUE'", help="Sent with every request. Repeatable.", show_default=False),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A server as the command line names it, and what is sent to it alone."""
+
+    url: str  # the root of its streams
+    headers: dict[str, str] = {}  # from the command line
+    token: str | None = None  # from the environment: for this server only
+
+    def of(self, name: str) -> Server:
+        """The server of a stream or table, which is another one if it is named by its whole URL."""
+        if not name.startswith(("http://", "https://")):
+            return self
+        url = _root_above(name)
+        return Server(url, self.headers, self.token if _origin(url) == _origin(self.url) else None)
+
+    def all_headers(self) -> dict[str, str]:
+        given = {name.lower() for name in self.headers}
+        if self.token is None or "authorization" in given or urlsplit(self.url).username is not None:
+            return self.headers
+        return {**self.headers, "authorization": f"Bearer {self.token}"}
+
+
+def root_of(url: str) -> str:
+    """The root of streams that `--url` means: of a server, of Headwater mounted at a path, or the root itself.
+
+    The client takes any path for the root. On the command line `http://host/app` is where Headwater is mounted.
+    """
+    if not re.match("https?://", url, re.IGNORECASE):
+        named = url.partition("://")[2] or url
+        named = named.rpartition("@")[2]  # without a password
+        raise ValueError(f"the URL of a server begins with http:// or https://, as http://{named}")
+    parts = urlsplit(url)
+    path = f"{parts.path.rstrip('/')}/"
+    if STREAM_ROOT in path:
+        return url
+    return urlunsplit(parts._replace(path=path.partition(TABLE_ROOT)[0].rstrip("/") + STREAM_ROOT))
+
+
+def _root_above(url: str) -> str:
+    """The root of streams of the server that the URL of a stream or table is on."""
+    parts = urlsplit(url)
+    found = re.match(f"(.*?)({STREAM_ROOT}|{TABLE_ROOT})", parts.path)
+    path = (found[1] if found else "") + STREAM_ROOT
+    return urlunsplit(parts._replace(path=path, query="", fragment=""))
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def server_named(
+    url: str, token: str | None, auth: str | None, header: Sequence[str] | None, *, is_token_given: bool = True
+) -> Server:
+    """The server that options name. A token from the environment gives way to credentials on the command line."""
+    headers = dict(_parsed_header(text) for text in header or ())
+    named = {name.lower() for name in headers}
+    if len(named) < len(header or ()):
+        raise typer.BadParameter("a header is given twice", param_hint="--header")
+    own = token if is_token_given else None
+    if (own is not None) + (auth is not None) + ("authorization" in named) > 1:
+        raise typer.BadParameter("give one of --token, --auth and an Authorization header", param_hint="--auth")
+    if auth is not None and not _AUTHORIZATION.fullmatch(auth):
+        raise typer.BadParameter("expected a scheme and credentials, as 'Basic dXNlcjpwYXNz'", param_hint="--auth")
+    if auth is not None or own is not None:
+        headers["authorization"] = auth or f"Bearer {own}"
+    try:
+        return Server(root_of(url), headers, None if is_token_given else token)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+
+
+def _parsed_header(text: str) -> tuple[str, str]:
+    """A header of the command line. Its value is not shown in errors: it may be a secret."""
+    if match := _HEADER.fullmatch(text):
+        return match[1], match[2]
+    name = text.partition(":")[0] if ":" in text else "one without a colon"
+    raise typer.BadParameter(f"expected 'Name: value' in printable ASCII, got {name[:80]}", param_hint="--header")
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line, and not from the environment or a default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+_OPTIONS = {"url": (Url, DEFAULT_URL), "token": (Token, None), "auth": (Auth, None), "header": (Header, None)}
+
+
+def with_server(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options that name a server in place of its parameter `server`, if it has one."""
+    own = inspect.signature(command, eval_str=True)
+    if "server" not in own.parameters:
+        return command
+
+    def wrapped(context: typer.Context, **given: Any) -> None:
+        url, token, auth, header = (given.pop(name) for name in _OPTIONS)
+        server = server_named(url, token, auth, header, is_token_given=is_given(context, "token"))
+        command(**given, server=server)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    found = [inspect.Parameter("context", keyword, annotation=typer.Context)]
+    found += [parameter.replace(kind=keyword) for name, parameter in own.parameters.items() if name != "server"]
+    for option, (annotation, default) in _OPTIONS.items():
+        found.insert(-1, inspect.Parameter(option, keyword, default=default, annotation=annotation))  # before --json
+    wrapped.__signature__ = own.replace(parameters=found)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {}
+    wrapped.__doc__ = command.__doc__
+    return wrapped
 
 
 def complete_path(context: typer.Context, incomplete: str) -> list[str]:
@@ -27,44 +163,64 @@ def complete_path(context: typer.Context, incomplete: str) -> list[str]:
     most = limits.CLI_COMPLETE_PATHS_MAX
     try:
         with quick_client(context) as client:
-            return [info.path for info in itertools.islice(client.list(incomplete, page_size=most), most)]
-    except (HeadwaterError, ValueError):
+            found = [info.path for info in itertools.islice(client.list(incomplete, page_size=most), most)]
+    except (HeadwaterError, ValueError, typer.BadParameter):
         return []
+    return [path for path in found if path == shown(path)]
 
 
 def quick_client(context: typer.Context) -> Client:
     """A client for completion in the shell, which gives up after a second."""
     from headwater.client import Client, Retry, Timeouts
 
-    url, token = context.params.get("url") or DEFAULT_URL, context.params.get("token")
+    url, *rest = (context.params.get(name) for name in _OPTIONS)
+    server = server_named(url or DEFAULT_URL, *rest, is_token_given=False)
     quick = Timeouts(connect_s=limits.CLI_COMPLETE_CONNECT_S, answer_s=limits.CLI_COMPLETE_ANSWER_S)
-    return Client(url, token=token, retry=Retry(attempts=1), timeouts=quick)
+    return Client(server.url, headers=server.all_headers(), retry=Retry(attempts=1), timeouts=quick)
 
 
-Url: TypeAlias = Annotated[
-    str, typer.Option("--url", envvar="HEADWATER_URL", help="The server, or the root of its streams.")
-]
-Token: TypeAlias = Annotated[
-    str | None, typer.Option("--token", envvar="HEADWATER_TOKEN", help="Sent as a bearer token.", show_default=False)
-]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Path: TypeAlias = Annotated[
     str, typer.Argument(help="The stream's path, or its whole URL.", autocompletion=complete_path)
 ]
 
 
 def _report_retry(report: Report) -> None:
-    typer.echo(f"headwater: {report.error}; trying again in {report.delay_s:.1f} s", err=True)
+    say(retrying(report), err=True)
+
+
+def retrying(report: Report) -> str:
+    what, _ = described(report.error)
+    return f"headwater: {what}; trying again in {report.delay_s:.1f} s"
 
 
 @contextlib.contextmanager
-def connected(url: str, token: str | None, on_error: Callable[[Report], None] = _report_retry) -> Iterator[Client]:
-    """A client whose retries are told, on standard error if nobody else does it, and whose errors end the command."""
-    from headwater.client import Client
+def connected(server: Server, name: str = "", on_error: Callable[[Report], None] = _report_retry) -> Iterator[Client]:
+    """A client of the server, or of the one that the whole URL of a stream or table names.
 
-    try:
-        client = Client(url, token=token, on_error=on_error)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from None
-    with failures(), client:
-        yield client
+    Its retries are told, on standard error if nobody else does it. A server that does not run, or does not exist, is
+    tried once, unless it has answered before.
+    """
+    import httpx
+
+    from headwater.client import Client
+    from headwater.client.transport import POOL, tls_context
+
+    has_answered = False
+
+    def answered(_: httpx.Response) -> None:
+        nonlocal has_answered
+        has_answered = True
+
+    def report(failure: Report) -> None:
+        if not has_answered and is_hopeless(failure.error):
+            raise failure.error
+        on_error(failure)
+
+    server = server.of(name)
+    with httpx.Client(limits=POOL, verify=tls_context(), event_hooks={"response": [answered]}) as http:
+        try:
+            client = Client(server.url, headers=server.all_headers(), on_error=report, http=http)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--url") from None
+        with client:
+            yield client

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
-from headwater.cli.output import print_json
+from headwater.cli.connecting import AsJson, Path, Server, connected
+from headwater.cli.output import print_json, say
 from headwater.protocol.state.as_events import RecordFormat
 
 
 def command(
+    server: Server,
     path: Path,
     content_type: str = typer.Option("application/json", "--content-type", "-t", help="What it is made of."),
     ttl: int | None = typer.Option(None, min=0, help="Seconds to live, renewed by every read and write."),
@@ -18,12 +19,10 @@ def command(
     view_of: str | None = typer.Option(None, metavar="TABLE", help="Make it a view of a table: its rows as events."),
     entity_type: str | None = typer.Option(None, "--type", help="Of a view: the entity type of its events."),
     record: RecordFormat = typer.Option(RecordFormat.JSON, help="Of a view: what the records of the table are."),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a stream. One that is there already, made alike, is left as it is."""
-    with connected(url, token) as client:
+    with connected(server, path) as client:
         stream = client.stream(path)
         made = stream.create(
             content_type=content_type,
@@ -37,4 +36,4 @@ def command(
     if as_json:
         print_json({"url": stream.url, "created": made})
     else:
-        typer.echo(f"{'created' if made else 'exists'} {stream.url}")
+        say(f"{'created' if made else 'exists'} {stream.url}")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import typer
-
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
-from headwater.cli.output import print_json
+from headwater.cli.connecting import AsJson, Path, Server, connected
+from headwater.cli.output import print_json, say
 
 
-def command(path: Path, url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False) -> None:
+def command(server: Server, path: Path, as_json: AsJson = False) -> None:
     """Delete a stream and all that is in it, at once and for good. Its forks keep what they have."""
-    with connected(url, token) as client:
+    with connected(server, path) as client:
         stream = client.stream(path)
         stream.delete()
     if as_json:
         print_json({"url": stream.url, "deleted": True})
     else:
-        typer.echo(f"deleted {stream.url}")
+        say(f"deleted {stream.url}")

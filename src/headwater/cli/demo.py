@@ -17,6 +17,7 @@ from rich.text import Text
 
 from headwater import limits
 from headwater.cli.failing import FAILED, fail, failures
+from headwater.cli.output import shown
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def command(
     try:
         from headwater.demo.run import run
     except ImportError as error:
-        fail(f"the demo needs Spark: pip install 'headwater[spark]' ({error})", FAILED)
+        fail(f"the demo needs Spark ({error})", "Install it with: pip install 'headwater[spark]'")
     console = Console(highlight=False)
     stopping = _Stopping(seconds)
     board = _Board(console)
@@ -95,7 +96,7 @@ class _Board:
             self._live.stop()
 
     def say(self, what: str) -> None:
-        self._console.print(f"headwater: {what}")
+        self._console.print(Text(shown(f"headwater: {what}")))
 
     def show(self, status: Status) -> None:
         if self._live is not None:

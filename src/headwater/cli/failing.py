@@ -1,19 +1,23 @@
-"""From an error to a line on standard error and an exit code that scripts can rely on."""
+"""From an error to one line on standard error, which ends with a way out, and an exit code that scripts can rely on."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import socket
 import sqlite3
+import ssl
 import sys
 from collections.abc import Iterator
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 import typer
 
 from headwater import errors
-from headwater.store.embedded.journal import CorruptJournalError, DirectoryError
+from headwater.cli.output import say
+from headwater.store.embedded.journal import CorruptJournalError, DirectoryError, UnknownFormatError
 
 FAILED = 1
 WRONG_CALL = 2
@@ -37,6 +41,26 @@ _CODES: tuple[tuple[type[errors.HeadwaterError], int], ...] = (
     (errors.ServerError, UNAVAILABLE),
     (errors.NetworkError, UNAVAILABLE),
 )
+_SYSTEM: dict[int | None, str] = {
+    errno.ENOENT: "Check the path.",
+    errno.EACCES: "Use another path, or ask its owner for permission.",
+    errno.EPERM: "Use another path, or ask its owner for permission.",
+    errno.EROFS: "Use a path on a disk that can be written to.",
+    errno.ENOSPC: "Make room on the disk, then run it again.",
+    errno.EDQUOT: "Make room on the disk, then run it again.",
+    errno.EISDIR: "Give the path of a file.",
+    errno.ENOTDIR: "Give the path of a directory.",
+    errno.ENOTEMPTY: "Give a path that does not exist yet.",
+    errno.EEXIST: "Give a path that does not exist yet.",
+    errno.EBUSY: "Stop that process, or use another directory.",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n).",
+}
+_LISTENING: dict[int | None, tuple[str, str]] = {
+    errno.EADDRINUSE: ("the port is in use", "Stop the server that has it, or choose another with --port."),
+    errno.EADDRNOTAVAIL: ("it is not an address of this machine", "Choose one with --host."),
+    errno.EACCES: ("permission denied", "Choose a port of 1024 or more with --port."),
+}
+_STARTING = "Start one with: headwater serve"
 
 
 @contextlib.contextmanager
@@ -45,25 +69,88 @@ def failures(listening: str = "") -> Iterator[None]:
     try:
         yield
     except errors.HeadwaterError as error:
-        fail(f"{error}\n{error.advice}", next((code for kind, code in _CODES if isinstance(error, kind)), FAILED))
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+        fail(*described(error), code=code)
     except CorruptJournalError as error:
-        fail(f"{error}\nNothing was changed. See `headwater check --help` for how to look and how to salvage.")
-    except (DirectoryError, sqlite3.DatabaseError) as error:
-        fail(str(error))
+        fail(str(error), "Nothing was changed. See `headwater check --help` for how to look and how to salvage.")
+    except UnknownFormatError as error:
+        fail(str(error), "Use another directory, or the version of Headwater that wrote this one.")
+    except DirectoryError as error:
+        fail(str(error))  # says what to do
+    except sqlite3.DatabaseError as error:
+        fail(f"the index of the data directory failed: {error}", "Check the disk, then: headwater check DIRECTORY")
     except BrokenPipeError:
         # The reader of our output closed it, as `head` does: not an error. Python would report it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         raise typer.Exit(0) from None
     except OSError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
-            fail(f"{listening}: {error.strerror}")
-        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        _fail_system(error, listening)
     except ValueError as error:
-        fail(str(error), WRONG_CALL)
+        fail(str(error), "Correct it and run the command again.", code=WRONG_CALL)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def fail(message: str, code: int = FAILED) -> NoReturn:
-    typer.echo(f"headwater: {message}", err=True)
+def _fail_system(error: OSError, listening: str) -> NoReturn:
+    if listening and error.filename is None:
+        if isinstance(error, socket.gaierror):
+            fail(f"{listening}: {error.strerror}", "Give an address of this machine with --host.")
+        if error.errno in _LISTENING:
+            what, way_out = _LISTENING[error.errno]
+            fail(f"{listening}: {what}", way_out)
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        _discard_output()  # else Python tries to write the rest of it at exit
+    reason = error.strerror or str(error)
+    way_out = _SYSTEM.get(error.errno, "Check the path and the disk.")
+    fail(f"{os.fsdecode(error.filename)}: {reason}" if error.filename is not None else reason, way_out)
+
+
+def _discard_output() -> None:
+    with contextlib.suppress(OSError, ValueError):  # not a file, in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fail(what: str, way_out: str = "", *, code: int = FAILED) -> NoReturn:
+    stop = "" if what.endswith((".", "?")) else "."
+    say(f"headwater: {what}{stop} {way_out}" if way_out else f"headwater: {what}", err=True)
     raise typer.Exit(code)
+
+
+def described(error: errors.HeadwaterError) -> tuple[str, str]:
+    """What happened, and a way out."""
+    if isinstance(error, errors.NetworkError):
+        return _lost(error)
+    return str(error), error.advice
+
+
+def _lost(error: errors.NetworkError) -> tuple[str, str]:
+    parts, cause = urlsplit(error.url), root_cause(error)
+    server = f"{parts.scheme}://{parts.netloc}"
+    if isinstance(cause, ConnectionRefusedError):
+        return f"no server is running at {server}", _start_of(parts.hostname, parts.port)
+    if isinstance(cause, socket.gaierror):
+        return f"unknown host {parts.hostname!r} ({cause.strerror})", "Correct the URL, or check the network."
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        way_out = "Use a name that the certificate has, or have its authority trusted: SSL_CERT_FILE=FILE"
+        return f"the certificate of {server} is not valid: {cause.verify_message}", way_out
+    if isinstance(cause, ssl.SSLError):
+        reason = (cause.reason or str(cause)).replace("_", " ").lower()
+        return f"TLS with {server} failed: {reason}", "If the server has no TLS, use http:// instead of https://."
+    return str(error), "Check the URL and that the server runs." if error.nothing_done else error.advice
+
+
+def _start_of(host: str | None, port: int | None) -> str:
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        return "Correct the URL, or start one there with: headwater serve"
+    return _STARTING if port == 4437 else f"{_STARTING} --port {port or 80}"
+
+
+def root_cause(error: BaseException) -> BaseException:
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
+def is_hopeless(error: errors.HeadwaterError) -> bool:
+    """Whether a server that has not answered yet will not do so in the next seconds either."""
+    return isinstance(root_cause(error), (ConnectionRefusedError, socket.gaierror, ssl.SSLError))

@@ -6,14 +6,25 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Url, connected
+from headwater.cli.connecting import (
+    DEFAULT_URL,
+    AsJson,
+    Auth,
+    Header,
+    Server,
+    Url,
+    connected,
+    is_given,
+    server_named,
+)
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.mirror_status import MirrorStatus
+from headwater.cli.output import say, shown
 from headwater.cli.table.names import complete_name
 from headwater.cli.table.printing import print_rows
 from headwater.protocol.tables.urls import url_fault
@@ -23,6 +34,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    context: typer.Context,
     surl: str = typer.Argument(help="The State URL of a table, on any server.", metavar="SURL"),
     into: str | None = typer.Option(
         None, metavar="TABLE", help="Mirror the rows into a table of --url.", autocompletion=complete_name
@@ -33,9 +45,17 @@ def command(
     token: str | None = typer.Option(
         None, "--token", help="Sent to the SURL's server as a bearer token.", show_default=False
     ),
+    auth: Auth = None,
+    header: Header = None,
     url: Url = DEFAULT_URL,
     into_token: str | None = typer.Option(
         None, "--into-token", envvar="HEADWATER_TOKEN", help="Sent to --url as a bearer token.", show_default=False
+    ),
+    into_auth: str | None = typer.Option(
+        None, metavar="'SCHEME CREDENTIALS'", help="Sent to --url as Authorization.", show_default=False
+    ),
+    into_header: list[str] | None = typer.Option(
+        None, metavar="'NAME: VALUE'", help="Sent to --url with every request. Repeatable.", show_default=False
     ),
     as_json: AsJson = False,
 ) -> None:
@@ -48,26 +68,32 @@ def command(
     Lost connections are made again. A table that breaks its promises ends the command: a row is missing or out of
     order, the numbering begins anew, the schema changes.
     """
-    if fault := url_fault(surl):
-        fail(f"not a SURL, {fault}: {surl}", WRONG_CALL)
+    _check(surl)
+    # HEADWATER_TOKEN is for another server: only credentials that are given here are sent to this one.
+    source = server_named(surl, token, auth, header).of(surl)
     if into is None:
-        _print(surl, since_id or 0, token, as_json=as_json)
+        _print(surl, since_id or 0, source, as_json=as_json)
     elif since_id is None:
-        _mirror(surl, token, into, url, into_token, as_json=as_json)
+        is_token_given = is_given(context, "into_token")
+        target = server_named(url, into_token, into_auth, into_header, is_token_given=is_token_given)
+        _mirror(surl, source, into, target, as_json=as_json)
     else:
-        fail("a mirror goes on after its last row: leave --since-id or --into out", WRONG_CALL)
+        fail("a mirror goes on after its last row", "Leave --since-id or --into out.", code=WRONG_CALL)
 
 
-def _server_of(surl: str) -> str:
-    parts = urlsplit(surl)
-    return f"{parts.scheme}://{parts.netloc}"
+def _check(surl: str) -> None:
+    from headwater.client.session import redacted
+
+    if fault := url_fault(redacted(surl)):
+        way_out = "A SURL is the whole URL of a table, as http://127.0.0.1:4437/v1/table/prices."
+        fail(f"not a SURL, {fault}: {surl.rpartition('@')[2]}", way_out, code=WRONG_CALL)
 
 
-def _mirror(surl: str, token: str | None, into: str, url: str, into_token: str | None, *, as_json: bool) -> None:
+def _mirror(surl: str, origin: Server, into: str, target: Server, *, as_json: bool) -> None:
     status = MirrorStatus(into, as_json=as_json)
     with (
-        connected(url, into_token, status.retrying) as client,
-        connected(_server_of(surl), token, status.retrying) as source,
+        connected(target, on_error=status.retrying) as client,
+        connected(origin, on_error=status.retrying) as source,
         status,
     ):
         try:
@@ -75,24 +101,24 @@ def _mirror(surl: str, token: str | None, into: str, url: str, into_token: str |
                 status.stored(progress)
         except KeyboardInterrupt:
             if status.last_seqno is not None:
-                typer.echo(f"stopped after row {status.last_seqno}; the same command goes on there", err=True)
+                say(f"stopped after row {status.last_seqno}; the same command goes on there", err=True)
             raise
         status.closed()
 
 
-def _print(surl: str, since_id: int, token: str | None, *, as_json: bool) -> None:
-    # HEADWATER_TOKEN is for another server: only a token that is given here is sent.
-    with connected(_server_of(surl), token) as client:
-        reader = client.table(surl).follow(since_id=since_id)
+def _print(surl: str, since_id: int, server: Server, *, as_json: bool) -> None:
+    with connected(server) as client:
+        table = client.table(surl)
+        reader = table.follow(since_id=since_id)
         try:
-            with _status(surl, reader) as around:
+            with _status(table.url, reader) as around:
                 for rows in reader.batches():
                     with around():
                         print_rows(rows, reader.table_type, as_json=as_json)
         except KeyboardInterrupt:
             reader.close()
             if reader.seqno is not None:
-                typer.echo(f"stopped after row {reader.seqno}; go on with --since-id {reader.seqno}", err=True)
+                say(f"stopped after row {reader.seqno}; go on with --since-id {reader.seqno}", err=True)
             raise
 
 
@@ -102,13 +128,13 @@ def _status(surl: str, reader: TableReader) -> Iterator[Callable[[], contextlib.
     if not sys.stderr.isatty():
         yield contextlib.nullcontext
         return
-    status = Console(stderr=True).status(f"connecting to {surl}")
+    status = Console(stderr=True).status(Text(shown(f"connecting to {surl}")))
 
     @contextlib.contextmanager
     def around() -> Iterator[None]:
         status.stop()
         yield
-        status.update(_position(surl, reader))
+        status.update(Text(shown(_position(surl, reader))))
         status.start()
 
     with status:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
-from headwater.cli.output import print_json
+from headwater.cli.connecting import AsJson, Path, Server, connected
+from headwater.cli.output import print_json, say
 
 
 def command(
+    server: Server,
     source: Path,
     target: str = typer.Argument(help="The path of the new stream."),
     offset: str | None = typer.Option(None, "--offset", "-o", help="Where it leaves the source; its end if not given."),
     sub_offset: int = typer.Option(0, min=0, help="So many messages (bytes) past that offset."),
     ttl: int | None = typer.Option(None, min=0, help="Seconds to live, renewed by every read and write."),
     expires_at: str | None = typer.Option(None, help="When it ends, as 2030-01-01T00:00:00Z."),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a stream that begins with another one's messages, without copying them."""
-    with connected(url, token) as client:
+    with connected(server, source) as client:
         stream = client.stream(source)
         forked = stream.fork(target, offset=offset, sub_offset=sub_offset, ttl_s=ttl, expires_at=expires_at)
     if as_json:
         print_json({"url": forked.url, "forked_from": stream.url})
     else:
-        typer.echo(f"forked {stream.url} to {forked.url}")
+        say(f"forked {stream.url} to {forked.url}")

@@ -7,23 +7,22 @@ from typing import Annotated
 import msgspec
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, complete_path, connected
-from headwater.cli.output import print_json, print_table
+from headwater.cli.connecting import AsJson, Server, complete_path, connected
+from headwater.cli.output import print_json, print_list
 
-COLUMNS = ["path", "content_type", "tail_offset", "closed", "created_at", "expires_at"]
+COLUMNS = ["path", "bytes", "content_type", "closed", "created_at", "expires_at"]
 
 
 def command(
+    server: Server,
     prefix: Annotated[str, typer.Argument(help="Only paths that begin so.", autocompletion=complete_path)] = "",
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """List streams in path order; with --json one object a line."""
-    with connected(url, token) as client:
+    """List streams in path order, with their sizes; with --json one object a line."""
+    with connected(server) as client:
         streams = client.list(prefix)
         if as_json:
             for info in streams:
                 print_json(info)
         else:
-            print_table([msgspec.structs.asdict(info) for info in streams], COLUMNS)
+            print_list([msgspec.structs.asdict(info) for info in streams], COLUMNS)

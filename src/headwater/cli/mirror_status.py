@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
+from rich.text import Text
 
 from headwater import limits
-from headwater.cli.output import print_json
+from headwater.cli.connecting import retrying
+from headwater.cli.output import print_json, say, shown
 
 if TYPE_CHECKING:
     from headwater.client import Mirrored, Report
@@ -46,11 +47,11 @@ class MirrorStatus:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
-            typer.echo(self.text())
+            say(self.text())
 
-    def __rich__(self) -> str:
+    def __rich__(self) -> Text:
         """For the terminal, which asks for it several times a second."""
-        return self.text()
+        return Text(shown(self.text()))
 
     def stored(self, progress: Mirrored) -> None:
         now_s = self._clock()
@@ -65,11 +66,11 @@ class MirrorStatus:
     def retrying(self, report: Report) -> None:
         """A failure that is tried again: of either server."""
         self._enter(RETRYING)
-        said = f"headwater: {report.error}; trying again in {report.delay_s:.1f} s"
+        said = retrying(report)
         if self._console is not None:
-            self._console.print(said, markup=False)  # above the line
+            self._console.print(Text(shown(said)))  # above the line
         else:
-            typer.echo(said, err=True)
+            say(said, err=True)
 
     def closed(self) -> None:
         self._enter(CLOSED)
@@ -83,7 +84,7 @@ class MirrorStatus:
             if self._as_json:
                 print_json(self._described())
             else:
-                typer.echo(self.text())
+                say(self.text())
 
     def _rate(self) -> float:
         """Rows a second, of the last few seconds."""

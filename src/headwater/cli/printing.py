@@ -1,33 +1,41 @@
-"""A batch of a stream on standard output, its bytes unchanged or as a line of JSON."""
+"""The batches of a stream on standard output, their bytes unchanged or as lines of JSON."""
 
 from __future__ import annotations
 
 import base64
+import codecs
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headwater.cli.output import print_json, write, write_text
 from headwater.log.content import ContentKind
 
 if TYPE_CHECKING:
     from headwater.client import Batch
 
 
-def print_batch(batch: Batch[bytes], kind: ContentKind, *, as_json: bool) -> None:
-    out = sys.stdout.buffer
+@contextlib.contextmanager
+def batch_printer(kind: ContentKind, *, as_json: bool) -> Iterator[Callable[[Batch[bytes]], None]]:
+    """Prints one batch after the other. On a terminal a character may begin in one and end in the next."""
     if as_json:
-        out.write(msgspec.json.encode(_record(batch, kind)) + b"\n")
+        yield lambda batch: print_json(_record(batch, kind))
     elif kind is ContentKind.JSON:
-        out.write(b"".join(_line(message) for message in batch.items))
+        yield lambda batch: write(b"".join(_line(message) + b"\n" for message in batch.items))
+    elif not sys.stdout.isatty():
+        yield lambda batch: write(b"".join(batch.items))
     else:
-        out.write(b"".join(batch.items))
-    out.flush()
+        decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        yield lambda batch: write_text(decoder.decode(b"".join(batch.items)))
+        write_text(decoder.decode(b"", final=True))
 
 
 def _line(message: bytes) -> bytes:
     """A message on one line, whatever white space it was written with."""
-    return (msgspec.json.format(message, indent=-1) if b"\n" in message else message) + b"\n"
+    return msgspec.json.format(message, indent=-1) if b"\n" in message else message
 
 
 def _record(batch: Batch[bytes], kind: ContentKind) -> dict[str, Any]:
@@ -35,7 +43,7 @@ def _record(batch: Batch[bytes], kind: ContentKind) -> dict[str, Any]:
     if batch.skip:
         record["skip"] = batch.skip
     if kind is ContentKind.JSON:
-        record["messages"] = [msgspec.Raw(message) for message in batch.items]
+        record["messages"] = [msgspec.Raw(_line(message)) for message in batch.items]
         return record
     data = b"".join(batch.items)
     try:

@@ -6,16 +6,17 @@ from datetime import UTC, datetime
 
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
+from headwater.cli.connecting import AsJson, Path, Server, connected
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.moments import parse_moment
 from headwater.cli.output import meter
-from headwater.cli.printing import print_batch
+from headwater.cli.printing import batch_printer
 from headwater.log.content import kind_of
 from headwater.protocol.streams.offsets import BEGINNING
 
 
 def command(
+    server: Server,
     path: Path,
     offset: str | None = typer.Option(
         None, "--offset", "-o", help="Where to begin: an offset, -1 or now.", show_default="-1"
@@ -25,8 +26,6 @@ def command(
     ),
     skip: int = typer.Option(0, min=0, help="Leave out so many messages (bytes) after that offset."),
     until: str | None = typer.Option(None, help="Where to end: nothing at or past this offset."),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what is in a stream: one message a line for a stream of JSON, for any other the bytes as they are.
@@ -35,20 +34,21 @@ def command(
     """
     moment = None if since is None else _moment(since)
     if offset is not None and since is not None:
-        fail("--offset and --since exclude each other: give one of them", WRONG_CALL)
-    with connected(url, token) as client, meter("reading") as update:
+        fail("--offset and --since exclude each other", "Give one of them.", code=WRONG_CALL)
+    with connected(server, path) as client, meter("reading") as update:
         stream = client.stream(path)
         kind = kind_of(stream.head().content_type)
         size = 0
         begin = stream.offset_at(moment) if moment is not None else offset or BEGINNING
-        for batch in stream.read(type=bytes, offset=begin, skip=skip, until=until).batches():
-            print_batch(batch, kind, as_json=as_json)
-            size += sum(map(len, batch.items))
-            update(size, None)
+        with batch_printer(kind, as_json=as_json) as show:
+            for batch in stream.read(type=bytes, offset=begin, skip=skip, until=until).batches():
+                show(batch)
+                size += sum(map(len, batch.items))
+                update(size, None)
 
 
 def _moment(text: str) -> datetime:
     try:
         return parse_moment(text, datetime.now(UTC))
     except ValueError as error:
-        fail(f"--since: {error}", WRONG_CALL)
+        fail(f"--since: {error}", "See: headwater read --help", code=WRONG_CALL)

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from headwater.cli.failing import failures
+from headwater.cli.output import say
 from headwater.limits import parse_limits
 from headwater.protocol.streams.paths import STREAM_ROOT
 from headwater.server.access import access_at, is_loopback, parse_public_url
@@ -75,7 +76,7 @@ def command(
         raise typer.BadParameter(str(error), param_hint="--public-url") from None
 
     def ready(url: str) -> None:
-        typer.echo(f"headwater serving streams at {url}{STREAM_ROOT}")
+        say(f"headwater serving streams at {url}{STREAM_ROOT}")
 
     with failures(f"cannot listen on {host}:{port}"):
         code = serve(None if memory else data_dir, host, port, limits, ready, access, public_url, policy)

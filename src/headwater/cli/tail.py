@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Path, Token, Url, connected
-from headwater.cli.printing import print_batch
+from headwater.cli.connecting import AsJson, Path, Server, connected
+from headwater.cli.printing import batch_printer
 from headwater.log.content import kind_of
 
 if TYPE_CHECKING:
@@ -25,17 +25,17 @@ _MODES: dict[LiveOption, LiveMode] = {LiveOption.AUTO: True, LiveOption.SSE: "ss
 
 
 def command(
+    server: Server,
     path: Path,
     offset: str = typer.Option("now", "--offset", "-o", help="Where to begin: an offset, -1 or now."),
     live: LiveOption = typer.Option(LiveOption.AUTO, help="How to follow; auto finds what the network lets through."),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what is appended from now on, until the stream is closed or Ctrl-C. Lost connections are made again."""
-    with connected(url, token) as client:
+    with connected(server, path) as client:
         stream = client.stream(path)
         kind = kind_of(stream.head().content_type)
-        for batch in stream.read(type=bytes, offset=offset, live=_MODES[live]).batches():
-            if batch.items or as_json:
-                print_batch(batch, kind, as_json=as_json)
+        with batch_printer(kind, as_json=as_json) as show:
+            for batch in stream.read(type=bytes, offset=offset, live=_MODES[live]).batches():
+                if batch.items or as_json:
+                    show(batch)

@@ -34,6 +34,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     content_type: str
     tail_offset: str
+    bytes: int | None = None  # from the list only
     closed: bool = False
     created_at: str | None = None  # from the list only
     ttl_seconds: int | None = None

@@ -123,9 +123,10 @@ class Session:
     def table_url_of(self, name: str) -> str:
         """The URL of a table, given its name on this server or any SURL."""
         if name.startswith(("http://", "https://")):
-            if fault := url_fault(name):
-                raise ValueError(f"not a SURL, {fault}: {redacted(name)!r}")
-            return self._foreign(name)
+            url = self._foreign(name) if self.is_own(name) else name  # with or without the user it named
+            if fault := url_fault(url):
+                raise ValueError(f"not a SURL, {fault}: {redacted(url)!r}")
+            return self._foreign(url)
         name = name.strip("/")
         if not name:
             raise ValueError("a table's name cannot be empty")
@@ -337,5 +338,5 @@ def lost(request: HttpRequest, reason: str, how: Literal["connect", "timeout", "
     error = NetworkError(reason)
     error.url = request.url
     error.how = how
-    error.nothing_done = how == "connect"
+    error.nothing_done = how == "connect" or request.method in ("GET", "HEAD")
     return error

@@ -58,6 +58,7 @@ class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     version: int
     last_seqno: int | None = None
+    bytes: int | None = None  # of all rows; from the list only
     gapless: bool = False  # from info only
     mirror: bool = False  # from info only
     closed: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from headwater.cli.connecting import with_server
 from headwater.cli.table import append, create, delete, notify, read, tail
 from headwater.cli.table import import_ as importing
 from headwater.cli.table import list as listing
@@ -19,4 +20,4 @@ for name, module in (
     ("notify", notify),
     ("delete", delete),
 ):
-    app.command(name)(module.command)
+    app.command(name)(with_server(module.command))

@@ -12,9 +12,9 @@ from typing import Annotated, BinaryIO
 import typer
 
 from headwater import limits
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.connecting import AsJson, Server, connected
 from headwater.cli.failing import WRONG_CALL, fail
-from headwater.cli.output import meter, print_json
+from headwater.cli.output import meter, print_json, say
 from headwater.cli.table.names import Name
 from headwater.errors import InvalidChangeError
 from headwater.log.producers import ProducerTuple
@@ -23,10 +23,9 @@ from headwater.protocol.tables.escaping import Escape
 
 
 def command(
+    server: Server,
     name: Name,
     file: Annotated[str, typer.Argument(help="The file, - for standard input.")] = "-",
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Append changes, each once, whatever has to be sent again.
@@ -36,7 +35,7 @@ def command(
     changes is appended as a whole or not at all.
     """
     count, producer_id = 0, uuid.uuid4().hex
-    with connected(url, token) as client, _opened(file) as source:
+    with connected(server, name) as client, _opened(file) as source:
         table = client.table(name)
         last_seqno = table.info().last_seqno or 0
         escaping = table.table_type.escape if table.table_type is not None else Escape.NONE
@@ -48,14 +47,14 @@ def command(
                     changes = len(parse_changes(body, len(body), escaping).lines)
                 except InvalidChangeError as error:
                     _, _, what = error.detail.partition(": ")
-                    fail(f"{file}, line {count + error.line}: {what}\n{_appended(count)}", WRONG_CALL)
+                    fail(f"{file}, line {count + error.line}: {what}", _appended(count), code=WRONG_CALL)
                 last_seqno = table.append_body(body, producer=ProducerTuple(producer_id, 0, seq)).last_seqno
                 count, sent = count + changes, sent + len(body)
                 update(sent, None)
     if as_json:
         print_json({"changes": count, "last_seqno": last_seqno})
     else:
-        typer.echo(f"appended {count:,} {'change' if count == 1 else 'changes'}, now at row {last_seqno}")
+        say(f"appended {count:,} {'change' if count == 1 else 'changes'}, now at row {last_seqno}")
 
 
 def _appended(count: int) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
-from headwater.cli.output import print_json
+from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.output import print_json, say
 from headwater.cli.table.names import Name
 from headwater.protocol.tables.escaping import Escape
 
 
 def command(
+    server: Server,
     name: Name,
     schema: str | None = typer.Option(None, help="What the records are: text, or json for a view, unless given."),
     version: int = typer.Option(1, min=0, help="The version of the schema."),
@@ -19,12 +20,10 @@ def command(
     expires_at: str | None = typer.Option(None, help="When it ends, as 2030-01-01T00:00:00Z."),
     view_of: str | None = typer.Option(None, metavar="STREAM", help="Make it a view of a stream's state events."),
     entity_type: str | None = typer.Option(None, "--type", help="Of a view: the type of its entities."),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a table. One that is there already, made alike, is left as it is."""
-    with connected(url, token) as client:
+    with connected(server, name) as client:
         table = client.table(name)
         made = table.create(
             schema=schema,
@@ -38,4 +37,4 @@ def command(
     if as_json:
         print_json({"url": table.url, "created": made})
     else:
-        typer.echo(f"{'created' if made else 'exists'} {table.url}")
+        say(f"{'created' if made else 'exists'} {table.url}")

@@ -11,9 +11,9 @@ from typing import Annotated, TextIO
 
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.connecting import AsJson, Server, connected
 from headwater.cli.failing import WRONG_CALL, fail
-from headwater.cli.output import print_json
+from headwater.cli.output import print_json, say, write
 from headwater.cli.table.importing import EXTENSIONS, Difference, Format, difference, read_rows
 from headwater.cli.table.names import Name
 from headwater.protocol.tables.changes import format_changes
@@ -21,14 +21,13 @@ from headwater.protocol.tables.escaping import Escape
 
 
 def command(
+    server: Server,
     name: Name,
     file: Annotated[str, typer.Argument(help="A CSV, TSV or JSON Lines file, - for standard input.")],
     key: str = typer.Option(..., "--key", "-k", help="The column that has the keys."),
     form: Format | None = typer.Option(None, "--format", help="The format, if the file's extension does not say."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the changes, as append takes them, and send nothing."),
     allow_empty: bool = typer.Option(False, "--allow-empty", help="Take a file without rows: every key is deleted."),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a table equal to a file: append what is new or changed, and delete the keys that the file does not have.
@@ -39,20 +38,20 @@ def command(
     """
     chosen = form or EXTENSIONS.get(Path(file).suffix.lower())
     if chosen is None:
-        fail(f"the extension of {file} names no format: add --format csv, tsv or jsonl", WRONG_CALL)
-    with connected(url, token) as client:
+        fail(f"the extension of {file} names no format", "Add --format csv, tsv or jsonl.", code=WRONG_CALL)
+    with connected(server, name) as client:
         table = client.table(name)
         table.info()
         escaping = table.table_type.escape if table.table_type is not None else Escape.NONE
         wanted = _read(file, chosen, key, escaping)
         found = difference(wanted, table.active())
         if not wanted and found.deleted and not allow_empty:
-            fail(f"{file} has no rows, which would delete every key ({found.deleted:,}); to do that, add --allow-empty")
+            what = f"{file} has no rows, which would delete every key ({found.deleted:,})"
+            fail(what, "To do that, add --allow-empty.")
         if found.changes and not dry_run:
             table.append_all(found.changes)
     if dry_run and not as_json:
-        sys.stdout.buffer.write(format_changes(found.changes, escaping) if found.changes else b"")
-        sys.stdout.buffer.flush()
+        write(format_changes(found.changes, escaping) if found.changes else b"")
     _report(found, dry_run=dry_run, as_json=as_json)
 
 
@@ -61,9 +60,10 @@ def _read(file: str, form: Format, key: str, escaping: Escape) -> dict[str, str]
         try:
             return read_rows(lines, form, key, escaping)
         except UnicodeDecodeError as error:
-            fail(f"{file}: not UTF-8: {error.reason} at byte {error.start}", WRONG_CALL)
+            what = f"{file}: not UTF-8: {error.reason} at byte {error.start}"
+            fail(what, "Convert it to UTF-8. Nothing was changed.", code=WRONG_CALL)
         except ValueError as error:
-            fail(f"{file}, {error}\nNothing was changed.", WRONG_CALL)
+            fail(f"{file}, {error}", "Nothing was changed.", code=WRONG_CALL)
 
 
 @contextlib.contextmanager
@@ -86,5 +86,5 @@ def _report(found: Difference, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json({**counts, "dry_run": dry_run})
         return
-    shown = ", ".join(f"{number:,} {what}" for what, number in counts.items())
-    typer.echo(f"{shown}; nothing was sent" if dry_run else shown, err=dry_run)
+    counted = ", ".join(f"{number:,} {what}" for what, number in counts.items())
+    say(f"{counted}; nothing was sent" if dry_run else counted, err=dry_run)

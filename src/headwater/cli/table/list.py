@@ -7,21 +7,20 @@ from typing import Annotated
 import msgspec
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
-from headwater.cli.output import print_json, print_table
+from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.output import print_json, print_list
 from headwater.cli.table.names import complete_name
 
-COLUMNS = ["name", "schema", "version", "last_seqno", "closed", "created_at", "expires_at"]
+COLUMNS = ["name", "last_seqno", "bytes", "schema", "version", "closed", "created_at", "expires_at"]
 
 
 def command(
+    server: Server,
     prefix: Annotated[str, typer.Argument(help="Only names that begin so.", autocompletion=complete_name)] = "",
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """List tables in the order of their names; with --json one object a line."""
-    with connected(url, token) as client:
+    with connected(server) as client:
         found = [
             {name: value for name, value in msgspec.structs.asdict(info).items() if name in COLUMNS}
             for info in client.tables(prefix)
@@ -30,4 +29,4 @@ def command(
         for info in found:
             print_json(info)
     else:
-        print_table(found, COLUMNS)
+        print_list(found, COLUMNS)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import msgspec
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.connecting import AsJson, Server, connected
 from headwater.cli.failing import WRONG_CALL, fail
-from headwater.cli.output import print_json, print_table
+from headwater.cli.output import print_json, print_table, say
 from headwater.cli.table.names import Name
 
 COLUMNS = ["event", "url", "since"]
 
 
 def command(
+    server: Server,
     name: Name,
     add: str | None = typer.Option(None, metavar="NURL", help="Have a URL called when the table gets rows."),
     event: str | None = typer.Option(None, help="The event type that --add names.", show_default="rows"),
     remove: str | None = typer.Option(None, metavar="NURL", help="Have a URL no longer called."),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """List the NURLs of a table, the URLs that are told when it gets rows; or add or remove one.
@@ -27,10 +26,10 @@ def command(
     With --json each line is a NURL as an object.
     """
     if add is not None and remove is not None:
-        fail("add one NURL or remove one: leave --add or --remove out", WRONG_CALL)
+        fail("add one NURL or remove one", "Leave --add or --remove out.", code=WRONG_CALL)
     if event is not None and add is None:
-        fail("--event is for --add: a NURL is removed under all its event types", WRONG_CALL)
-    with connected(url, token) as client:
+        fail("a NURL is removed under all its event types", "Leave --event out: it is for --add.", code=WRONG_CALL)
+    with connected(server, name) as client:
         table = client.table(name)
         if add is not None:
             table.advertise(add, event=event or "rows")
@@ -43,11 +42,11 @@ def command(
         for nurl in found:
             print_json(nurl)
     else:
-        print_table([msgspec.structs.asdict(nurl) for nurl in found], COLUMNS)
+        print_table([msgspec.structs.asdict(nurl) for nurl in found], COLUMNS, folding=["event", "url"])
 
 
 def _report(table_url: str, nurl: str, *, added: bool, as_json: bool) -> None:
     if as_json:
         print_json({"url": table_url, "nurl": nurl, "added": added})
     else:
-        typer.echo(f"{'added' if added else 'removed'} {nurl}")
+        say(f"{'added' if added else 'removed'} {nurl}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.connecting import AsJson, Server, connected
 from headwater.cli.failing import NOT_FOUND, WRONG_CALL, fail
 from headwater.cli.table.names import Name
 from headwater.cli.table.printing import print_rows
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    server: Server,
     name: Name,
     since_id: int | None = typer.Option(
         None, help="Only rows with a larger SeqNo; if it is negative, that many of the last rows.", show_default="0"
@@ -23,8 +24,6 @@ def command(
     until_id: int | None = typer.Option(None, min=0, help="Only rows up to this SeqNo."),
     active: bool = typer.Option(False, "--active", help="Only the last row of each key that is not deleted."),
     key: str | None = typer.Option(None, help="Only the last row of a key, if it is not deleted."),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the rows of a table: SeqNo, timestamp, action, key and record, separated by tabs.
@@ -32,8 +31,9 @@ def command(
     With --json each line is a row as an object.
     """
     if (active or key is not None) and (since_id is not None or until_id is not None):
-        fail("--active and --key are for the table as it is now: leave --since-id and --until-id out", WRONG_CALL)
-    with connected(url, token) as client:
+        what = "--active and --key are for the table as it is now"
+        fail(what, "Leave --since-id and --until-id out.", code=WRONG_CALL)
+    with connected(server, name) as client:
         table = client.table(name)
         if key is not None:
             _print_key(table, key, as_json=as_json)
@@ -49,5 +49,6 @@ def command(
 def _print_key(table: Table, key: str, *, as_json: bool) -> None:
     row = table.get(key)
     if row is None:
-        fail(f"{key!r} is not a key of {table.url}, or it is deleted", NOT_FOUND)
+        way_out = "List the keys with: headwater table read NAME --active"
+        fail(f"{key!r} is not a key of {table.url}, or it is deleted", way_out, code=NOT_FOUND)
     print_rows([row], table.table_type, as_json=as_json)

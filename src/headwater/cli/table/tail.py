@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.connecting import DEFAULT_URL, AsJson, Token, Url, connected
+from headwater.cli.connecting import AsJson, Server, connected
 from headwater.cli.table.names import Name
 from headwater.cli.table.printing import print_rows
 
 
 def command(
+    server: Server,
     name: Name,
     since_id: int | None = typer.Option(
         None, help="Begin after this SeqNo; if it is negative, with that many of the last rows.", show_default="now"
     ),
-    url: Url = DEFAULT_URL,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the rows that are appended from now on, until the table is closed or Ctrl-C.
 
     Lost connections are made again.
     """
-    with connected(url, token) as client:
+    with connected(server, name) as client:
         table = client.table(name)
         begin = table.info().last_seqno or 0 if since_id is None else since_id
         reader = table.follow(since_id=begin)

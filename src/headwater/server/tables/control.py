@@ -30,6 +30,7 @@ def _listed(table: StreamInfo) -> dict[str, object]:
         "schema": kind.schema,
         "version": kind.version,
         "last_seqno": table.last_seqno,
+        "bytes": table.tail,
         "closed": table.closed,
         "created_at": format_instant(table.created_ms),
         "ttl_seconds": table.ttl_s,
