@@ -145,7 +145,7 @@ def test_what_is_read(read: Callable[..., DataFrame], client: Client, path: str,
         (f"{path}/a", "1"): 2,
         (f"{path}/b", "old"): {"n": 4},
     }
-    assert found.columns == ["stream", "type", "key", "offset", "position", "order", "value", "txid", "timestamp"]
+    assert found.columns == ["stream", "type", "key", "value", "order", "offset", "position"]
     incarnation = client.stream(f"{path}/a").head().tail_offset.partition("_")[0]
     first = events.where(f"stream = '{path}/a'").orderBy("order").first()
     assert (

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.utils import is_remote
 
 from headwater.errors import SchemaError
 
 _NEEDED = ("stream", "offset", "position", "order", "type", "key", "operation", "value", "control")
-_LEFT_OUT = ("old_value", "control", "control_offset")
-_ENTITY = ("stream", "type", "key")
+_KEPT = ("value", "order", "offset", "position")
 _NUMBERED = "^([0-9]+)_([0-9]+)$"  # an offset of a server whose offsets count incarnations and bytes
 
 
@@ -23,11 +23,34 @@ def current_state(events: DataFrame) -> DataFrame:
     A row is one key of one type in one stream. The events may come in any order and partitions, and be those of many
     batches in a table, but they must be all events of their streams since the last reset.
     """
-    return newest_events(events).where("operation != 'delete'").drop("operation")
+    return newest_events(events).where("operation != 'delete'").select("stream", "type", "key", *_KEPT)
 
 
 def newest_events(events: DataFrame) -> DataFrame:
     """The last change of each key since the last reset, deletes included."""
+    if not is_remote():  # where a pipeline may be defined, which must not ask for columns
+        _check(events)
+    placed = events.select(
+        "*",
+        F.coalesce(_number_in_offset(1), F.lit(0)).alias("_life"),
+        _number_in_offset(2).alias("_begin"),
+        F.struct("order", "offset", "position").alias("_place"),
+    )
+    alive = (F.col("_ends").isNull() | (F.col("order") < F.col("_ends"))) & (
+        F.col("_reset").isNull() | (F.col("_place") > F.col("_reset"))
+    )
+    last = F.max_by(F.struct("operation", *_KEPT), F.struct("_life", "_place")).alias("_last")
+    return (
+        placed.where("operation IS NOT NULL")
+        .join(_lives(placed), ["stream", "_life"])  # small: Spark finds out that it can be broadcast
+        .where(alive & ~F.col("_over"))
+        .groupBy("stream", "type", "key")
+        .agg(last)
+        .select("stream", "type", "key", "_last.*")
+    )
+
+
+def _check(events: DataFrame) -> None:
     missing = [name for name in _NEEDED if name not in events.columns]
     if missing:
         raise SchemaError(
@@ -35,26 +58,6 @@ def newest_events(events: DataFrame) -> DataFrame:
         )
     if events.isStreaming:
         raise SchemaError("the current state is that of a whole table: keep the events in one, or use foreachBatch")
-    placed = events.select(
-        *map(F.col, events.columns),
-        _number_in_offset(1).alias("_life"),
-        _number_in_offset(2).alias("_begin"),
-        F.struct("order", "offset", "position").alias("_place"),
-    ).withColumn("_life", F.coalesce("_life", F.lit(0)))
-    lives = _lives(placed)
-    alive = (F.col("_ends").isNull() | (F.col("order") < F.col("_ends"))) & (
-        F.col("_reset").isNull() | (F.col("_place") > F.col("_reset"))
-    )
-    kept = [name for name in events.columns if name not in (*_ENTITY, *_LEFT_OUT)]
-    last = F.max_by(F.struct(*kept), F.struct("_life", "_place")).alias("_last")
-    return (
-        placed.where("operation IS NOT NULL")
-        .join(F.broadcast(lives), ["stream", "_life"])
-        .where(alive & ~F.col("_over"))
-        .groupBy(*_ENTITY)
-        .agg(last)
-        .select(*_ENTITY, "_last.*")
-    )
 
 
 def _number_in_offset(group: int) -> Column:
