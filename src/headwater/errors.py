@@ -70,6 +70,7 @@ HeadwaterError
     │   ├── RowOrderError                rows of a table came out of order
     │   ├── MissingRowError              a table that promises gapless SeqNos lacks a row
     │   ├── HistoryChangedError          a table restarted its numbering, or has other rows than before
+    │   │   └── RowsGoneError            a table has fewer rows than before
     │   ├── SchemaChangedError           a table has another schema or version than before
     │   └── RedirectError                a SURL was redirected
     ├── ProducerReusedError              new messages were taken for repeats
