@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NODE_DIR := tests/node
 # tests/conftest.py says which tests run first and which together.
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: twins setup run test test-fast simulate lint bench soak lock clean

@@ -348,9 +348,11 @@ def test_clients_reconnect_using_the_last_processed_seqno(client: httpx.Client, 
 @pytest.mark.slow
 @shows("000 4.2 reconnect", "001 stream")
 @pytest.mark.parametrize("shell", SHELLS)
-def test_our_client_reconnects_with_the_last_seqno_that_it_took(shell: str) -> None:
+def test_our_client_reconnects_using_the_last_seqno_that_it_took(shell: str) -> None:
+    """It asks for the row with this SeqNo once more, and compares it: the table may have been made again meanwhile."""
+
     def two_at_a_time(number: int, path: str) -> Iterator[bytes]:
-        yield head() + lines(2 * number + 1, 2 * number + 2)
+        yield head() + lines(*range(max(1, 2 * number), 2 * number + 3))
 
     with hostile_server(two_at_a_time) as server, client_of(shell, server.url) as client:
         taken = []
@@ -359,7 +361,7 @@ def test_our_client_reconnects_with_the_last_seqno_that_it_took(shell: str) -> N
             if row.seqno == 6:
                 break
         asked = [re.findall("since_id=([0-9]+)", path)[0] for path in server.seen[:3]]
-    assert (taken, asked) == ([1, 2, 3, 4, 5, 6], ["0", "2", "4"])
+    assert (taken, asked) == ([1, 2, 3, 4, 5, 6], ["0", "1", "3"])
 
 
 # Notify
