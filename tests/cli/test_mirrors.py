@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -135,12 +136,19 @@ def test_a_line_on_a_terminal_and_ctrl_c(source: Table, local: Server) -> None:
     name = uuid.uuid4().hex
     source.append([Put("a", "1"), Put("b", "2")])
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [HEADWATER, "follow", source.url, "--into", name],
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        env={**environment(local), "TERM": "xterm", "COLUMNS": "200"},
-    ) as process:
+    with (
+        subprocess.Popen(
+            [HEADWATER, "follow", source.url, "--into", name],
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            env={**environment(local), "TERM": "xterm", "COLUMNS": "200"},
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # ignored where tests run in the background
+        ) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
         os.close(theirs)
         shown = b""
         while b"up to date, row 2" not in shown:

@@ -124,4 +124,7 @@ class BoundedStream(httpcore.AsyncNetworkStream):
             raise
 
     def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
+        try:
+            return self._stream.get_extra_info(info)
+        except AttributeError:  # of a connection that was lost at once: there is no socket to ask
+            return None

@@ -23,6 +23,7 @@ from headwater.errors import (
 )
 from headwater.limits import OUTBOUND_HEAD_BYTES_MAX, OUTBOUND_READ_BYTES
 from headwater.outbound import OutboundClient, open_outbound
+from headwater.outbound.backend import BoundedStream
 from headwater.outbound.resolver import SystemResolver
 from tests.unit.outbound.rig import LIMITS, PUBLIC, Names, Peer, Respond, Wire, peer, public_client, trusting
 
@@ -556,3 +557,11 @@ def test_after_failures_of_every_kind_the_client_still_works() -> None:
         assert {answer.status for answer in answers} == {200}
 
     against(respond, act)
+
+
+def test_a_connection_that_is_lost_at_once_has_no_socket_to_ask() -> None:
+    class Lost:
+        def get_extra_info(self, info: str) -> object:
+            raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+
+    assert BoundedStream(Lost()).get_extra_info("ssl_object") is None  # type: ignore[arg-type]

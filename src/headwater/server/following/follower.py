@@ -148,10 +148,10 @@ class Follower:
                 reached = self._last_seqno()
                 self._note(FollowerState.RETRYING, error)
                 wait_s = self._backoff_s(failures) if error.retryable else limits.FOLLOW_REFUSED_S
-            except Exception as error:
+            except Exception as error:  # a defect; the mirror is whole, and the next request may not meet it
                 log.exception("following %s into table %r failed", self.surl.shown, self.name)
-                self._note(FollowerState.STOPPED, error)
-                return
+                self._note(FollowerState.RETRYING, error)
+                wait_s = limits.FOLLOW_REFUSED_S
             else:
                 self._note(FollowerState.STOPPED)
                 return
