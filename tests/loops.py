@@ -18,7 +18,9 @@ def loop_in_thread(
     try:
         yield loop
     finally:
-        asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        try:
+            asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
