@@ -8,7 +8,6 @@ write to one mirror, and rows are neither doubled nor left out.
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import msgspec
 
@@ -17,8 +16,6 @@ from headwater.engine.messages import FindRow, ReadMore, RowPosition, StreamInfo
 from headwater.errors import (
     ConflictError,
     EmptyBodyError,
-    HeadwaterError,
-    InternalError,
     InvalidHeaderError,
     MirrorMismatchError,
     SeqNoRegressionError,
@@ -32,12 +29,9 @@ from headwater.protocol.tables.content_type import check_changes_type
 from headwater.protocol.tables.headers import parse_after_seqno
 from headwater.protocol.tables.numbered import check_rows
 from headwater.server.http import Request, Respond, Response
-from headwater.server.problems import problem
 from headwater.server.service import Service
 from headwater.server.streams.replies import CLOSED
-from headwater.server.tables.replies import last_seqno, table_problem, table_type
-
-log = logging.getLogger("headwater.server")
+from headwater.server.tables.replies import answer, last_seqno, table_type
 
 _OF_PRODUCERS = headers.OF_APPENDS - {headers.CLOSED}
 
@@ -59,20 +53,13 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
         raise InvalidHeaderError("rows of a mirror have SeqNos; leave Stream-Seq and the headers of producers out")
     if not request.body and not close:
         raise EmptyBodyError("an append to a mirror needs at least one row; only a close may come without one")
-    service.in_background(_answer(service, request, path, after, close, respond))
+    service.in_background(answer(path, respond, _appended(service, request, path, after, close)))
 
 
-async def _answer(service: Service, request: Request, path: str, after: int, close: bool, respond: Respond) -> None:
-    try:
-        reply = await _append(service, request, path, after, close)
-    except HeadwaterError as error:
-        respond(table_problem(path, error))
-    except Exception:
-        log.exception("an append to a mirror failed")
-        respond(problem(InternalError("the server log has the cause")))
-    else:
-        found = [last_seqno(reply.last_seqno)]
-        respond(Response(204, (*found, CLOSED) if reply.closed else tuple(found)))
+async def _appended(service: Service, request: Request, path: str, after: int, close: bool) -> Response:
+    reply = await _append(service, request, path, after, close)
+    found = [last_seqno(reply.last_seqno)]
+    return Response(204, (*found, CLOSED) if reply.closed else tuple(found))
 
 
 async def _append(service: Service, request: Request, path: str, after: int, close: bool) -> Reply:

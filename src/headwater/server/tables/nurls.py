@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable
 
 from headwater.engine.messages import StreamInfo
 from headwater.errors import (
-    HeadwaterError,
-    InternalError,
     InvalidQueryError,
     NotFollowedError,
     OverloadedError,
@@ -24,13 +20,10 @@ from headwater.protocol.tables.notify import Notification, check_form_type, pars
 from headwater.protocol.tables.paths import name_of, nurls_log_path
 from headwater.server.http import Request, Respond, Response
 from headwater.server.notify import Notifier
-from headwater.server.problems import problem
 from headwater.server.service import Service
 from headwater.server.streams.replies import NO_STORE
 from headwater.server.tables import reads
-from headwater.server.tables.replies import speaking_of, table_problem
-
-log = logging.getLogger("headwater.server")
+from headwater.server.tables.replies import answer, speaking_of
 
 NURL = "nurl"  # the parameter of a withdrawal
 
@@ -41,7 +34,7 @@ def notify(service: Service, request: Request, path: str, respond: Respond) -> N
     notification = parse_notification(request.body)
     authority = request.authority or request.headers.get("host", "localhost")
     base = f"{request.scheme}://{authority}{request.mount}"
-    service.in_background(_answered(path, respond, _notify(service, notifier, path, notification, base)))
+    service.in_background(answer(path, respond, _done(_notify(service, notifier, path, notification, base))))
 
 
 async def _notify(service: Service, notifier: Notifier, path: str, notification: Notification, base: str) -> None:
@@ -78,19 +71,12 @@ def withdraw(service: Service, request: Request, path: str, respond: Respond) ->
     url = parse_query(request.query).get(NURL)
     if not url:
         raise InvalidQueryError(f"name the NURL to withdraw, percent-encoded: ?{NURL}=https%3A%2F%2Fhost%2Fpath")
-    service.in_background(_answered(path, respond, notifier.withdraw(path, url)))
+    service.in_background(answer(path, respond, _done(notifier.withdraw(path, url))))
 
 
-async def _answered(path: str, respond: Respond, work: Coroutine[Any, Any, None]) -> None:
-    try:
-        await work
-    except HeadwaterError as error:
-        respond(table_problem(path, error))
-    except Exception:
-        log.exception("a Notify request failed")
-        respond(problem(InternalError("the server log has the cause")))
-    else:
-        respond(Response(204, (NO_STORE,)))
+async def _done(work: Awaitable[None]) -> Response:
+    await work
+    return Response(204, (NO_STORE,))
 
 
 async def read(service: Service, request: Request, path: str) -> Response:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Coroutine, Iterator
 from functools import lru_cache
+from typing import Any
 
 from headwater.engine.messages import StreamInfo
-from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
+from headwater.errors import HeadwaterError, InternalError, StreamGoneError, StreamNotFoundError
 from headwater.log.content import ContentKind
 from headwater.protocol.tables import headers
 from headwater.protocol.tables.content_type import TableType, parse_table_type
 from headwater.protocol.tables.paths import NOTIFY, name_of, nurl_reference
-from headwater.server.http import Response
+from headwater.server.http import Respond, Response
 from headwater.server.problems import problem
 
 VARY = ("vary", "accept, accept-encoding")  # a client that does not accept the schema gets 406
+
+log = logging.getLogger("headwater.server")
 
 # Content types that are stored were formatted by us, so there are not many and none is long.
 type_of = lru_cache(maxsize=1024)(parse_table_type)
@@ -52,6 +56,19 @@ def table_error(path: str, error: HeadwaterError) -> HeadwaterError:
 
 def table_problem(path: str, error: HeadwaterError) -> Response:
     return problem(table_error(path, error))
+
+
+async def answer(path: str, respond: Respond, work: Coroutine[Any, Any, Response | None]) -> None:
+    """Answer a request for a table with what comes of work, an error too. Without a response it is answered there."""
+    try:
+        response = await work
+    except HeadwaterError as error:
+        response = table_problem(path, error)
+    except Exception:
+        log.exception("a request for table %r failed", name_of(path))
+        response = problem(InternalError("the server log has the cause"))
+    if response is not None:
+        respond(response)
 
 
 @contextlib.contextmanager

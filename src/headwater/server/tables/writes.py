@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import lru_cache
 
 import msgspec
@@ -14,7 +13,6 @@ from headwater.errors import (
     BadRequestError,
     ConflictError,
     HeadwaterError,
-    InternalError,
     InvalidForkError,
     InvalidHeaderError,
     StreamNotFoundError,
@@ -37,12 +35,10 @@ from headwater.server.references import table_path
 from headwater.server.service import ProducerKey, Service
 from headwater.server.streams.replies import CLOSED, NO_STORE
 from headwater.server.tables import mirrors
-from headwater.server.tables.replies import last_seqno, table_problem, type_of
+from headwater.server.tables.replies import answer, last_seqno, table_problem, type_of
 from headwater.server.views.definition import Definition
 from headwater.server.views.requests import create as create_view
 from headwater.server.views.requests import table_view
-
-log = logging.getLogger("headwater.server")
 
 VIEW_TABLE_TYPE = TableType(schema="json")  # of a view that is created without a schema: its records are JSON
 
@@ -69,7 +65,7 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     if framing is None or len(body) > CHANGES_INLINE_BYTES or (service.appending and key in service.appending):
         asked = Append(path, engine.now_ms(), body, None, producer, seq, close)
         before = None if key is None else service.appending.get(key)
-        task = service.in_background(_append_later(service, request, asked, before, respond))
+        task = service.in_background(answer(path, respond, _append_later(service, request, asked, before, respond)))
         if key is not None:
             _keep_order(service, key, task)
         return
@@ -94,24 +90,18 @@ async def _append_later(
     service: Service, request: Request, asked: Append, before: asyncio.Task[None] | None, respond: Respond
 ) -> None:
     """The same for a table that is to be loaded, for a body that takes long to check, and for what comes after it."""
-    try:
-        if before is not None:
-            await asyncio.wait((before,))
-        table = await service.engine.info(asked.path)
-        body = asked.body
-        if len(body) > CHANGES_INLINE_BYTES:
-            body = await asyncio.to_thread(_checked, service.limits, request, table.content_type, table.kind)
-        elif body or not asked.close or table.kind is _MIRROR:
-            body = _checked(service.limits, request, table.content_type, table.kind)
-        if service.views is not None:
-            service.views.check_writable(asked.path)  # it may have been created meanwhile
-        known = {"content_type": table.content_type, "kind": table.kind}
-        _submit(service, msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, **known), respond)
-    except HeadwaterError as error:
-        respond(table_problem(asked.path, error))
-    except Exception:
-        log.exception("an append to a table failed")
-        respond(problem(InternalError("the server log has the cause")))
+    if before is not None:
+        await asyncio.wait((before,))
+    table = await service.engine.info(asked.path)
+    body = asked.body
+    if len(body) > CHANGES_INLINE_BYTES:
+        body = await asyncio.to_thread(_checked, service.limits, request, table.content_type, table.kind)
+    elif body or not asked.close or table.kind is _MIRROR:
+        body = _checked(service.limits, request, table.content_type, table.kind)
+    if service.views is not None:
+        service.views.check_writable(asked.path)  # it may have been created meanwhile
+    known = {"content_type": table.content_type, "kind": table.kind}
+    _submit(service, msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, **known), respond)
 
 
 def _checked(limits: Limits, request: Request, table_type: str, kind: ContentKind) -> bytes:
@@ -197,7 +187,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         closed=headers.parse_closed(given),
         body=request.body,
     )
-    service.in_background(_create(service, request, command, kind, seqno, view, respond))
+    service.in_background(answer(path, respond, _create(service, request, command, kind, seqno, view)))
 
 
 async def _fork_request(service: Service, source: str, seqno: int) -> ForkRequest:
@@ -219,22 +209,13 @@ async def _create(
     kind: TableType,
     seqno: int | None,
     view: Definition | None,
-    respond: Respond,
-) -> None:
-    try:
-        if command.fork is not None and seqno is not None:
-            command = msgspec.structs.replace(command, fork=await _fork_request(service, command.fork.source, seqno))
-        if command.body:
-            body = await asyncio.to_thread(_changes, service.limits, command.body, kind.escape)
-            command = msgspec.structs.replace(command, body=body)
-        reply = await create_view(service, command, view)
-    except HeadwaterError as error:
-        respond(table_problem(command.path, error))
-    except Exception:
-        log.exception("the creation of a table failed")
-        respond(problem(InternalError("the server log has the cause")))
-    else:
-        respond(_created(reply, request, command.path))
+) -> Response:
+    if command.fork is not None and seqno is not None:
+        command = msgspec.structs.replace(command, fork=await _fork_request(service, command.fork.source, seqno))
+    if command.body:
+        body = await asyncio.to_thread(_changes, service.limits, command.body, kind.escape)
+        command = msgspec.structs.replace(command, body=body)
+    return _created(await create_view(service, command, view), request, command.path)
 
 
 def _created(reply: Reply, request: Request, path: str) -> Response:
