@@ -124,10 +124,10 @@ class Engine:
         stream = self._catalogue.visible(path)
         return None if stream is None else stream.info()
 
-    def framing(self, path: str) -> tuple[str, ContentKind] | None:
-        """The content type and kind of a stream that is in memory. They never change."""
+    def framing(self, path: str) -> tuple[int, str, ContentKind] | None:
+        """The id, content type and kind of a stream that is in memory. They never change."""
         stream = self._catalogue.visible(path)
-        return None if stream is None else (stream.state.content_type, stream.state.kind)
+        return None if stream is None else (stream.id, stream.state.content_type, stream.state.kind)
 
     def read(self, asked: Read) -> Awaitable[ReadReply]:
         return self._reader.read(asked)

@@ -67,7 +67,6 @@ class Append(msgspec.Struct, frozen=True):
     documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
     framed: FramedBody | None = None
     last_seqno: int | None = None  # of a table: append only if this is its last row
-    kind: ContentKind | None = None  # of the table, and its whole content type, that a body of rows was checked for
     stream_id: int | None = None
 
 

@@ -20,7 +20,6 @@ import msgspec
 from headwater import limits
 from headwater.errors import (
     ConfigurationError,
-    ConflictError,
     ContentTypeError,
     DocumentConflictError,
     EmptyBodyError,
@@ -369,9 +368,6 @@ def _append_rows(state: StreamState, command: Append, at_ms: int) -> Decision:
     if command.last_seqno not in (None, last_seqno):
         raise SeqNoRegressionError(f"the table ends with row {last_seqno}, expected row {command.last_seqno}")
     if command.body:
-        kind = command.kind
-        if kind is not None and (kind is not state.kind or command.content_type != state.content_type):
-            raise ConflictError("the table was deleted and made again while this was on its way; look at it first")
         data, last_seqno = row_framing.stored(state.kind, command.body, last_seqno, at_ms)
     tail = state.offset(state.tail + len(data))
     return Decision(

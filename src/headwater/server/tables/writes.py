@@ -69,10 +69,12 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
         if key is not None:
             _keep_order(service, key, task)
         return
-    content_type, kind = framing
+    table_id, content_type, kind = framing
     if body or not close or kind is _MIRROR:
         body = _checked(service.limits, request, content_type, kind)
-    _submit(service, Append(path, engine.now_ms(), body, content_type, producer, seq, close, kind=kind), respond)
+    # Only to this table: the body was checked for its content type and kind, and another may take its place.
+    command = Append(path, engine.now_ms(), body, content_type, producer, seq, close, stream_id=table_id)
+    _submit(service, command, respond)
 
 
 def _keep_order(service: Service, key: ProducerKey, task: asyncio.Task[None]) -> None:
@@ -100,7 +102,7 @@ async def _append_later(
         body = _checked(service.limits, request, table.content_type, table.kind)
     if service.views is not None:
         service.views.check_writable(asked.path)  # it may have been created meanwhile
-    known = {"content_type": table.content_type, "kind": table.kind}
+    known = {"content_type": table.content_type, "stream_id": table.id}
     _submit(service, msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, **known), respond)
 
 

@@ -61,7 +61,7 @@ def test_changes_are_not_appended_to_another_table_than_they_were_checked_for() 
             await turn()
             if store.held:
                 store.release()
-        assert [answer.status for answer in await asyncio.gather(*answers)] == [204, 201, 409]
+        assert [answer.status for answer in await asyncio.gather(*answers)] == [204, 201, 410]
         assert (await engine.info("\x01t")).last_seqno == 0
 
     with_engine(body, store)
