@@ -1,0 +1,1 @@
+"""The jobs of a data pipeline over streams: archive, materialize, publish and snapshot."""

@@ -1,0 +1,136 @@
+"""A Delta table as the jobs use it: tasks write files, and one commit of the driver makes them visible, once per batch.
+
+A commit carries the job's id and the number of the batch as an application transaction. A batch that was committed is
+not committed again, and of two drivers of one job the slower gets a conflict.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
+
+_COMPRESSION = "zstd"
+
+
+class File(msgspec.Struct, frozen=True):
+    """A data file that no commit names yet."""
+
+    path: str  # below the table
+    size: int
+    partition: dict[str, str]
+    stats: str
+
+    def added(self) -> AddAction:
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        return AddAction(self.path, self.size, self.partition, now_ms, True, self.stats)
+
+
+class Lake(msgspec.Struct, frozen=True):
+    """Where a Delta table is: a directory, or a URL that delta-rs knows. Credentials come from the environment."""
+
+    uri: str
+
+    def exists(self) -> bool:
+        return DeltaTable.is_deltatable(self.uri)
+
+    def open(self, version: int | None = None) -> DeltaTable:
+        return DeltaTable(self.uri, version=version)
+
+    def create(
+        self, schema: pa.Schema, partition_by: Sequence[str] = (), configuration: Mapping[str, str] | None = None
+    ) -> DeltaTable:
+        """The table, made if it is missing."""
+        try:
+            return self.open()
+        except TableNotFoundError:
+            return DeltaTable.create(
+                self.uri,
+                Schema.from_arrow(schema),
+                mode="ignore",
+                partition_by=list(partition_by),
+                configuration=dict(configuration or {}),
+            )
+
+    def files(self) -> pyarrow.fs.PyFileSystem:
+        """Reads and writes below the table, in tasks as in the driver."""
+        return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri))
+
+    def write(self, rows: pa.Table, partition: Mapping[str, str]) -> File:
+        """Write rows of one partition, without its columns, to a file of its own."""
+        folder = "/".join(f"{name}={value}" for name, value in partition.items())
+        path = f"{folder}/{uuid.uuid4().hex}.parquet" if folder else f"{uuid.uuid4().hex}.parquet"
+        with self.files().open_output_stream(path) as sink:
+            pq.write_table(rows, sink, compression=_COMPRESSION)
+            size = sink.tell()
+        return File(path, size, dict(partition), _stats(rows))
+
+    def commit(
+        self,
+        table: DeltaTable,
+        files: Sequence[File],
+        *,
+        job: str,
+        batch: int,
+        replacing: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Make files visible, in place of all that partitions had if `replacing` names these, and note the batch."""
+        filters = [(name, "in", list(values)) for name, values in (replacing or {}).items()]
+        table.create_write_transaction(
+            [file.added() for file in files],
+            mode="overwrite" if filters else "append",
+            schema=table.schema(),
+            partition_by=table.metadata().partition_columns,
+            partition_filters=filters or None,
+            commit_properties=noted(job, batch),
+        )
+
+
+def noted(job: str, batch: int) -> CommitProperties:
+    """For any other commit of a batch."""
+    return CommitProperties(app_transactions=[Transaction(job, batch)])
+
+
+def is_done(table: DeltaTable, job: str, batch: int) -> bool:
+    """Whether this batch, or one after it, was committed."""
+    done = table.transaction_version(job)
+    return done is not None and batch <= done
+
+
+def _stats(rows: pa.Table) -> str:
+    """What a reader needs to leave a file out: rows, nulls, and the smallest and largest of the plain columns."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    for name, lowest, highest in _extremes(rows):
+        least[name], most[name] = lowest, highest
+    nulls = {name: rows.column(name).null_count for name in rows.column_names}
+    return json.dumps({"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls})
+
+
+def _extremes(rows: pa.Table) -> Iterator[tuple[str, Any, Any]]:
+    for field in rows.schema:
+        if pa.types.is_integer(field.type) or pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
+            found = pc.min_max(rows.column(field.name)).as_py()
+            if found["min"] is not None:
+                yield field.name, _plain(found["min"]), _plain(found["max"])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(
+        value, datetime
+    ):  # Delta keeps milliseconds: cut off below, and for the largest a reader allows for it
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return value if isinstance(value, int | float | str | Decimal) else value.isoformat()
