@@ -64,6 +64,11 @@ class Death(Enum):
     STOP = "stop"
 
 
+async def ended(tasks: set[asyncio.Task[object]]) -> None:
+    """A gather of nothing outside a loop would make a loop that nobody closes."""
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class LoopClock:
     def now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -129,7 +134,7 @@ class History:
             for task in tasks:
                 task.cancel()
             with contextlib.suppress(BaseException):  # a machine that is off, or waits for ever
-                loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+                loop.run_until_complete(ended(tasks))
             loop.close()
         if loop.failures:
             raise loop.failures[0]
