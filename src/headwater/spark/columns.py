@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
 from headwater.client import Client, Reader, Stream
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
@@ -19,11 +19,14 @@ from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import BadEvents, ConnectionOptions
 from headwater.spark.positions import Place, Range, byte_position
 from headwater.spark.skipping import SkippedEvents
+from headwater.spark.times import AppendTimes, Numbers
 
 STREAM_COLUMNS = {
     "stream": "STRING",
     "offset": "STRING",
     "position": "BIGINT",
+    "order": "BIGINT",
+    "timestamp": "TIMESTAMP_LTZ",
     "value": "STRING",
     "content_type": "STRING",
 }
@@ -41,9 +44,10 @@ STATE_COLUMNS = {
     "timestamp": "STRING",
     "control": "STRING",
     "control_offset": "STRING",
+    "append_time": "TIMESTAMP_LTZ",
 }
 VALUES = ("value", "old_value")  # whose type is the user's to choose
-_KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType()}
+_KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType(), "TIMESTAMP_LTZ": TimestampType()}
 
 
 def ddl(columns: dict[str, str], value: str) -> str:
@@ -96,6 +100,9 @@ class RangeReader:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._names: list[str] = self._schema.names
         self._state = state
+        self._time = "append_time" if state else "timestamp"
+        self._is_timed = self._time in self._names
+        self._is_ordered = self._is_timed or "order" in self._names
         self._bad_events = bad_events
         self._dead_letters = dead_letters
         self._by_type = by_type
@@ -129,17 +136,19 @@ class RangeReader:
 
     def _decoder(self) -> ColumnDecoder:
         if self._state:
-            return Events(self._spark_schema, by_type=self._by_type)
-        return Values(self._schema.field("value").type if "value" in self._names else pa.string())
+            return Events(self._spark_schema, by_type=self._by_type, sized=self._is_ordered)
+        return Values(self._schema.field("value").type if "value" in self._names else pa.string(), self._is_ordered)
 
     def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         position, at = 0, byte_position(part.start.offset)
+        times = self._times(part)
         skipped = SkippedEvents(self._client, part, self._dead_letters)
         for payload in self._payloads(part):
             rows = payload.num_rows
             first = max(0, part.start.skip - position)  # what the batch before has read
-            if self._state:
-                payload, at = self._ordered(part, payload, at)
+            if self._is_ordered:
+                starts, at = _starts(part, payload, at)
+                payload = self._ordered(payload, starts, times)
             if first < rows:
                 kept = payload.slice(first)
                 numbers = pa.array(np.arange(position + first, position + rows, dtype=np.int64))
@@ -179,16 +188,19 @@ class RangeReader:
         if left:
             raise DataLossError(f"{part.path} ended {left} messages before {part.until}+{part.extra}")
 
-    def _ordered(self, part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[pa.RecordBatch, int | None]:
-        """With the position of each event in its stream: its byte where offsets count those, else its number after
-        the byte where the range begins. Both grow with the stream and never meet, since no message has no bytes."""
-        if "order" not in self._names:
-            return payload, at
-        if at is None:
-            return payload.append_column("order", pa.nulls(payload.num_rows, pa.int64())), None
-        sizes = payload.column("size").to_numpy() if part.exact else np.ones(payload.num_rows, np.int64)
-        ends = at + np.cumsum(sizes)
-        return payload.append_column("order", pa.array(ends - sizes)), int(ends[-1]) if len(ends) else at
+    def _times(self, part: Range) -> AppendTimes | None:
+        if not self._is_timed or byte_position(part.start.offset) is None:
+            return None
+        return AppendTimes(self._client.stream(part.path, content_type=part.content_type), part)
+
+    def _ordered(self, payload: pa.RecordBatch, starts: Numbers | None, times: AppendTimes | None) -> pa.RecordBatch:
+        """With the position of each message in its stream, and when it was appended, if that is asked for."""
+        nothing = pa.nulls(payload.num_rows, pa.int64())
+        payload = payload.append_column("order", nothing if starts is None else pa.array(starts))
+        if self._is_timed:
+            found = nothing if starts is None or times is None else times.column(starts)
+            payload = payload.append_column(self._time, found.cast(self._schema.field(self._time).type))
+        return payload
 
     def _without_bad(self, part: Range, payload: pa.RecordBatch, skipped: SkippedEvents) -> pa.RecordBatch:
         bad = payload.column("bad")
@@ -228,9 +240,14 @@ class RangeReader:
         stream = self._client.stream(part.path, content_type=part.content_type)
         kind = self._schema.field("value").type if "value" in self._names else pa.binary()
         runs = self._text(stream, part) if kind == pa.string() else self._placed(stream, part)
+        begin, times = byte_position(part.start.offset), self._times(part)
         for position, run in runs:
-            if run:
-                yield position, pa.RecordBatch.from_arrays([pa.array([run], pa.binary()).cast(kind)], names=["value"])
+            if not run:
+                continue
+            payload = pa.RecordBatch.from_arrays([pa.array([run], pa.binary()).cast(kind)], names=["value"])
+            if self._is_ordered:
+                payload = self._ordered(payload, None if begin is None else np.array([begin + position]), times)
+            yield position, payload
 
     def _placed(self, stream: Stream, part: Range) -> Iterator[tuple[int, bytes]]:
         position = part.start.skip
@@ -260,6 +277,17 @@ class RangeReader:
             raise MessageError(
                 f"{told}; try again, or set valueType to binary", offset=part.start.offset, skip=position
             )
+
+
+def _starts(part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[Numbers | None, int | None]:
+    """Where the messages of a payload begin and the next one does: at a byte where offsets count those, else at the
+    number after the byte where the range begins. Both grow with the stream and never meet, since no message has no
+    bytes."""
+    if at is None:
+        return None, None
+    sizes = payload.column("size").to_numpy() if part.exact else np.ones(payload.num_rows, np.int64)
+    ends = at + np.cumsum(sizes)
+    return ends - sizes, int(ends[-1]) if len(ends) else at
 
 
 def _runs_of(reader: Reader[bytes], most: int | None) -> Iterator[bytes]:

@@ -28,11 +28,17 @@ class ColumnDecoder(Protocol):
 class Values:
     """Messages as they are: JSON text, for the JVM to parse."""
 
-    def __init__(self, value: pa.DataType) -> None:
+    def __init__(self, value: pa.DataType, sized: bool = False) -> None:
         self._value = value
+        self._sized = sized
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([text_column(text).cast(self._value)], names=["value"])
+        """The column `value` and, if wanted, `size` of each message's bytes, comma included."""
+        messages = text_column(text)
+        columns = {"value": messages.cast(self._value)}
+        if self._sized:
+            columns["size"] = pc.add(pc.binary_length(messages).cast(pa.int64()), 1)
+        return pa.RecordBatch.from_pydict(columns)
 
 
 def text_column(text: bytes | bytearray) -> pa.Array:
@@ -59,7 +65,7 @@ def _check_text(text: bytes | bytearray) -> None:
 class Events:
     """Messages as state events."""
 
-    def __init__(self, schema: StructType, *, by_type: bool = False) -> None:
+    def __init__(self, schema: StructType, *, by_type: bool = False, sized: bool = False) -> None:
         self._decoder = EventDecoder(msgspec.Raw)
         arrow = to_arrow_schema(schema, timezone="UTC")
         self._kinds = {name: arrow.field(name).type for name in arrow.names if name in _EVENT_COLUMNS}
@@ -68,10 +74,10 @@ class Events:
             if isinstance(field.dataType, StructType):
                 decoder = TypedDecoder if by_type and field.name == "value" else ValueDecoder
                 self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
-        self._sized = "order" in arrow.names
+        self._sized = sized
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        """Columns of events, `size` of each message's bytes, and if anything is wrong with it `bad`, what that is, and
+        """Columns of events, `size` as above, and if anything is wrong with it `bad`, what that is, and
         `message`, its text."""
         _check_text(text)
         events = self._decoder.decode_array(text)
