@@ -75,6 +75,21 @@ def test_pages_make_the_whole(stream: Stream) -> None:
     assert list(stream.records(offset="now")) == list(stream.records(offset=ends[-1])) == []
 
 
+def test_times_as_columns(stream: Stream) -> None:
+    ends = append_three(stream)
+    whole = list(stream.records())
+    for page, count in ((1, 3), (2, 2), (10, 1)):
+        pages = list(stream.record_times(page=page))
+        assert len(pages) == count
+        assert [moment for times in pages for moment in times.times_ms] == [
+            round(record.time.timestamp() * 1000) for record in whole
+        ]
+    [only] = stream.record_times(offset=ends[0], until=ends[1])
+    assert (only.offset, only.next_offset, only.ends) == (ends[0], ends[1], [int(ends[1][17:]) - int(ends[0][17:])])
+    [nothing] = stream.record_times(offset=ends[-1])
+    assert (nothing.ends, nothing.times_ms, nothing.up_to_date) == ([], [], True)
+
+
 def test_what_is_read_from_the_offset_at_a_time_was_appended_since(stream: Stream) -> None:
     begin = stream.head().tail_offset
     ends = append_three(stream)
@@ -124,7 +139,7 @@ def test_times_on_the_wire(server: Server, stream: Stream) -> None:
     assert page["records"][0].keys() == {"offset", "next_offset", "time"}
     assert datetime.fromisoformat(page["records"][0]["time"]).tzinfo is UTC
     assert httpx.get(url, params={"path": path}).json()["up_to_date"] is True
-    for query in ({"at": "yesterday"}, {"at": "2026-11-15T19:30:00"}, {"limit": "many"}):
+    for query in ({"at": "yesterday"}, {"at": "2026-11-15T19:30:00"}, {"limit": "many"}, {"compact": "yes"}):
         refused = httpx.get(url, params={"path": path, **query})
         assert refused.status_code == 400
         assert refused.headers["content-type"] == "application/problem+json"

@@ -69,12 +69,15 @@ def sunk(spark: SparkSession, server: Server, checkpoint: str) -> Callable[..., 
 def test_a_batch_has_every_message_once_with_its_place(read: Read, client: Client, path: str) -> None:
     fill(client, path, 100)
     rows = read(streams=path)
-    assert rows.columns == ["stream", "offset", "position", "value", "content_type"]
+    assert rows.columns == ["stream", "offset", "position", "order", "timestamp", "value", "content_type"]
+    [record, *_] = client.stream(path).records()
     first = rows.orderBy("position").first()
     assert first is not None
     beginning = client.stream(path).splits(parts=1).offset
     assert (first.stream, first.offset, first.position, first.value) == (path, beginning, 0, '{"n":0}')
     assert first.content_type == "application/json"
+    assert first.order == 0
+    assert first.timestamp == record.time.replace(tzinfo=None)  # the session is in UTC
     assert numbers(rows) == list(range(100))
 
 

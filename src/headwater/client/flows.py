@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -77,6 +77,25 @@ class RecordPage(msgspec.Struct):
         """Where the next page begins; None if this is the last one."""
         is_last = self.up_to_date or not self.records or self.next_offset == until
         return None if is_last else self.next_offset
+
+
+class RecordTimes(msgspec.Struct, frozen=True):
+    """The times of the records in a range of a stream, as columns: where each ends, in bytes after `offset`, and when
+    it was stored, in milliseconds since 1970."""
+
+    offset: str
+    next_offset: str
+    up_to_date: bool
+    ends: list[int]
+    times_ms: list[int]
+
+    def continues_at(self, until: str | None) -> str | None:
+        """Where the next page begins; None if this is the last one."""
+        is_last = self.up_to_date or not self.ends or self.next_offset == until
+        return None if is_last else self.next_offset
+
+
+Page = TypeVar("Page", RecordPage, RecordTimes)
 
 
 class StreamPage(msgspec.Struct):
@@ -257,19 +276,24 @@ def splits(
 
 
 def record_page(session: Session, url: str, offset: str, until: str | None, limit: int) -> Flow[RecordPage]:
-    return _record_page(session, url, offset=offset, until=until, limit=str(limit))
+    return _record_page(session, url, RecordPage, offset=offset, until=until, limit=str(limit))
+
+
+def record_times(session: Session, url: str, offset: str, until: str | None, limit: int) -> Flow[RecordTimes]:
+    query = {"offset": offset, "until": until, "limit": str(limit), "compact": "true"}
+    return _record_page(session, url, RecordTimes, **query)
 
 
 def offset_at(session: Session, url: str, time: datetime) -> Flow[str]:
-    page = yield from _record_page(session, url, at=_not_before(time), limit="1")
+    page = yield from _record_page(session, url, RecordPage, at=_not_before(time), limit="1")
     return page.offset
 
 
-def _record_page(session: Session, url: str, **query: str | None) -> Flow[RecordPage]:
+def _record_page(session: Session, url: str, kind: type[Page], **query: str | None) -> Flow[Page]:
     asked = with_query(f"{session.root}{RESERVED}/records", path=_own_path(session, url), **query)
     try:
         reply = yield from exchange(session, HttpRequest("GET", asked))
-        return msgspec.json.decode(reply.body, type=RecordPage)
+        return msgspec.json.decode(reply.body, type=kind)
     except StreamNotFoundError as error:
         yield from head(session, url)  # raises if it is the stream that does not exist
         reason: Exception = error

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import UNSET
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
 from headwater.client import Client, Reader, Stream
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
-from headwater.log.json_framing import split_array
+from headwater.spark.decoding import ColumnDecoder, Events, Values
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import BadEvents, ConnectionOptions
 from headwater.spark.positions import Place, Range, byte_position
 from headwater.spark.skipping import SkippedEvents
-from headwater.spark.values import TypedDecoder, ValueDecoder
-from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
+from headwater.spark.times import AppendTimes, Numbers
 
 STREAM_COLUMNS = {
     "stream": "STRING",
     "offset": "STRING",
     "position": "BIGINT",
+    "order": "BIGINT",
+    "timestamp": "TIMESTAMP_LTZ",
     "value": "STRING",
     "content_type": "STRING",
 }
@@ -46,10 +44,10 @@ STATE_COLUMNS = {
     "timestamp": "STRING",
     "control": "STRING",
     "control_offset": "STRING",
+    "append_time": "TIMESTAMP_LTZ",
 }
 VALUES = ("value", "old_value")  # whose type is the user's to choose
-_KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType()}
-_encode = msgspec.json.Encoder().encode
+_KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType(), "TIMESTAMP_LTZ": TimestampType()}
 
 
 def ddl(columns: dict[str, str], value: str) -> str:
@@ -82,121 +80,6 @@ def check_schema(given: StructType, columns: dict[str, str]) -> None:
             raise SchemaError(f"{told}; read it as it is, then cast it or parse it with from_json")
 
 
-class ColumnDecoder(Protocol):
-    """Decodes the messages of an answer to columns."""
-
-    def decode_array(self, text: bytes | bytearray, /) -> Any: ...
-
-
-class Values:
-    """Messages as they are: JSON text, for the JVM to parse."""
-
-    def __init__(self, value: pa.DataType) -> None:
-        self._value = value
-
-    def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([text_column(text).cast(self._value)], names=["value"])
-
-
-def text_column(text: bytes | bytearray) -> pa.Array:
-    """The elements of a JSON array as a column of text. The byte 0 separates them: it occurs in no JSON text."""
-    messages = split_array(text)
-    joined = b"\0".join(messages)
-    if not messages:
-        return pa.array([], pa.string())
-    _check_text(joined)
-    ends = pa.array([0, len(joined)], pa.int32()).buffers()[1]
-    whole = pa.StringArray.from_buffers(1, ends, pa.py_buffer(joined))
-    return pc.split_pattern(whole, "\0").values
-
-
-def _check_text(text: bytes | bytearray) -> None:
-    """The parser does not look into strings; what is in there may come from any server."""
-    if not text.isascii():
-        try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            raise MessageError(f"a message is not UTF-8: {text[max(0, error.start - 40) : error.end]!r}") from None
-
-
-class Events:
-    """Messages as state events."""
-
-    def __init__(self, schema: StructType, *, by_type: bool = False) -> None:
-        self._decoder = EventDecoder(msgspec.Raw)
-        arrow = to_arrow_schema(schema, timezone="UTC")
-        self._kinds = {name: arrow.field(name).type for name in arrow.names if name in _EVENT_COLUMNS}
-        self._by_schema: dict[str, ValueDecoder | TypedDecoder] = {}
-        for field in schema.fields:
-            if isinstance(field.dataType, StructType):
-                decoder = TypedDecoder if by_type and field.name == "value" else ValueDecoder
-                self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
-        self._sized = "order" in arrow.names
-
-    def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        """Columns of events, `size` of each message's bytes, and if anything is wrong with it `bad`, what that is, and
-        `message`, its text."""
-        _check_text(text)
-        events = self._decoder.decode_array(text)
-        reasons = [_reason(event) for event in events]
-        columns = {name: self._column(name, events, reasons) for name in self._kinds}
-        if self._sized:
-            sizes = [len(memoryview(message)) + 1 for message in split_array(text)]
-            columns["size"] = pa.array(sizes, pa.int64())
-        columns["bad"] = pa.array(reasons, pa.string())
-        if any(reasons):
-            texts = zip(split_array(text), reasons, strict=True)
-            columns["message"] = pa.array([bytes(text) if reason else None for text, reason in texts], pa.binary())
-        return pa.RecordBatch.from_pydict(columns)
-
-    def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:
-        values = list(map(_EVENT_COLUMNS[name], events))
-        decoder = self._by_schema.get(name)
-        if decoder is None:
-            return pa.array(values, self._kinds[name])
-        if isinstance(decoder, TypedDecoder):
-            return decoder.column(list(map(_EVENT_COLUMNS["type"], events)), values, reasons)
-        return decoder.column(values, reasons if name == "value" else [None] * len(values))  # an old one never matters
-
-
-def _reason(event: Any) -> str | None:
-    if type(event) is ChangeEvent:
-        if event.value is UNSET and event.headers.operation != "delete":
-            return f"{event.headers.operation} without a value"
-        return None
-    return event.reason if type(event) is BadEvent else None
-
-
-def _text(value: Any) -> str | None:
-    """A field that the protocol leaves open: text as it is, anything else as JSON."""
-    if value is UNSET or value is None:
-        return None
-    return value if isinstance(value, str) else _encode(value).decode()
-
-
-def _json(value: Any) -> bytes | None:
-    if value is UNSET:
-        return None
-    return bytes(value) if isinstance(value, msgspec.Raw) else _encode(value)
-
-
-def _has_value(event: Any) -> bool:
-    return type(event) is ChangeEvent and event.headers.operation != "delete"
-
-
-_EVENT_COLUMNS: dict[str, Any] = {
-    "type": lambda event: event.type if type(event) is ChangeEvent else None,
-    "key": lambda event: event.key if type(event) is ChangeEvent else None,
-    "operation": lambda event: event.headers.operation if type(event) is ChangeEvent else None,
-    "value": lambda event: _json(event.value) if _has_value(event) else None,
-    "old_value": lambda event: _json(event.old_value) if type(event) is ChangeEvent else None,
-    "txid": lambda event: _text(event.headers.txid) if type(event) is ChangeEvent else None,
-    "timestamp": lambda event: _text(event.headers.timestamp) if type(event) is ChangeEvent else None,
-    "control": lambda event: event.headers.control if type(event) is ControlEvent else None,
-    "control_offset": lambda event: _text(event.headers.offset) if type(event) is ControlEvent else None,
-}
-
-
 class RangeReader:
     """Reads ranges to batches of a schema."""
 
@@ -217,6 +100,9 @@ class RangeReader:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._names: list[str] = self._schema.names
         self._state = state
+        self._time = "append_time" if state else "timestamp"
+        self._is_timed = self._time in self._names
+        self._is_ordered = self._is_timed or "order" in self._names
         self._bad_events = bad_events
         self._dead_letters = dead_letters
         self._by_type = by_type
@@ -250,17 +136,19 @@ class RangeReader:
 
     def _decoder(self) -> ColumnDecoder:
         if self._state:
-            return Events(self._spark_schema, by_type=self._by_type)
-        return Values(self._schema.field("value").type if "value" in self._names else pa.string())
+            return Events(self._spark_schema, by_type=self._by_type, sized=self._is_ordered)
+        return Values(self._schema.field("value").type if "value" in self._names else pa.string(), self._is_ordered)
 
     def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         position, at = 0, byte_position(part.start.offset)
+        times = self._times(part)
         skipped = SkippedEvents(self._client, part, self._dead_letters)
         for payload in self._payloads(part):
             rows = payload.num_rows
             first = max(0, part.start.skip - position)  # what the batch before has read
-            if self._state:
-                payload, at = self._ordered(part, payload, at)
+            if self._is_ordered:
+                starts, at = _starts(part, payload, at)
+                payload = self._ordered(payload, starts, times)
             if first < rows:
                 kept = payload.slice(first)
                 numbers = pa.array(np.arange(position + first, position + rows, dtype=np.int64))
@@ -300,16 +188,19 @@ class RangeReader:
         if left:
             raise DataLossError(f"{part.path} ended {left} messages before {part.until}+{part.extra}")
 
-    def _ordered(self, part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[pa.RecordBatch, int | None]:
-        """With the position of each event in its stream: its byte where offsets count those, else its number after
-        the byte where the range begins. Both grow with the stream and never meet, since no message has no bytes."""
-        if "order" not in self._names:
-            return payload, at
-        if at is None:
-            return payload.append_column("order", pa.nulls(payload.num_rows, pa.int64())), None
-        sizes = payload.column("size").to_numpy() if part.exact else np.ones(payload.num_rows, np.int64)
-        ends = at + np.cumsum(sizes)
-        return payload.append_column("order", pa.array(ends - sizes)), int(ends[-1]) if len(ends) else at
+    def _times(self, part: Range) -> AppendTimes | None:
+        if not self._is_timed or byte_position(part.start.offset) is None:
+            return None
+        return AppendTimes(self._client.stream(part.path, content_type=part.content_type), part)
+
+    def _ordered(self, payload: pa.RecordBatch, starts: Numbers | None, times: AppendTimes | None) -> pa.RecordBatch:
+        """With the position of each message in its stream, and when it was appended, if that is asked for."""
+        nothing = pa.nulls(payload.num_rows, pa.int64())
+        payload = payload.append_column("order", nothing if starts is None else pa.array(starts))
+        if self._is_timed:
+            found = nothing if starts is None or times is None else times.column(starts)
+            payload = payload.append_column(self._time, found.cast(self._schema.field(self._time).type))
+        return payload
 
     def _without_bad(self, part: Range, payload: pa.RecordBatch, skipped: SkippedEvents) -> pa.RecordBatch:
         bad = payload.column("bad")
@@ -349,9 +240,14 @@ class RangeReader:
         stream = self._client.stream(part.path, content_type=part.content_type)
         kind = self._schema.field("value").type if "value" in self._names else pa.binary()
         runs = self._text(stream, part) if kind == pa.string() else self._placed(stream, part)
+        begin, times = byte_position(part.start.offset), self._times(part)
         for position, run in runs:
-            if run:
-                yield position, pa.RecordBatch.from_arrays([pa.array([run], pa.binary()).cast(kind)], names=["value"])
+            if not run:
+                continue
+            payload = pa.RecordBatch.from_arrays([pa.array([run], pa.binary()).cast(kind)], names=["value"])
+            if self._is_ordered:
+                payload = self._ordered(payload, None if begin is None else np.array([begin + position]), times)
+            yield position, payload
 
     def _placed(self, stream: Stream, part: Range) -> Iterator[tuple[int, bytes]]:
         position = part.start.skip
@@ -381,6 +277,17 @@ class RangeReader:
             raise MessageError(
                 f"{told}; try again, or set valueType to binary", offset=part.start.offset, skip=position
             )
+
+
+def _starts(part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[Numbers | None, int | None]:
+    """Where the messages of a payload begin and the next one does: at a byte where offsets count those, else at the
+    number after the byte where the range begins. Both grow with the stream and never meet, since no message has no
+    bytes."""
+    if at is None:
+        return None, None
+    sizes = payload.column("size").to_numpy() if part.exact else np.ones(payload.num_rows, np.int64)
+    ends = at + np.cumsum(sizes)
+    return ends - sizes, int(ends[-1]) if len(ends) else at
 
 
 def _runs_of(reader: Reader[bytes], most: int | None) -> Iterator[bytes]:

@@ -20,6 +20,7 @@ from headwater.spark.options import JOURNAL_ROOT, NonFinite
 from headwater.spark.values import holds, to_json, variant_json, with_finite
 from headwater.state.events import control_event, parse_event
 
+_EVENT = ("type", "key", "operation", "value", "old_value", "txid", "timestamp", "control", "control_offset")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -93,7 +94,8 @@ class Encoder:
         return messages
 
     def _events(self, batch: pa.RecordBatch) -> pa.Array:
-        columns = {name: batch.column(name).to_pylist(maps_as_pydicts="strict") for name in batch.schema.names}
+        written = [name for name in batch.schema.names if name in _EVENT]
+        columns = {name: batch.column(name).to_pylist(maps_as_pydicts="strict") for name in written}
         rows = batch.num_rows
         nothing = [None] * rows
 
@@ -104,14 +106,7 @@ class Encoder:
         for name in ("value", "old_value"):
             if name in columns:
                 columns[name] = self._json_cells(name, columns[name])
-        texts = [
-            _event(*row)
-            for row in zip(
-                *map(cells, ("type", "key", "operation", "value", "old_value", "txid", "timestamp")),
-                *map(cells, ("control", "control_offset")),
-                strict=True,
-            )
-        ]
+        texts = [_event(*row) for row in zip(*map(cells, _EVENT), strict=True)]
         return checked_json(pa.array(texts, pa.binary()))
 
     def _json_cells(self, name: str, cells: list[Any]) -> list[Any]:

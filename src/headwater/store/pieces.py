@@ -107,7 +107,9 @@ def list_runs(runs: Iterable[Run], start: int, end: int, limit: int) -> list[Rec
     for run in runs:
         first, last, stop = _fitting(run, position, end, end - position)
         last = min(last, first + limit - len(found))
-        found += [RecordEnd(min(run.start + run.ends[index], end), run.time(index)) for index in range(first, last)]
+        begin = run.start
+        positions = [min(begin + one, end) for one in run.ends[first:last]]
+        found += map(RecordEnd, positions, map(run.time, range(first, last)))
         position = run.start + stop
         if len(found) >= limit or position >= end:
             break

@@ -150,6 +150,8 @@ def test_a_server_without_record_times_is_recognised(connect: Connect, answer: C
     with pytest.raises(ProtocolError, match="does not offer record times"):
         list(stream.records())
     with pytest.raises(ProtocolError, match="does not offer record times"):
+        list(stream.record_times())
+    with pytest.raises(ProtocolError, match="does not offer record times"):
         stream.offset_at(START)
 
 

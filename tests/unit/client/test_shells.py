@@ -68,6 +68,7 @@ def test_what_waits_is_a_coroutine() -> None:
         "producer",
         "list",
         "records",
+        "record_times",
         "batches",
         "headers",
         "__init__",

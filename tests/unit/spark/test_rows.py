@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 
 from headwater.errors import InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind
-from headwater.spark.columns import text_column
+from headwater.spark.decoding import text_column
 from headwater.spark.options import NonFinite
 from headwater.spark.rows import Encoder, checked_json, join
 

@@ -11,7 +11,7 @@ from headwater.client import flows
 from headwater.client.aio.producer import AsyncProducer
 from headwater.client.aio.reader import AsyncReader
 from headwater.client.codecs import JSON
-from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
+from headwater.client.flows import Appended, RecordInfo, RecordTimes, Splits, StreamInfo
 from headwater.client.outbox import (
     OnDelivery,
     ProducerSettings,
@@ -125,6 +125,16 @@ class AsyncStream:
             found = await self._client._run(flows.record_page(self._session, self.url, begin, until, page))
             for record in found.records:
                 yield record
+            begin = found.continues_at(until)
+
+    async def record_times(
+        self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_MAX
+    ) -> AsyncIterator[RecordTimes]:
+        """The same as columns of numbers, page by page: for the times of many appends."""
+        begin: str | None = offset
+        while begin is not None:
+            found = await self._client._run(flows.record_times(self._session, self.url, begin, until, page))
+            yield found
             begin = found.continues_at(until)
 
     async def offset_at(self, time: datetime) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from headwater import limits
 from headwater.client import flows
 from headwater.client.codecs import JSON
-from headwater.client.flows import Appended, RecordInfo, Splits, StreamInfo
+from headwater.client.flows import Appended, RecordInfo, RecordTimes, Splits, StreamInfo
 from headwater.client.outbox import (
     OnDelivery,
     ProducerSettings,
@@ -125,6 +125,16 @@ class Stream:
         while begin is not None:
             found = self._client._run(flows.record_page(self._session, self.url, begin, until, page))
             yield from found.records
+            begin = found.continues_at(until)
+
+    def record_times(
+        self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_MAX
+    ) -> Iterator[RecordTimes]:
+        """The same as columns of numbers, page by page: for the times of many appends."""
+        begin: str | None = offset
+        while begin is not None:
+            found = self._client._run(flows.record_times(self._session, self.url, begin, until, page))
+            yield found
             begin = found.continues_at(until)
 
     def offset_at(self, time: datetime) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwater import limits
-from headwater.engine.messages import FindRecords, FindSplits, StreamInfo
+from headwater.engine.messages import FindRecords, FindSplits, RecordsReply, StreamInfo
 from headwater.errors import InvalidQueryError
 from headwater.log.offsets import Offset
 from headwater.protocol.streams.headers import format_instant, parse_instant
@@ -12,7 +12,7 @@ from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import LOG_OWN_LAST
 from headwater.server.http import Request, Response
-from headwater.server.queries import parse_integer
+from headwater.server.queries import parse_flag, parse_integer
 from headwater.server.service import Service
 from headwater.server.streams.replies import json_response, offset_text
 
@@ -65,20 +65,32 @@ async def records(service: Service, request: Request, _: str) -> Response:
             limit=parse_integer(query, "limit", limits.RECORDS_PAGE_DEFAULT, limits.RECORDS_PAGE_MAX),
         )
     )
+    last = reply.records[-1].position if reply.records else reply.start
+    return json_response(
+        {
+            "offset": offset_text(reply.stream, reply.start),
+            "next_offset": offset_text(reply.stream, last),
+            "up_to_date": last >= reply.end,
+            **(_compact(reply) if parse_flag(query, "compact") else {"records": _each(reply)}),
+        }
+    )
+
+
+def _each(reply: RecordsReply) -> list[dict[str, str]]:
     found, begin = [], offset_text(reply.stream, reply.start)
     for record in reply.records:
         end = offset_text(reply.stream, record.position)
         found.append({"offset": begin, "next_offset": end, "time": format_instant(record.at_ms)})
         begin = end
-    last = reply.records[-1].position if reply.records else reply.start
-    return json_response(
-        {
-            "offset": offset_text(reply.stream, reply.start),
-            "next_offset": begin,
-            "up_to_date": last >= reply.end,
-            "records": found,
-        }
-    )
+    return found
+
+
+def _compact(reply: RecordsReply) -> dict[str, list[int]]:
+    """As columns of numbers, for readers that want the times of many records."""
+    return {
+        "ends": [record.position - reply.start for record in reply.records],
+        "times_ms": [record.at_ms for record in reply.records],
+    }
 
 
 def _stream(query: dict[str, str]) -> str:

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from headwater.errors import OptionError
-from headwater.spark.columns import Events, values_type
+from headwater.spark.columns import values_type
+from headwater.spark.decoding import Events
 from headwater.spark.options import read_options
 
 USER = StructType([StructField("name", StringType())])

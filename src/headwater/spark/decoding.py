@@ -1,0 +1,140 @@
+"""How the messages of an answer become columns."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import UNSET
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headwater.errors import MessageError
+from headwater.log.json_framing import split_array
+from headwater.spark.values import TypedDecoder, ValueDecoder
+from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ColumnDecoder(Protocol):
+    """Decodes the messages of an answer to columns."""
+
+    def decode_array(self, text: bytes | bytearray, /) -> Any: ...
+
+
+class Values:
+    """Messages as they are: JSON text, for the JVM to parse."""
+
+    def __init__(self, value: pa.DataType, sized: bool = False) -> None:
+        self._value = value
+        self._sized = sized
+
+    def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
+        """The column `value` and, if wanted, `size` of each message's bytes, comma included."""
+        messages = text_column(text)
+        columns = {"value": messages.cast(self._value)}
+        if self._sized:
+            columns["size"] = pc.add(pc.binary_length(messages).cast(pa.int64()), 1)
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def text_column(text: bytes | bytearray) -> pa.Array:
+    """The elements of a JSON array as a column of text. The byte 0 separates them: it occurs in no JSON text."""
+    messages = split_array(text)
+    joined = b"\0".join(messages)
+    if not messages:
+        return pa.array([], pa.string())
+    _check_text(joined)
+    ends = pa.array([0, len(joined)], pa.int32()).buffers()[1]
+    whole = pa.StringArray.from_buffers(1, ends, pa.py_buffer(joined))
+    return pc.split_pattern(whole, "\0").values
+
+
+def _check_text(text: bytes | bytearray) -> None:
+    """The parser does not look into strings; what is in there may come from any server."""
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise MessageError(f"a message is not UTF-8: {text[max(0, error.start - 40) : error.end]!r}") from None
+
+
+class Events:
+    """Messages as state events."""
+
+    def __init__(self, schema: StructType, *, by_type: bool = False, sized: bool = False) -> None:
+        self._decoder = EventDecoder(msgspec.Raw)
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        self._kinds = {name: arrow.field(name).type for name in arrow.names if name in _EVENT_COLUMNS}
+        self._by_schema: dict[str, ValueDecoder | TypedDecoder] = {}
+        for field in schema.fields:
+            if isinstance(field.dataType, StructType):
+                decoder = TypedDecoder if by_type and field.name == "value" else ValueDecoder
+                self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
+        self._sized = sized
+
+    def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
+        """Columns of events, `size` as above, and if anything is wrong with it `bad`, what that is, and
+        `message`, its text."""
+        _check_text(text)
+        events = self._decoder.decode_array(text)
+        reasons = [_reason(event) for event in events]
+        columns = {name: self._column(name, events, reasons) for name in self._kinds}
+        if self._sized:
+            sizes = [len(memoryview(message)) + 1 for message in split_array(text)]
+            columns["size"] = pa.array(sizes, pa.int64())
+        columns["bad"] = pa.array(reasons, pa.string())
+        if any(reasons):
+            texts = zip(split_array(text), reasons, strict=True)
+            columns["message"] = pa.array([bytes(text) if reason else None for text, reason in texts], pa.binary())
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:
+        values = list(map(_EVENT_COLUMNS[name], events))
+        decoder = self._by_schema.get(name)
+        if decoder is None:
+            return pa.array(values, self._kinds[name])
+        if isinstance(decoder, TypedDecoder):
+            return decoder.column(list(map(_EVENT_COLUMNS["type"], events)), values, reasons)
+        return decoder.column(values, reasons if name == "value" else [None] * len(values))  # an old one never matters
+
+
+def _reason(event: Any) -> str | None:
+    if type(event) is ChangeEvent:
+        if event.value is UNSET and event.headers.operation != "delete":
+            return f"{event.headers.operation} without a value"
+        return None
+    return event.reason if type(event) is BadEvent else None
+
+
+def _text(value: Any) -> str | None:
+    """A field that the protocol leaves open: text as it is, anything else as JSON."""
+    if value is UNSET or value is None:
+        return None
+    return value if isinstance(value, str) else _encode(value).decode()
+
+
+def _json(value: Any) -> bytes | None:
+    if value is UNSET:
+        return None
+    return bytes(value) if isinstance(value, msgspec.Raw) else _encode(value)
+
+
+def _has_value(event: Any) -> bool:
+    return type(event) is ChangeEvent and event.headers.operation != "delete"
+
+
+_EVENT_COLUMNS: dict[str, Any] = {
+    "type": lambda event: event.type if type(event) is ChangeEvent else None,
+    "key": lambda event: event.key if type(event) is ChangeEvent else None,
+    "operation": lambda event: event.headers.operation if type(event) is ChangeEvent else None,
+    "value": lambda event: _json(event.value) if _has_value(event) else None,
+    "old_value": lambda event: _json(event.old_value) if type(event) is ChangeEvent else None,
+    "txid": lambda event: _text(event.headers.txid) if type(event) is ChangeEvent else None,
+    "timestamp": lambda event: _text(event.headers.timestamp) if type(event) is ChangeEvent else None,
+    "control": lambda event: event.headers.control if type(event) is ControlEvent else None,
+    "control_offset": lambda event: _text(event.headers.offset) if type(event) is ControlEvent else None,
+}

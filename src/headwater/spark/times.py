@@ -1,0 +1,64 @@
+"""When messages were appended: the record times of a range, for the positions of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.client import RecordTimes, Stream
+from headwater.errors import ProtocolError
+from headwater.spark.positions import Range, byte_position
+
+Numbers = npt.NDArray[np.int64]
+_UNKNOWN = np.iinfo(np.int64).min
+
+
+class AppendTimes:
+    """The times of one range, fetched in pages as its messages come. A server without record times has none."""
+
+    def __init__(self, stream: Stream, part: Range) -> None:
+        self._pages = iter(_pages(stream, part))
+        self._ends: Numbers = np.empty(0, np.int64)
+        self._times: Numbers = np.array([_UNKNOWN])  # one more than ends, for what is after them
+
+    def column(self, starts: Numbers) -> pa.Array:
+        """The times of messages that begin at these bytes, which grow from call to call."""
+        if len(starts):
+            self._reach(starts)
+        times = self._times[np.searchsorted(self._ends, starts, side="right")]
+        return pa.array(times, pa.timestamp("ms", tz="UTC"), mask=times == _UNKNOWN)
+
+    def _reach(self, starts: Numbers) -> None:
+        ends, times = [self._ends[self._ends > starts[0]]], [self._times[:-1][self._ends > starts[0]]]
+        reached = ends[0][-1] if len(ends[0]) else -1
+        while reached <= starts[-1] and (page := next(self._pages, None)) is not None:
+            first = byte_position(page.offset)
+            if first is None or not page.ends:
+                continue
+            ends.append(np.array(page.ends, np.int64) + first)
+            times.append(np.array(page.times_ms, np.int64))
+            reached = ends[-1][-1]
+        self._ends, self._times = np.concatenate(ends), np.concatenate([*times, [_UNKNOWN]])
+
+
+def _pages(stream: Stream, part: Range) -> Iterator[RecordTimes]:
+    """The next page is asked for while the messages of one are read."""
+    if not part.exact:
+        return
+    until = None if part.extra else part.until
+    pages = iter(stream.record_times(offset=part.start.offset, until=until))
+    try:
+        page: RecordTimes | None = next(pages)
+    except ProtocolError:
+        return
+    with ThreadPoolExecutor(1) as ahead:
+        while page is not None and page.continues_at(until) is not None:
+            coming = ahead.submit(next, pages, None)
+            yield page
+            page = coming.result()
+        if page is not None:
+            yield page

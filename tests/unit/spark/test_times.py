@@ -1,0 +1,163 @@
+"""Positions and append times of messages, whatever the ranges are."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from headwater.client import Client, RecordTimes, Stream
+from headwater.errors import StreamNotFoundError
+from headwater.spark.columns import RangeReader
+from headwater.spark.options import read_options
+from headwater.spark.planning import Places, Planner, to_json
+from headwater.spark.positions import Place, Range
+from headwater.spark.times import AppendTimes
+from tests.servers import Server
+
+_numbers = itertools.count()
+ORDER, VALUE = StructField("order", LongType()), StructField("value", StringType())
+TIMESTAMP, APPENDED = StructField("timestamp", TimestampType()), StructField("append_time", TimestampType())
+
+
+class Counting(httpx.HTTPTransport):
+    """Counts requests for record times; without extensions it answers none of ours."""
+
+    def __init__(self, extended: bool) -> None:
+        super().__init__(verify=False)
+        self.extended = extended
+        self.asked = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked += request.url.path.endswith("/records")
+        if not self.extended:
+            request.url = request.url.copy_remove_param("until")
+            if "/__ds/" in request.url.path:
+                return httpx.Response(404, request=request)
+        return super().handle_request(request)
+
+
+@pytest.fixture(params=[True, False])
+def transport(request: pytest.FixtureRequest) -> Iterator[Counting]:
+    with Counting(request.param) as transport:
+        yield transport
+
+
+@pytest.fixture
+def stream(server: Server) -> Iterator[Stream]:
+    with Client(server.url) as client:
+        yield client.stream(f"times/{next(_numbers)}")
+
+
+def filled(stream: Stream, content_type: str = "application/json") -> list[datetime]:
+    """Appends of one to five messages, some of them apart in time; the time of each message."""
+    stream.create(content_type=content_type)
+    counts = [1, 5, 2, 3, 1, 4]
+    for number, count in enumerate(counts):
+        if content_type == "application/json":
+            event = {"type": "é" * number, "key": "k", "value": number, "headers": {"operation": "insert"}}
+            stream.append_many([{**event, "type": "t" * (n + 1)} for n in range(count)])
+        else:
+            stream.append("é" * count)
+        time.sleep(0.002 * (number % 2))
+    return [record.time for record, count in zip(stream.records(), counts, strict=True) for _ in range(count)]
+
+
+def rows(server: Server, stream: Stream, transport: Counting, *fields: StructField, **given: str) -> list[Any]:
+    state = APPENDED in fields
+    options = read_options({"url": server.url, "streams": stream.path or "", **given}, bounded=False)
+    with httpx.Client(transport=transport) as http:
+        client = Client(server.url, http=http)
+        planner = Planner(options, client)
+        reader = RangeReader(options.connection, client, StructType(list(fields)), state=state)
+        place: Places = planner.resolve("earliest", planner.check())
+        found = []
+        while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
+            for ranges in planner.partitions(place, end):
+                found += [row for part in ranges for batch in reader.read(part) for row in batch.to_pylist()]
+            place = end
+    return found
+
+
+@pytest.mark.parametrize("given", [{}, {"minPartitions": "3"}, {"maxRecordsPerTrigger": "2"}])
+@pytest.mark.parametrize("timed", [TIMESTAMP, APPENDED])
+def test_every_message_has_its_place_and_time(
+    server: Server, stream: Stream, transport: Counting, given: dict[str, str], timed: StructField
+) -> None:
+    times = filled(stream)
+    found = rows(server, stream, transport, ORDER, timed, VALUE, **given)
+    orders = [row["order"] for row in found]
+    assert orders == sorted(set(orders))
+    if transport.extended:
+        assert [row[timed.name] for row in found] == times
+        sizes = [len(message) + 1 for message in stream.read(type=bytes).all()]
+        assert orders == list(np.cumsum([0, *sizes[:-1]]))
+    else:
+        assert {row[timed.name] for row in found} == {None}
+
+
+@pytest.mark.parametrize("given", [{}, {"minPartitions": "3"}])
+def test_a_run_of_text_has_those_of_its_beginning(
+    server: Server, stream: Stream, transport: Counting, given: dict[str, str]
+) -> None:
+    filled(stream, "text/plain")
+    by_start = {int(record.offset[17:]): record.time for record in stream.records()}
+    found = rows(server, stream, transport, ORDER, TIMESTAMP, VALUE, **given)
+    assert len(found) == (int(given.get("minPartitions", "1")) if transport.extended else 1)
+    for row in found:
+        assert row["timestamp"] == (by_start[row["order"]] if transport.extended else None)
+
+
+def test_times_that_are_left_out_are_not_asked_for(server: Server, stream: Stream, transport: Counting) -> None:
+    filled(stream)
+    assert len(rows(server, stream, transport, ORDER, VALUE)) == 16
+    assert transport.asked == 0
+
+
+class Pages:
+    """Records of ten bytes each, in pages of three; their times are their numbers."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.asked = 0
+
+    def record_times(self, *, offset: str, until: str | None) -> Iterator[RecordTimes]:
+        for first in range(int(offset[17:]) // 10, self.count, 3):
+            self.asked += 1
+            numbers = range(first, min(first + 3, self.count))
+            ends = [10 * (number - first + 1) for number in numbers]
+            begin, end = (f"{1:016d}_{10 * number:016d}" for number in (first, numbers[-1] + 1))
+            yield RecordTimes(begin, end, numbers[-1] + 1 == self.count, ends, list(numbers))
+
+
+def test_pages_are_fetched_as_messages_come() -> None:
+    pages = Pages(10)
+    part = Range("s", "application/json", Place(f"{1:016d}_{10:016d}"), f"{1:016d}_{100:016d}", exact=True)
+    times = AppendTimes(pages, part)  # type: ignore[arg-type]
+    assert pages.asked == 0
+
+    def numbers(*starts: int) -> list[int | None]:
+        return times.column(np.array(starts, np.int64)).cast("int64").to_pylist()
+
+    assert numbers() == []
+    assert numbers(10, 15, 20) == [1, 1, 2]
+    assert pages.asked <= 2  # the next one is on its way
+    assert numbers(25, 30, 45) == [2, 3, 4]
+    assert pages.asked <= 3
+    assert numbers(88, 99, 100) == [8, 9, None]
+    assert numbers(200) == [None]
+    assert pages.asked == 3
+
+
+def test_a_stream_that_is_gone_is_no_server_without_times(server: Server) -> None:
+    with Client(server.url) as client:
+        part = Range("times/missing", "application/json", Place(), "-1", exact=True)
+        with pytest.raises(StreamNotFoundError):
+            AppendTimes(client.stream(part.path), part).column(np.array([0], np.int64))
