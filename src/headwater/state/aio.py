@@ -238,7 +238,7 @@ class AsyncStreamDB(FollowedState):
 
     async def _follow(self) -> None:
         following = self._following
-        reader = self.stream.read(type=EVENTS, offset=following.offset, skip=following.skip, live=self._settings.live)
+        reader = self.stream.read(type=EVENTS, offset=following.position, live=self._settings.live)
         async with reader:
             async for batch in reader.batches():
                 following.apply(batch)

@@ -188,7 +188,7 @@ class StreamDB(FollowedState):
 
     def _follow(self) -> None:
         following = self._following
-        reader = self.stream.read(type=EVENTS, offset=following.offset, skip=following.skip, live=self._settings.live)
+        reader = self.stream.read(type=EVENTS, offset=following.position, live=self._settings.live)
         with self._changed:
             if self._closing:
                 return
