@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -104,8 +105,13 @@ def defined(nodes: list[ast.AST]) -> set[str]:
     return names | {"_asdict", "_fields", "_replace"}  # of named tuples
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def nodes_in(paths: Iterable[Path]) -> list[ast.AST]:
-    return [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
+    return [node for path in paths for node in nodes_of(path)]
 
 
 def test_private_names_are_used_in_the_module_that_defines_them() -> None:

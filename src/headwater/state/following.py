@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -17,7 +18,7 @@ from headwater.errors import ClientError, HeadwaterError, InvalidEventError, Inv
 from headwater.positions import BEGINNING, Position
 from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoint
 from headwater.state.checkpoints import load
-from headwater.state.database import Counts, Database, OnBadEvent
+from headwater.state.database import Counts, Database, OnBadEvent, Transaction
 from headwater.state.definitions import Collection, StateDefinition
 from headwater.state.events import EventDecoder
 from headwater.state.tables import OnBatch, OnChange, Table
@@ -45,7 +46,6 @@ RESERVED = frozenset(
         "publish_snapshot",
         "reading",
         "save_checkpoint",
-        "skip",
         "stream",
         "table",
         "transaction",
@@ -164,6 +164,7 @@ class FollowedState:
     _settings: Settings
     _closing: bool
     _over: bool
+    _worker: object | None  # the task or thread that follows the stream
 
     def __getattr__(self, name: str) -> Table[Any]:
         try:
@@ -209,10 +210,6 @@ class FollowedState:
         return self.position.offset
 
     @property
-    def skip(self) -> int:
-        return self.position.skip
-
-    @property
     def up_to_date(self) -> bool:
         """Whether the state was that of the end of the stream when something last arrived."""
         return self._following.up_to_date
@@ -228,6 +225,20 @@ class FollowedState:
             raise ValueError("this database has no checkpoint file")
         found = self._following.checkpoint()
         return None if found is None else (path, *found)
+
+    @contextlib.contextmanager
+    def _new_transaction(self) -> Iterator[Transaction]:
+        self._check()
+        if self._worker is None:
+            raise ClientError("preload the database first: nothing would ever come back through the stream")
+        transaction = self._database.begin(uuid.uuid4().hex)
+        try:
+            yield transaction
+        finally:
+            self._database.settle(transaction.txid)
+
+    def _is_over(self) -> bool:
+        return self._closing or self._over
 
     def _check(self) -> None:
         """Raise what makes waiting vain."""
