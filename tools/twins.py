@@ -1,7 +1,7 @@
-"""The blocking client is made from the asyncio one: `python -m tools.twins`, or with `--check` only compared.
+"""Blocking shells are made from the asyncio ones: `python -m tools.twins`, or with `--check` only compared.
 
-Flows do the work of both; what is left of each shell is the same words with and without `await`. Transports and
-producers differ in kind (threads, locks) and are written by hand.
+Flows do the work of both; what is left of each shell is the same words with and without `await`. Transports,
+producers and what runs in the background differ in kind (threads, locks) and are written by hand.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CLIENT = ROOT / "src" / "headwater" / "client"
-MODULES = ("client", "reader", "stream", "table", "table_reader")
+SOURCE = ROOT / "src" / "headwater"
+MODULES = [
+    *(SOURCE / "client" / "aio" / f"{name}.py" for name in ("client", "reader", "stream", "table", "table_reader")),
+    SOURCE / "state" / "aio" / "streamdb.py",
+]
 
+FIXES = "I,UP028,C416"  # the order of imports, and loops and lists that need not be written out any more
 WORDS = (
     (r"\basync (def|for|with) ", r"\1 "),
     (r"\(await ([\w.]+\(\))\)", r"\1"),
@@ -25,7 +29,9 @@ WORDS = (
     (r"\baclose\(", "close("),
     (r"\bAsyncGenerator\[(.+), None\]", r"Generator[\1, None, None]"),
     (r"\bAsync([A-Z]\w*)", r"\1"),
-    (r"\bclient\.aio\.", "client.sync."),
+    (r"\b(client|state)\.aio\.", r"\1.sync."),
+    (r"\basynccontextmanager\b", "contextmanager"),
+    (r"Callable\[\.\.\., Awaitable\[None\]\]", "Callable[..., None]"),
     (r"str \| Awaitable\[str\]", "str"),
     (r"Awaitable\[None\] \| None", "None"),
     (r", Awaitable\b", ""),
@@ -39,13 +45,18 @@ WORDS = (
 )
 
 
-def blocking(module: str, text: str) -> str:
-    """The blocking twin of a module's text."""
+def twin_of(path: Path) -> Path:
+    return path.parents[1] / "sync" / path.name
+
+
+def blocking(path: Path) -> str:
+    """The text of the blocking twin of a module."""
+    text = path.read_text()
     for pattern, replacement in WORDS:
         text = re.sub(pattern, replacement, text)
-    text = f"# Made by `python -m tools.twins` from aio/{module}.py: change that one.\n{text}"
-    for command in (["check", "--fix-only", "--quiet", "--unsafe-fixes", "--select", "I,UP028"], ["format", "--quiet"]):
-        text = _ruff(command, text, CLIENT / "sync" / f"{module}.py")
+    text = f"# Made by `python -m tools.twins` from aio/{path.name}: change that one.\n{text}"
+    for command in (["check", "--fix-only", "--quiet", "--unsafe-fixes", "--select", FIXES], ["format", "--quiet"]):
+        text = _ruff(command, text, twin_of(path))
     return text
 
 
@@ -57,10 +68,9 @@ def _ruff(command: list[str], text: str, path: Path) -> str:
 def main() -> None:
     stale = []
     for module in MODULES:
-        path = CLIENT / "sync" / f"{module}.py"
-        made = blocking(module, (CLIENT / "aio" / f"{module}.py").read_text())
+        path, made = twin_of(module), blocking(module)
         if made != path.read_text():
-            stale.append(path.name)
+            stale.append(str(path.relative_to(SOURCE)))
             if "--check" not in sys.argv:
                 path.write_text(made)
     if stale and "--check" in sys.argv:

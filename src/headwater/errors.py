@@ -86,6 +86,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from headwater.positions import Position
+
 
 def is_retryable(status: int) -> bool:
     """Whether the same request may succeed later, by the status of its answer."""
@@ -551,15 +553,22 @@ class ProducerReusedError(ClientError):
 
 
 class MessageError(ClientError):
-    """A message that cannot be decoded: the one that follows `skip` others after `offset`."""
+    """A message that cannot be decoded, and its position."""
 
     title = "Unexpected message"
-    advice = "Read on behind it, from the same offset with skip + 1, or ask for another type."
+    advice = "Read on behind it, with offset=error.position and skip=1, or ask for another type."
 
-    def __init__(self, detail: str = "", *, offset: str = "", skip: int = 0) -> None:
+    def __init__(self, detail: str = "", position: Position | None = None) -> None:
         super().__init__(detail)
-        self.offset = offset
-        self.skip = skip
+        self.position = position or Position("")
+
+    @property
+    def offset(self) -> str:
+        return self.position.offset
+
+    @property
+    def skip(self) -> int:
+        return self.position.skip
 
 
 class InvalidEventError(MessageError):

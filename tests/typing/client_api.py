@@ -18,6 +18,7 @@ from headwater.client import (
     Batch,
     Client,
     Delivery,
+    Position,
     ProducerMetrics,
     ProducerTuple,
     Reader,
@@ -79,6 +80,7 @@ def blocking() -> None:
             assert_type(batch, Batch[Price])
             assert_type(batch.items, list[Price])
             assert_type(batch.offset, str)
+            assert_type(batch.position, Position)
         with stream.producer("id", epoch=3, on_delivery=told) as producer:
             producer.append(Price("x"), told)
             assert_type(producer.metrics, ProducerMetrics)

@@ -12,7 +12,7 @@ from headwater.cli.moments import parse_moment
 from headwater.cli.output import meter
 from headwater.cli.printing import batch_printer
 from headwater.log.content import kind_of
-from headwater.protocol.streams.offsets import BEGINNING
+from headwater.positions import BEGINNING
 
 
 def command(

@@ -11,6 +11,7 @@ from headwater.client.session import Retry, Timeouts
 from headwater.client.sync import Client, Producer, Reader, Stream, Table, TableReader
 from headwater.client.tables import AppendedRows, Change, Put, Remove, TableInfo
 from headwater.log.producers import ProducerTuple
+from headwater.positions import Position
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
@@ -33,6 +34,7 @@ __all__ = [
     "LiveMode",
     "Mirrored",
     "Nurl",
+    "Position",
     "Producer",
     "ProducerMetrics",
     "ProducerTuple",

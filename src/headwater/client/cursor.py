@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from headwater.client.effects import Batch
+from headwater.positions import Position
 
 T = TypeVar("T")
 
@@ -16,21 +17,17 @@ T = TypeVar("T")
 class Cursor(Generic[T]):
     """Items are handed out by plain iteration over a list; what is left of it tells how far that got."""
 
-    def __init__(self, offset: str, skip: int) -> None:
-        self._done: Batch[T] = Batch([], offset, skip)  # the last one that was handed out to its end
+    def __init__(self, position: Position) -> None:
+        self._done: Batch[T] = Batch([], position)  # the last one that was handed out to its end
         self._held = self._done
         self._rest: Iterator[T] = iter(())
 
     @property
-    def offset(self) -> str:
-        return self._place().offset
-
-    @property
-    def skip(self) -> int:
+    def position(self) -> Position:
         place = self._place()
         if place is self._held:
-            return place.skip
-        return place.skip + len(self._held.items) - length_hint(self._rest)
+            return place.position
+        return place.position.after(len(self._held.items) - length_hint(self._rest))
 
     @property
     def up_to_date(self) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 
 from headwater import limits
 from headwater.errors import HeadwaterError
+from headwater.positions import Position
 
 T = TypeVar("T")
 
@@ -79,16 +80,22 @@ class Call(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, Generic[T], frozen=True):
     """Messages that arrived together, and where to read on after them.
 
-    `skip` is how many messages (bytes, where a stream has no messages) after `offset` were delivered already; it is
-    more than 0 only when a server answers with more than fits in memory at once. A batch without messages says that
-    the reader is up to date.
+    `skip` is more than 0 only when a server answers with more than fits in memory at once. A batch without messages
+    says that the reader is up to date.
     """
 
     items: list[T]
-    offset: str
-    skip: int = 0
+    position: Position
     up_to_date: bool = False
     closed: bool = False
+
+    @property
+    def offset(self) -> str:
+        return self.position.offset
+
+    @property
+    def skip(self) -> int:
+        return self.position.skip
 
 
 class Emit(msgspec.Struct, frozen=True):

@@ -23,8 +23,8 @@ from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, H
 from headwater.client.session import Session, lost, opened, pause, with_query
 from headwater.errors import HeadwaterError, MessageError, NetworkError, ProtocolError, UnauthorizedError
 from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of
+from headwater.positions import BEGINNING, NOW, Position
 from headwater.protocol.streams import headers
-from headwater.protocol.streams.offsets import BEGINNING, NOW
 from headwater.protocol.streams.sse import EventReader
 
 LiveMode: TypeAlias = Literal["long-poll", "sse"] | bool
@@ -48,21 +48,19 @@ class Reading:
         session: Session,
         url: str,
         wanted: Any,
-        offset: str,
-        skip: int,
+        position: Position,
         until: str | None,
         live: LiveMode,
         piece_bytes: int = limits.READ_PIECE_BYTES,
     ) -> None:
         if live not in (True, False, "long-poll", "sse"):
             raise ValueError(f"live is True, False, 'long-poll' or 'sse', not {live!r}")
-        if skip < 0 or (skip and offset == NOW):
+        if position.skip < 0 or (position.skip and position.offset == NOW):
             raise ValueError("skip counts messages after an offset")
         self._session = session
         self._url = url
         self._wanted = wanted
-        self.offset = offset
-        self.skip = skip
+        self.position = position
         self._until = until
         self._live = live
         self._piece_bytes = piece_bytes
@@ -74,7 +72,7 @@ class Reading:
         self._contacted = False
         self._failures = 0
         self._broken = 0
-        self._held_at: tuple[str, int] | None = None
+        self._held_at: Position | None = None
         self._mode = "sse" if live in (True, "sse") else live
         self._sse_failures = 0
         self._short_feeds = 0
@@ -83,8 +81,9 @@ class Reading:
         self._prefetched: HttpReply | None = None
 
     def flow(self) -> Flow[None]:
-        if self._until is not None and self.offset != NOW:
-            self._ended = self._until == BEGINNING or (self.offset != BEGINNING and self._until <= self.offset)
+        begin = self.position.offset
+        if self._until is not None and begin != NOW:
+            self._ended = self._until == BEGINNING or (begin != BEGINNING and self._until <= begin)
         while not self._ended:
             try:
                 if self._reached_tail and self._mode == "sse":
@@ -123,10 +122,10 @@ class Reading:
         next_offset = required(request, reply, headers.NEXT_OFFSET)
         if polling:
             self._cursor = reply.headers.get(headers.CURSOR)
-        if self._until is not None and self.offset == NOW and self._until <= next_offset:
-            self.offset, self._ended = next_offset, True  # the end is behind us
+        if self._until is not None and self.position.offset == NOW and self._until <= next_offset:
+            self.position, self._ended = Position(next_offset), True  # the end is behind us
             return
-        answer = self._decoded(reply).answer(self.skip)
+        answer = self._decoded(reply).answer(self.position.skip)
         bounded = self._until is not None and next_offset > self._until  # the server does not know `until`
         if reply.status == 200:
             yield from self._receive(request, answer, partly=not bounded)
@@ -135,7 +134,7 @@ class Reading:
             return
         up_to_date = reply.headers.get(headers.UP_TO_DATE, "").lower() == "true"
         closed = headers.parse_closed(reply.headers)
-        moved = next_offset != self.offset
+        moved = next_offset != self.position.offset
         if moved and not (up_to_date or closed or next_offset == self._until):
             yield from self._prefetch(next_offset)
         yield from self._arrive(answer, next_offset, up_to_date=up_to_date or closed, closed=closed)
@@ -170,8 +169,8 @@ class Reading:
             "sse": timeouts.sse_idle_s if self._sse_proven else timeouts.sse_first_s,
         }
         cursor = self._cursor if live else None
-        until = None if self.offset == NOW else self._until
-        url = with_query(self._url, offset=offset or self.offset, live=live, until=until, cursor=cursor)
+        until = None if self.position.offset == NOW else self._until
+        url = with_query(self._url, offset=offset or self.position.offset, live=live, until=until, cursor=cursor)
         return HttpRequest("GET", url, read_timeout_s=waits[live])
 
     def _decoded(self, reply: HttpReply) -> Decoder:
@@ -186,14 +185,13 @@ class Reading:
 
     def _deliver(self, answer: JsonAnswer | BytesAnswer, items: list[Any]) -> Flow[None]:
         """A part of an answer: the offset stays, the count of what was delivered after it grows."""
-        if answer.taken > self.skip:
-            self.skip = answer.taken
+        if answer.taken > self.position.skip:
+            self.position = Position(self.position.offset, answer.taken)
             self._mark_held(answer)
             if items:
                 yield from self._emit(items)
         if answer.bad is not None:
-            offset, skip = self._place()
-            raise MessageError(answer.bad, offset=offset, skip=skip)
+            raise MessageError(answer.bad, self._place())
 
     def _mark_held(self, answer: JsonAnswer | BytesAnswer) -> None:
         """Where a character begins that is cut in two, while it is: the place to read on from is before it."""
@@ -201,7 +199,7 @@ class Reading:
         if not held:
             self._held_at = None
         elif held <= answer.fed:
-            self._held_at = (self.offset, answer.taken - held)
+            self._held_at = Position(self.position.offset, answer.taken - held)
 
     def _arrive(
         self, answer: JsonAnswer | BytesAnswer, next_offset: str, *, up_to_date: bool, closed: bool
@@ -211,26 +209,24 @@ class Reading:
         if answer.bad is not None:
             yield from self._deliver(answer, items)
         self._mark_held(answer)
-        if next_offset != self.offset or self._mode != "sse":  # a feed may go on behind an event that says nothing new
+        if next_offset != self.position.offset or self._mode != "sse":  # a feed may go on after an event without news
             self._broken = 0
-        self.offset, self.skip = next_offset, max(0, self.skip - answer.taken)
+        self.position = Position(next_offset, max(0, self.position.skip - answer.taken))
         self._failures = 0
         self._reached_tail = self._reached_tail or up_to_date
-        self._ended = closed or self.offset == self._until or (up_to_date and self._live is False)
+        self._ended = closed or next_offset == self._until or (up_to_date and self._live is False)
         if items or closed or (up_to_date and not self._told_tail):
             yield from self._emit(items, up_to_date=up_to_date, closed=closed)
         if closed and self._held_at is not None:
-            offset, skip = self._held_at
-            raise MessageError("the stream ends in the middle of a UTF-8 character", offset=offset, skip=skip)
+            raise MessageError("the stream ends in the middle of a UTF-8 character", self._held_at)
 
     def _emit(self, items: list[Any], *, up_to_date: bool = False, closed: bool = False) -> Flow[None]:
         self._told_tail = up_to_date
-        offset, skip = self._place()
-        yield Emit(Batch(items, offset, skip, up_to_date, closed))
+        yield Emit(Batch(items, self._place(), up_to_date, closed))
 
-    def _place(self) -> tuple[str, int]:
+    def _place(self) -> Position:
         """Where a later read goes on."""
-        return self._held_at or (self.offset, self.skip)
+        return self._held_at or self.position
 
     # An end that the server does not know of
 
@@ -242,7 +238,7 @@ class Reading:
         if answer.bad is not None:
             yield from self._deliver(answer, items)
         self._mark_held(answer)
-        self.offset, self.skip, self._ended = until, 0, True
+        self.position, self._ended = Position(until), True
         yield from self._emit(items)
 
     def _surplus(self, until: str, past: str) -> Flow[int]:
@@ -347,7 +343,7 @@ class Reading:
     def _fresh_answer(self) -> JsonAnswer | BytesAnswer:
         if self._decoder is None:
             raise ProtocolError("a feed begins after an answer that names the content type")
-        return self._decoder.answer(self.skip)
+        return self._decoder.answer(self.position.skip)
 
     def _count_sse_failure(self, error: HeadwaterError) -> None:
         """Fall back to long-poll if server-sent events do not get through.

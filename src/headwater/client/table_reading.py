@@ -10,6 +10,7 @@ import msgspec
 from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpRequest, Receive, Sleep
 from headwater.client.session import LOOPBACK, Session, opened, pause, with_query
 from headwater.errors import HeadwaterError, InvalidRowError, NetworkError
+from headwater.positions import Position
 from headwater.protocol.encodings import GZIP, IDENTITY
 from headwater.protocol.tables.content_type import MEDIA_TYPE, TableType, format_table_type
 from headwater.protocol.tables.escaping import Escape, unescape
@@ -88,7 +89,7 @@ class TableReading:
         self._told_tail = following.up_to_date
         if self._is_escaped():
             rows = [_unescaped(row) for row in rows]
-        yield Emit(Batch(rows, str(following.position or 0), 0, following.up_to_date, following.closed))
+        yield Emit(Batch(rows, Position(str(following.position or 0)), following.up_to_date, following.closed))
 
     def _is_escaped(self) -> bool:
         table = self.following.table

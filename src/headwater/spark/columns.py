@@ -14,10 +14,11 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 from headwater.client import Client, Reader, Stream
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
+from headwater.positions import Position
 from headwater.spark.decoding import ColumnDecoder, Events, Values
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import BadEvents, ConnectionOptions
-from headwater.spark.positions import Place, Range, byte_position
+from headwater.spark.positions import Range, byte_position
 from headwater.spark.skipping import SkippedEvents
 from headwater.spark.times import AppendTimes, Numbers
 
@@ -159,7 +160,7 @@ class RangeReader:
             position += rows
         skipped.finish()
         if position < part.start.skip:
-            raise DataLossError(f"{part.path} has {position} messages from {part.start.offset} to {part.until}")
+            raise DataLossError(f"{part.path} has {position} messages from {part.start.offset} to {part.end.offset}")
 
     def _payloads(self, part: Range) -> Iterator[pa.RecordBatch]:
         stream = self._client.stream(part.path, content_type=part.content_type)
@@ -167,26 +168,26 @@ class RangeReader:
         offset = part.start.offset
         if part.exact and can_fetch(stream.url):
             with contextlib.suppress(OSError, UnexpectedAnswerError, ValueError):
-                for text, after in fetch(self._connection, stream.url, offset, part.until):
+                for text, after in fetch(self._connection, stream.url, offset, part.end.offset):
                     payload, offset = decoder.decode_array(text), after
                     yield payload
-        if offset != part.until:
-            with stream.read(type=decoder, offset=offset, until=part.until) as reader:
+        if offset != part.end.offset:
+            with stream.read(type=decoder, offset=offset, until=part.end.offset) as reader:
                 for batch in reader.batches():
                     if len(batch.items):
                         yield batch.items
-            if reader.offset != part.until:
-                raise DataLossError(f"{part.path} ended at {reader.offset} before {part.until}")
-        left = part.extra
+            if reader.offset != part.end.offset:
+                raise DataLossError(f"{part.path} ended at {reader.offset} before {part.end.offset}")
+        left = part.end.skip
         if left:
-            with stream.read(type=decoder, offset=part.until) as reader:
+            with stream.read(type=decoder, offset=part.end.offset) as reader:
                 for batch in reader.batches():
                     yield batch.items[:left]
                     left -= min(left, len(batch.items))
                     if not left:
                         break
         if left:
-            raise DataLossError(f"{part.path} ended {left} messages before {part.until}+{part.extra}")
+            raise DataLossError(f"{part.path} ended {left} messages before {part.end}")
 
     def _times(self, part: Range) -> AppendTimes | None:
         if not self._is_timed or byte_position(part.start.offset) is None:
@@ -212,28 +213,28 @@ class RangeReader:
         number = pc.index(pc.is_valid(bad), True).as_py()
         position = payload.column("position")[number].as_py()
         told = f"{part.path}, message {position} after {part.start.offset}: {bad[number].as_py()}"
-        raise InvalidEventError(told, offset=part.start.offset, skip=position)
+        raise InvalidEventError(told, Position(part.start.offset, position))
 
     # Streams of bytes
 
     def _runs(self, stream: Stream, part: Range) -> Iterator[bytes]:
         """The bytes from a place to an offset, and some after that."""
-        start, left = part.start, part.extra
-        if start.offset != part.until:
-            reader = stream.read(type=bytes, offset=start.offset, skip=start.skip, until=part.until)
+        start, left = part.start, part.end.skip
+        if start.offset != part.end.offset:
+            reader = stream.read(type=bytes, offset=start, until=part.end.offset)
             yield from _runs_of(reader, None)
-            first, last = byte_position(start.offset), byte_position(part.until)
+            first, last = byte_position(start.offset), byte_position(part.end.offset)
             is_shorter = first is not None and last is not None and last - first < start.skip
-            if reader.offset != part.until or is_shorter:
-                raise DataLossError(f"{part.path} ended at {reader.offset} before {part.until}")
-            start = Place(part.until)
+            if reader.offset != part.end.offset or is_shorter:
+                raise DataLossError(f"{part.path} ended at {reader.offset} before {part.end.offset}")
+            start = Position(part.end.offset)
         left -= start.skip
         if left > 0:
-            for run in _runs_of(stream.read(type=bytes, offset=start.offset, skip=start.skip), left):
+            for run in _runs_of(stream.read(type=bytes, offset=start), left):
                 yield run
                 left -= len(run)
             if left:
-                raise DataLossError(f"{part.path} ended {left} bytes before {part.until}+{part.extra}")
+                raise DataLossError(f"{part.path} ended {left} bytes before {part.end}")
 
     def _bytes(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Bytes have no messages: a row is a run of them, and its position the byte after the range's beginning."""
@@ -269,14 +270,13 @@ class RangeReader:
             yield position, whole
             position += len(whole)
         if held:
-            reader = stream.read(type=bytes, offset=part.until, skip=part.extra)
+            reader = stream.read(type=bytes, offset=part.end)
             whole, held = _whole_text(held + b"".join(_runs_of(reader, _missing_bytes(held))))
             yield position, whole
         if held:
-            told = f"{part.path}: text ends inside a character at {part.until}, and the rest of it is not there yet"
-            raise MessageError(
-                f"{told}; try again, or set valueType to binary", offset=part.start.offset, skip=position
-            )
+            told = f"{part.path}: text ends inside a character at {part.end}, and the rest of it is not there yet"
+            here = Position(part.start.offset, position)
+            raise MessageError(f"{told}; try again, or set valueType to binary", here)
 
 
 def _starts(part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[Numbers | None, int | None]:

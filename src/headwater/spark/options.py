@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import httpx
 import msgspec
 
 from headwater import limits
 from headwater.client import Client, Report, Retry, Timeouts
-from headwater.client.transport import POOL, tls_context
 from headwater.errors import InvalidPathError, OptionError
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
@@ -44,21 +42,13 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     def open(self, *, patient: bool = True) -> Client:
         """A client that gives up after `retry_s` of failures in a row or, where that is too patient, at once."""
         attempts = limits.PRODUCER_INTEGER_MAX if patient else limits.SPARK_CONNECT_ATTEMPTS_MAX
-        return _OwnClient(
+        return Client(
             self.url,
             token=self.token,
             retry=Retry(attempts=attempts, most_s=limits.SPARK_RETRY_MAX_S),
             timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
             on_error=_RetryDeadline(self.retry_s).check,
-            http=httpx.Client(limits=POOL, verify=tls_context()),
         )
-
-
-class _OwnClient(Client):
-    """Closes its connections though they were handed to it."""
-
-    def close(self) -> None:
-        self._http.close()
 
 
 class _RetryDeadline:

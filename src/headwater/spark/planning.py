@@ -10,6 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from headwater import limits
@@ -27,7 +28,7 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_framing import split_array
-from headwater.protocol.streams.offsets import BEGINNING
+from headwater.positions import BEGINNING, Position
 from headwater.spark.options import EARLIEST, JOURNAL_ROOT, LATEST, ReadOptions
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
 from headwater.state.bootstrap import SNAPSHOTS
@@ -202,12 +203,9 @@ class Planner:
             self._report_loss(path, before, str(error))
             return
         self._content_types[path] = content_type
-        edges = [before, *map(Place, cuts)]
-        end = before.offset if after.offset == BEGINNING else after.offset
-        for number, place in enumerate(edges):
-            last = number == len(edges) - 1
-            until = end if last else edges[number + 1].offset
-            yield Range(path, content_type, place, until, after.skip if last else 0, self._extended is True)
+        last = Position(before.offset if after.offset == BEGINNING else after.offset, after.skip)
+        for begin, end in pairwise([before, *map(Position, cuts), last]):
+            yield Range(path, content_type, begin, end, self._extended is True)
 
     def _has(self, path: str, place: Place) -> bool:
         try:
@@ -264,7 +262,7 @@ class Planner:
 
     def reader_of(self, path: str, place: Place, end: Place, wanted: Any) -> Reader[Any]:
         stream = self._client.stream(path)
-        return stream.read(type=wanted, offset=place.offset, skip=place.skip, until=end.offset)
+        return stream.read(type=wanted, offset=place, until=end.offset)
 
     def is_json(self, path: str) -> bool:
         return kind_of(self._content_types[path]) is ContentKind.JSON
@@ -317,7 +315,7 @@ class _Walk:
                 if len(data) > size - self.bytes:
                     taken = _character_boundary(data, size - self.bytes)
                     self.bytes += taken
-                    return Place(place.offset, place.skip + taken)
+                    return place.after(taken)
                 self.bytes += len(data)
                 place = Place(batch.offset, batch.skip)
         return end
@@ -350,7 +348,7 @@ class _Walk:
     def _at_boundary(self, place: Place, taken: list[int]) -> Place:
         """Where a batch ends that takes some messages after a place: at an offset if one is near, for the sake of
         readers that share the next range; else inside an append."""
-        inside = Place(place.offset, place.skip + len(taken))
+        inside = place.after(len(taken))
         if place.skip or not taken:
             return inside
         near = self._planner.first_cut(self._path, place, self._end, sum(taken))

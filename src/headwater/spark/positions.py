@@ -1,8 +1,7 @@
 """Places in streams, as the checkpoint of a query keeps them.
 
-A place is an offset the server gave and how many messages after it are meant to be behind it, written `offset` or
-`offset+count`. The count is needed where a server ends its answers only now and then, and inside a large append. The
-end of a closed stream is written `offset ended`: nothing can come after it, so a deletion of the stream loses nothing.
+A place is a position. The end of a closed stream is written `offset ended`: nothing can come after it, so a deletion of
+the stream loses nothing.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ import re
 import msgspec
 
 from headwater.errors import OptionError
-from headwater.protocol.streams.offsets import BEGINNING, NOW
+from headwater.positions import BEGINNING, NOW, Position
 
 _NUMBERED = re.compile(r"([0-9]+)_([0-9]+)")
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
-    offset: str = BEGINNING
-    skip: int = 0
+class Place(Position, frozen=True):
     ended: bool = False
 
     def __str__(self) -> str:
-        counted = f"{self.offset}+{self.skip}" if self.skip else self.offset
-        return f"{counted}{_ENDED}" if self.ended else counted
+        text = Position.__str__(self)
+        return f"{text}{_ENDED}" if self.ended else text
 
     def is_at(self, other: Place) -> bool:
         return (self.offset, self.skip) == (other.offset, other.skip)
@@ -35,12 +32,15 @@ EARLIEST_PLACE = Place()
 
 
 def parse_place(text: str) -> Place:
-    offset, plus, count = text.removesuffix(_ENDED).partition("+")
-    if not offset or offset == NOW or (plus and not (count.isascii() and count.isdigit())):
+    try:
+        place = Place.parse(text.removesuffix(_ENDED))
+    except ValueError:
+        place = Place(NOW)
+    if place.offset == NOW:
         raise OptionError(
             f"a position is earliest, latest, an offset the server gave, or offset+count, got {text[:80]!r}"
         )
-    return Place(offset, int(count) if plus else 0, text.endswith(_ENDED))
+    return Place(place.offset, place.skip, text.endswith(_ENDED))
 
 
 def incarnation(offset: str) -> str | None:
@@ -58,11 +58,10 @@ def byte_position(offset: str) -> int | None:
 
 
 class Range(msgspec.Struct, frozen=True):
-    """What one task reads of one stream: from a place to an offset, and some messages after that."""
+    """What one task reads of one stream."""
 
     path: str
     content_type: str
-    start: Place
-    until: str
-    extra: int = 0
+    start: Position
+    end: Position
     exact: bool = False  # offsets count stored bytes, so every message has a position of its own

@@ -52,7 +52,7 @@ class SkippedEvents:
             self._append()
         if self._count:
             part = self._part
-            log.warning("%s: %d bad events left out from %s to %s", part.path, self._count, part.start, part.until)
+            log.warning("%s: %d bad events left out from %s to %s", part.path, self._count, part.start, part.end)
 
     def _append(self) -> None:
         stream = self._client.stream(self._dead_letters or "", content_type=_JSON)
@@ -67,5 +67,5 @@ class SkippedEvents:
 
 
 def _name(part: Range) -> str:
-    named = msgspec.json.encode([part.path, str(part.start), part.until, part.extra])
+    named = msgspec.json.encode([part.path, str(part.start), part.end.offset, part.end.skip])
     return hashlib.sha256(named).hexdigest()[:24]

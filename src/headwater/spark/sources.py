@@ -66,7 +66,7 @@ class _Reading:
                 try:
                     yield from reader.read(part)
                 except (StreamNotFoundError, StreamGoneError, OffsetGoneError, DataLossError) as error:
-                    told = f"{part.path}: some of what is between {part.start} and {part.until} is lost: {error}"
+                    told = f"{part.path}: some of what is between {part.start} and {part.end} is lost: {error}"
                     if self._options.fail_on_data_loss:
                         raise DataLossError(told) from error
                     log.warning("%s", told)

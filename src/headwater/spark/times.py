@@ -49,7 +49,7 @@ def _pages(stream: Stream, part: Range) -> Iterator[RecordTimes]:
     """The next page is asked for while the messages of one are read."""
     if not part.exact:
         return
-    until = None if part.extra else part.until
+    until = None if part.end.skip else part.end.offset
     pages = iter(stream.record_times(offset=part.start.offset, until=until))
     try:
         page: RecordTimes | None = next(pages)

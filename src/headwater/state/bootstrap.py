@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from headwater.client.flows import StreamInfo
+from headwater.positions import Position
 from headwater.state.definitions import StateDefinition
 from headwater.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, StateEvent, control_event
 
@@ -26,8 +27,7 @@ MAGIC = b"headwater checkpoint 1\n"
 class Start(msgspec.Struct, frozen=True):
     """A state, and where to read on from it."""
 
-    offset: str
-    skip: int = 0
+    position: Position
     texts: dict[str, dict[str, bytes]] = {}  # for each collection the JSON of its rows, as it was in the stream
     txids: list[str] = []
 
@@ -135,7 +135,8 @@ class _Saved(msgspec.Struct):
 
 
 def encode_checkpoint(url: str, definition: StateDefinition, start: Start) -> bytes:
-    saved = _Saved(url, start.offset, start.skip, _fingerprints(definition), start.texts, start.txids)
+    here = start.position
+    saved = _Saved(url, here.offset, here.skip, _fingerprints(definition), start.texts, start.txids)
     body = msgspec.msgpack.encode(saved)
     return MAGIC + zlib.crc32(body).to_bytes(4, "big") + body
 
@@ -157,7 +158,7 @@ def decode_checkpoint(data: bytes, url: str, definition: StateDefinition) -> Sta
         raise ValueError("it is of other collections or schemas")
     if not fits(definition, saved.texts):
         raise ValueError("its values do not fit their schemas")
-    return Start(saved.offset, saved.skip, saved.texts, saved.txids)
+    return Start(Position(saved.offset, saved.skip), saved.texts, saved.txids)
 
 
 def _fingerprints(definition: StateDefinition) -> dict[str, str]:

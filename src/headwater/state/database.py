@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from headwater.errors import InvalidEventError
+from headwater.positions import Position
 from headwater.state.definitions import StateDefinition
 from headwater.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, plain
 from headwater.state.tables import GONE, Change, OnBatch, OnChange, Table, told
@@ -153,7 +154,7 @@ class Database:
                     self._bad(event)  # type: ignore[arg-type]
         except BaseException as error:
             if isinstance(error, InvalidEventError):
-                error.skip = stage.events + number
+                error.position = Position(skip=stage.events + number)
             self.unstage()
             raise
         stage.events += len(events)

@@ -14,7 +14,7 @@ import msgspec
 from headwater import limits
 from headwater.client.flows import StreamInfo
 from headwater.errors import HeadwaterError, InvalidOffsetError, OffsetGoneError, StreamNotFoundError
-from headwater.protocol.streams.offsets import BEGINNING
+from headwater.positions import BEGINNING, Position
 from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
 from headwater.state.events import StateEvent
 from headwater.state.following import Following
@@ -76,7 +76,7 @@ def _start(following: Following, path: str | None) -> Flow[Start | None]:
     if start is None:
         return None
     info: StreamInfo = yield Head(None)
-    return start if start.offset <= info.tail_offset else None
+    return start if start.position.offset <= info.tail_offset else None
 
 
 def _start_from_snapshot(following: Following, path: str | None) -> Flow[Start | None]:
@@ -87,7 +87,7 @@ def _start_from_snapshot(following: Following, path: str | None) -> Flow[Start |
     if found is None:
         return None
     offset, fold = found
-    return Start(offset, texts=fold.texts(definition) or {})
+    return Start(Position(offset), texts=fold.texts(definition) or {})
 
 
 def _newest_snapshot(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -14,10 +15,10 @@ import msgspec
 from headwater.client.effects import Batch
 from headwater.client.reading import LiveMode
 from headwater.errors import ClientError, HeadwaterError, InvalidEventError, InvalidOffsetError, OffsetGoneError
-from headwater.protocol.streams.offsets import BEGINNING
+from headwater.positions import BEGINNING, Position
 from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoint
 from headwater.state.checkpoints import load
-from headwater.state.database import Counts, Database, OnBadEvent
+from headwater.state.database import Counts, Database, OnBadEvent, Transaction
 from headwater.state.definitions import Collection, StateDefinition
 from headwater.state.events import EventDecoder
 from headwater.state.tables import OnBatch, OnChange, Table
@@ -40,11 +41,11 @@ RESERVED = frozenset(
         "offset",
         "on_batch",
         "on_change",
+        "position",
         "preload",
         "publish_snapshot",
         "reading",
         "save_checkpoint",
-        "skip",
         "stream",
         "table",
         "transaction",
@@ -77,11 +78,10 @@ class Following:
         self.definition = definition
         self.settings = settings
         self.database = database
-        self.offset = BEGINNING
-        self.skip = 0
+        self.position = Position()
         self.up_to_date = False
         self.ready = False  # has it been up to date?
-        self.saved_at: tuple[str, int] | None = None
+        self.saved_at: Position | None = None
         if settings.checkpoint is not None:
             for table in database.tables.values():
                 table.keep_texts()
@@ -90,10 +90,10 @@ class Following:
         """Take a state to start from, or none."""
         with self.database.lock:
             if start is None:
-                start, self.saved_at = Start(BEGINNING), None
+                start, self.saved_at = Start(Position()), None
             self.database.reset(start.texts)
             self.database.recall(start.txids)
-            self.offset, self.skip = start.offset, start.skip
+            self.position = start.position
 
     def apply(self, batch: Batch[Any]) -> None:
         """Take what was read, and show it if it ends at an offset. If a bad event is raised nothing more is shown."""
@@ -101,19 +101,20 @@ class Following:
         try:
             database.stage(batch.items)
         except InvalidEventError as error:
-            error.offset, error.skip, error.url = self.offset, self.skip + error.skip, self.url
+            error.position, error.url = self.position.after(error.skip), self.url
             raise
         if batch.skip:
             return
         with database.lock:
-            self.offset, self.skip = batch.offset, 0
+            self.position = batch.position
             self.up_to_date = batch.up_to_date
             self.ready = self.ready or batch.up_to_date
             database.commit()
 
     def must_restart(self, error: HeadwaterError) -> bool:
         """Whether a checkpoint or snapshot cannot be used because the stream was deleted and created again."""
-        if self.ready or self.offset == BEGINNING or not isinstance(error, (OffsetGoneError, InvalidOffsetError)):
+        is_another = isinstance(error, (OffsetGoneError, InvalidOffsetError))
+        if self.ready or self.position.offset == BEGINNING or not is_another:
             return False
         log.info("%s is another stream than the one remembered: reading it from its beginning", self.url)
         return True
@@ -133,24 +134,24 @@ class Following:
         except (OSError, ValueError, TypeError) as error:
             log.warning("the checkpoint %s is not used: %s", path, error)
             return None
-        self.saved_at = (start.offset, start.skip)
+        self.saved_at = start.position
         return start
 
-    def checkpoint(self) -> tuple[bytes, tuple[str, int]] | None:
+    def checkpoint(self) -> tuple[bytes, Position] | None:
         """What to save now and the position it is of; None if that is saved already."""
         with self.database.lock:
-            here = (self.offset, self.skip)
-            if here == self.saved_at or self.offset == BEGINNING:
+            here = self.position
+            if here == self.saved_at or here.offset == BEGINNING:
                 return None
             texts = {name: dict(table.texts or {}) for name, table in self.database.tables.items()}
-            start = Start(*here, texts, self.database.txids)
+            start = Start(here, texts, self.database.txids)
         return encode_checkpoint(self.url, self.definition, start), here
 
     def snapshot_offset(self) -> str:
         """The offset that a snapshot would be of now."""
-        if self.offset == BEGINNING or self.skip:
+        if self.position.offset == BEGINNING or self.position.skip:
             raise ValueError("a snapshot is of the state at an offset: preload first")
-        return self.offset
+        return self.position.offset
 
 
 class FollowedState:
@@ -163,6 +164,7 @@ class FollowedState:
     _settings: Settings
     _closing: bool
     _over: bool
+    _worker: object | None  # the task or thread that follows the stream
 
     def __getattr__(self, name: str) -> Table[Any]:
         try:
@@ -199,13 +201,13 @@ class FollowedState:
         return self._database.on_batch(callback)
 
     @property
-    def offset(self) -> str:
-        """All before it, and `skip` events after it, are in the state."""
-        return self._following.offset
+    def position(self) -> Position:
+        """All before it is in the state."""
+        return self._following.position
 
     @property
-    def skip(self) -> int:
-        return self._following.skip
+    def offset(self) -> str:
+        return self.position.offset
 
     @property
     def up_to_date(self) -> bool:
@@ -216,13 +218,27 @@ class FollowedState:
     def counts(self) -> Counts:
         return self._database.counts
 
-    def _checkpoint(self) -> tuple[Path, bytes, tuple[str, int]] | None:
+    def _checkpoint(self) -> tuple[Path, bytes, Position] | None:
         """Where to save what, and the position it is of; None if there is nothing new to save."""
         path = self._settings.checkpoint
         if path is None:
             raise ValueError("this database has no checkpoint file")
         found = self._following.checkpoint()
         return None if found is None else (path, *found)
+
+    @contextlib.contextmanager
+    def _new_transaction(self) -> Iterator[Transaction]:
+        self._check()
+        if self._worker is None:
+            raise ClientError("preload the database first: nothing would ever come back through the stream")
+        transaction = self._database.begin(uuid.uuid4().hex)
+        try:
+            yield transaction
+        finally:
+            self._database.settle(transaction.txid)
+
+    def _is_over(self) -> bool:
+        return self._closing or self._over
 
     def _check(self) -> None:
         """Raise what makes waiting vain."""

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from headwater import limits
-from headwater.client import Client, Retry, Timeouts
+from headwater.client import Client, Position, Retry, Timeouts
 from headwater.client.effects import Emit, HttpReply, Open, Progress, Receive
 from headwater.client.reading import Reading
 from headwater.client.session import Session
@@ -261,7 +261,7 @@ def _huge(chunks: int) -> Iterator[bytes]:
 def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
     """200 MB in one answer, which breaks off twice: each message once, and never much of it in memory."""
     session = Session("http://server", None, None, None, QUICK, Timeouts(), None)
-    reading = Reading(session, "http://server/v1/stream/s", Any, "-1", 0, None, False, piece_bytes=1 << 20)
+    reading = Reading(session, "http://server/v1/stream/s", Any, Position(), None, False, piece_bytes=1 << 20)
     progress = Progress(reading.flow())
     body = iter(())
     breaks = [500, 1_500, 1 << 60]
@@ -290,7 +290,7 @@ def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert expected == 220_000
-    assert (reading.offset, reading.skip) == ("9", 0)
+    assert reading.position == Position("9")
     assert peak < 20e6
 
 
@@ -340,7 +340,7 @@ def test_a_character_in_two_answers_is_resumed_before_it() -> None:
         seen = ""
         for batch in reader.batches():
             seen += "".join(batch.items)
-            rest = "".join(stream.read(offset=batch.offset, skip=batch.skip).all())
+            rest = "".join(stream.read(offset=batch.position).all())
             assert seen + rest == whole
 
 
@@ -351,7 +351,7 @@ def test_text_before_what_is_none_is_delivered_and_the_rest_can_be_reached() -> 
         assert next(items) == "hello "
         with pytest.raises(MessageError) as refused:
             next(items)
-        assert stream.read(offset=refused.value.offset, skip=refused.value.skip + 1).all() == [" world"]
+        assert stream.read(offset=refused.value.position, skip=1).all() == [" world"]
 
 
 def test_a_gateway_that_has_no_events_is_left_for_long_poll() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from headwater.client import Client
+from headwater.client import Client, Position
 from headwater.errors import DataLossError, MessageError, StreamNotFoundError
 from headwater.spark.columns import RangeReader
 from headwater.spark.formats import DurableStreamsFormat, StreamStateFormat
@@ -256,7 +256,7 @@ def test_a_range_that_was_cut_short(server: Server, client: Client, content_type
     options = read_options({"url": server.url, "streams": path}, bounded=False)
     for start, extra in ((Place("-1", 7), 0), (Place(), 9)):
         with pytest.raises(DataLossError):
-            rows_of(options, client, [[Range(path, content_type, start, tail, extra)]])
+            rows_of(options, client, [[Range(path, content_type, start, Position(tail, extra))]])
 
 
 @pytest.mark.parametrize(

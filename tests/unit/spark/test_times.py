@@ -15,10 +15,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from headwater.client import Client, RecordTimes, Stream
 from headwater.errors import StreamNotFoundError
+from headwater.positions import Position
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import read_options
 from headwater.spark.planning import Places, Planner, to_json
-from headwater.spark.positions import Place, Range
+from headwater.spark.positions import Range
 from headwater.spark.times import AppendTimes
 from tests.servers import Server
 
@@ -139,7 +140,7 @@ class Pages:
 
 def test_pages_are_fetched_as_messages_come() -> None:
     pages = Pages(10)
-    part = Range("s", "application/json", Place(f"{1:016d}_{10:016d}"), f"{1:016d}_{100:016d}", exact=True)
+    part = Range("s", "application/json", Position(f"{1:016d}_{10:016d}"), Position(f"{1:016d}_{100:016d}"), exact=True)
     times = AppendTimes(pages, part)  # type: ignore[arg-type]
     assert pages.asked == 0
 
@@ -158,6 +159,6 @@ def test_pages_are_fetched_as_messages_come() -> None:
 
 def test_a_stream_that_is_gone_is_no_server_without_times(server: Server) -> None:
     with Client(server.url) as client:
-        part = Range("times/missing", "application/json", Place(), "-1", exact=True)
+        part = Range("times/missing", "application/json", Position(), Position(), exact=True)
         with pytest.raises(StreamNotFoundError):
             AppendTimes(client.stream(part.path), part).column(np.array([0], np.int64))

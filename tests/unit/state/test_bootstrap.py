@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.client import Batch, StreamInfo
+from headwater.client import Batch, Position, StreamInfo
 from headwater.errors import InvalidEventError
 from headwater.state import Collection, control_event, define_state
 from headwater.state.bootstrap import (
@@ -82,15 +82,16 @@ def test_restarts_at_any_point_give_the_naive_fold(messages: list[Any], sizes: l
     while position < len(messages):
         end = min(len(messages), position + sizes[turn % len(sizes)])
         items = EVENTS.decode_array(msgspec.json.encode(messages[position:end]))
-        one.apply(Batch(items, str(end - end % 3), end % 3))
+        one.apply(Batch(items, Position(str(end - end % 3), end % 3)))
         position = end
-        assert contents(one) == with_keys(naive(messages[: int(one.offset) if one.offset != "-1" else 0]))
+        visible = one.position.offset
+        assert contents(one) == with_keys(naive(messages[: int(visible) if visible != "-1" else 0]))
         if turn < len(restarts) and restarts[turn]:
             found = one.checkpoint()
             one = following(on_bad_event="skip")
             one.begin(decode_checkpoint(found[0], URL, DEFINITION) if found is not None else None)
-            position = int(one.offset) if found is not None else 0
-            assert one.skip == 0
+            position = int(one.position.offset) if found is not None else 0
+            assert one.position.skip == 0
         turn += 1
     assert contents(one) == with_keys(naive(messages))
 
@@ -99,22 +100,24 @@ def test_a_bad_event_leaves_the_state_as_it_was_and_says_where_it_is() -> None:
     one = following(on_bad_event="raise")
     good = {"type": "user", "key": "1", "value": 1, "headers": {"operation": "insert"}}
     items = EVENTS.decode_array(msgspec.json.encode([good, good, {"bad": 1}, good]))
-    one.begin(Start("7", 2))
+    one.begin(Start(Position("7", 2)))
     with pytest.raises(InvalidEventError) as refused:
-        one.apply(Batch(items, "9"))
-    assert (one.offset, one.skip) == ("7", 2)
-    assert (refused.value.offset, refused.value.skip) == ("7", 4)
+        one.apply(Batch(items, Position("9")))
+    assert one.position == Position("7", 2)
+    assert refused.value.position == Position("7", 4)
     assert contents(one) == {}
-    one.apply(Batch(items[:2], "7", 4))
+    one.apply(Batch(items[:2], Position("7", 4)))
     with pytest.raises(InvalidEventError) as refused:
-        one.apply(Batch(items[2:], "9"))
-    assert (refused.value.offset, refused.value.skip) == ("7", 4)
+        one.apply(Batch(items[2:], Position("9")))
+    assert refused.value.position == Position("7", 4)
 
 
 def test_a_checkpoint_is_refused_if_it_is_not_ours() -> None:
-    start = Start("5", 1, {"users": {"1": b'{"n": 1}'}, "orders": {}}, ["t"])
+    start = Start(Position("5", 1), {"users": {"1": b'{"n": 1}'}, "orders": {}}, ["t"])
     data = encode_checkpoint(URL, DEFINITION, start)
     assert decode_checkpoint(data, URL, DEFINITION) == start
+    saved = msgspec.msgpack.decode(data[data.index(b"\n") + 5 :])
+    assert (saved["offset"], saved["skip"]) == ("5", 1)  # files of earlier versions stay readable
     for wrong in (data[:-1], data[:-1] + b"x", b"", b"nonsense", data.replace(b"checkpoint 1", b"checkpoint 9")):
         with pytest.raises(ValueError, match=r"damaged|checkpoint"):
             decode_checkpoint(wrong, URL, DEFINITION)
@@ -164,7 +167,7 @@ def test_a_restart_gives_what_the_stream_gives_whatever_the_schema_makes_of_it(s
     value = {"id": "1", "email": "a@x", "fullName": "Ann", "price": 2}
     message = {"type": "user", "key": "1", "value": value, "headers": {"operation": "insert"}}
     first = made()
-    first.apply(Batch(EVENTS.decode_array(msgspec.json.encode([message])), "1"))
+    first.apply(Batch(EVENTS.decode_array(msgspec.json.encode([message])), Position("1")))
     second = made()
     found = first.checkpoint()
     assert found is not None
@@ -182,7 +185,8 @@ def test_fingerprints_tell_schemas_apart_and_stay_the_same() -> None:
 def test_a_snapshot_that_never_ends_does_not_turn_checkpoints_off() -> None:
     one = following()
     good = {"type": "user", "key": "1", "value": 1, "headers": {"operation": "insert"}}
-    one.apply(Batch(EVENTS.decode_array(msgspec.json.encode([{"headers": {"control": "snapshot-start"}}, good])), "1"))
+    events = msgspec.json.encode([{"headers": {"control": "snapshot-start"}}, good])
+    one.apply(Batch(EVENTS.decode_array(events), Position("1")))
     found = one.checkpoint()
     assert found is not None
     other = following()
@@ -196,27 +200,27 @@ def test_an_append_is_shown_whole_however_it_arrives() -> None:
     batches: list[int] = []
     good = [{"type": "user", "key": key, "value": 1, "headers": {"operation": "insert"}} for key in "abc"]
     items = EVENTS.decode_array(msgspec.json.encode(good))
-    one.apply(Batch(items[:1], "1", 1))
+    one.apply(Batch(items[:1], Position("1", 1)))
     one.database.on_change(lambda change: seen.append(len(one.database.tables["users"])))
     one.database.on_batch(lambda changes: batches.append(len(changes)))
-    one.apply(Batch(items[1:2], "1", 2))
-    assert (contents(one), one.offset, seen, batches, one.checkpoint()) == ({}, "-1", [], [], None)
-    one.apply(Batch(items[2:], "2"))
+    one.apply(Batch(items[1:2], Position("1", 2)))
+    assert (contents(one), one.position.offset, seen, batches, one.checkpoint()) == ({}, "-1", [], [], None)
+    one.apply(Batch(items[2:], Position("2")))
     assert len(contents(one)) == 3
-    assert one.offset == "2"
+    assert one.position.offset == "2"
     assert (seen, batches) == ([3, 3, 3], [3])
-    one.apply(Batch(items[:1], "2", 1))
+    one.apply(Batch(items[:1], Position("2", 1)))
     one.begin(None)  # what was staged before it is not of this stream
-    one.apply(Batch(items[1:2], "1"))
+    one.apply(Batch(items[1:2], Position("1")))
     assert list(contents(one)) == [("user", "b")]
 
 
 def test_a_refused_checkpoint_does_not_count_as_saved() -> None:
     one = following()
-    one.saved_at = ("1", 0)
+    one.saved_at = Position("1")
     one.begin(None)
     good = {"type": "user", "key": "1", "value": 1, "headers": {"operation": "insert"}}
-    one.apply(Batch(EVENTS.decode_array(msgspec.json.encode([good])), "1"))
+    one.apply(Batch(EVENTS.decode_array(msgspec.json.encode([good])), Position("1")))
     assert one.checkpoint() is not None
 
 

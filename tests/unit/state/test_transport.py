@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater.client import Client, Stream
+from headwater.client import Client, Position, Stream
 from headwater.state import Collection, parse_event
 from tests.servers import Server
 
@@ -54,11 +54,11 @@ def test_transport_delivers_exactly_once_to_monotonic_consumers(stream: Stream) 
     stream.append_many([things.insert({"id": number}) for number in range(7)])
     stream.append_many([things.insert({"id": number}) for number in range(7, 20)])
     seen: list[str] = []
-    offset, skip = "-1", 0
+    position = "-1"
     while len(seen) < 20:
-        reader = stream.read(offset=offset, skip=skip)
+        reader = stream.read(offset=Position.parse(position))
         seen += [event["key"] for _, event in zip(range(3), reader, strict=False)]
-        offset, skip = reader.offset, reader.skip
+        position = str(reader.position)
         reader.close()
     assert seen == [str(number) for number in range(20)]
 

@@ -14,6 +14,7 @@ from headwater.client.effects import (
     Progress,
 )
 from headwater.client.reading import Reading
+from headwater.positions import Position
 
 if TYPE_CHECKING:
     from headwater.client.aio.client import AsyncClient
@@ -24,27 +25,29 @@ T = TypeVar("T")
 class AsyncReader(Generic[T]):
     """Messages as they arrive: iterate over it, or over its `batches()`; either goes on where the other stopped.
 
-    All before `offset`, and `skip` messages after it, were handed out: that is what a later read needs to go on.
+    All before `position` was handed out: a later read goes on there.
     """
 
-    def __init__(
-        self, client: AsyncClient, reading_from: Callable[[str, int], Reading], offset: str, skip: int
-    ) -> None:
+    def __init__(self, client: AsyncClient, reading_from: Callable[[Position], Reading], position: Position) -> None:
         self._client = client
         self._reading_from = reading_from
-        self._cursor = Cursor[T](offset, skip)
+        self._cursor = Cursor[T](position)
         self._transport = AsyncTransport(client._http, client._session)
         self._arrived: AsyncGenerator[Batch[Any], None] | None = None
         self._ended = False
         self._begin()
 
     @property
+    def position(self) -> Position:
+        return self._cursor.position
+
+    @property
     def offset(self) -> str:
-        return self._cursor.offset
+        return self.position.offset
 
     @property
     def skip(self) -> int:
-        return self._cursor.skip
+        return self.position.skip
 
     @property
     def up_to_date(self) -> bool:
@@ -95,7 +98,7 @@ class AsyncReader(Generic[T]):
                 await self._arrived.aclose()
 
     def _begin(self) -> None:
-        reading = self._reading_from(self._cursor.offset, self._cursor.skip)
+        reading = self._reading_from(self._cursor.position)
         self._arrived = self._client._drive(Progress(reading.flow()), self._transport)
 
     async def _next(self) -> Batch[T] | None:

@@ -20,8 +20,8 @@ from headwater.client.outbox import (
 from headwater.client.reading import LiveMode, Reading
 from headwater.client.session import Session
 from headwater.log.producers import ProducerTuple
+from headwater.positions import BEGINNING, Position
 from headwater.protocol.state.as_events import RecordFormat
-from headwater.protocol.streams.offsets import BEGINNING
 
 if TYPE_CHECKING:
     from headwater.client.aio.client import AsyncClient
@@ -225,39 +225,46 @@ class AsyncStream:
 
     @overload
     def read(
-        self, *, offset: str = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+        self, *, offset: str | Position = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
     ) -> AsyncReader[Any]: ...
 
     @overload
     def read(
-        self, *, type: type[T], offset: str = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+        self,
+        *,
+        type: type[T],
+        offset: str | Position = ...,
+        skip: int = ...,
+        until: str | None = ...,
+        live: LiveMode = ...,
     ) -> AsyncReader[T]: ...
 
     @overload
     def read(
-        self, *, type: Any, offset: str = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+        self, *, type: Any, offset: str | Position = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
     ) -> AsyncReader[Any]: ...
 
     def read(
         self,
         *,
         type: Any = Any,  # noqa: A002
-        offset: str = BEGINNING,
+        offset: str | Position = BEGINNING,
         skip: int = 0,
         until: str | None = None,
         live: LiveMode = False,
     ) -> AsyncReader[Any]:
         """Read from an offset ("-1" is the beginning, "now" the end), up to `until` or to what is there now.
 
+        The position of another read is a place to begin too. `skip` leaves out so many messages after it.
         With `live` the read goes on until the stream is closed: True takes the mode that fits, "sse" and "long-poll"
         are those. `type` is what to decode messages of JSON to, or bytes or str; without it they become plain
         objects, text streams str and other streams bytes.
         """
+        start = Position(offset) if isinstance(offset, str) else offset
         return AsyncReader(
             self._client,
-            lambda offset, skip: Reading(self._session, self.url, type, offset, skip, until, live),
-            offset,
-            skip,
+            lambda position: Reading(self._session, self.url, type, position, until, live),
+            start.after(skip),
         )
 
     def producer(

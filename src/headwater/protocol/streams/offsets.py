@@ -8,9 +8,7 @@ from headwater import limits
 from headwater.errors import InvalidOffsetError
 from headwater.log.offsets import BEGINNING as FIRST
 from headwater.log.offsets import Offset
-
-BEGINNING = "-1"
-NOW = "now"
+from headwater.positions import BEGINNING, NOW
 
 _SYNTAX = re.compile(rf"([0-9]{{{limits.OFFSET_DIGITS}}})_([0-9]{{{limits.OFFSET_DIGITS}}})")
 

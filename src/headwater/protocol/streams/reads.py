@@ -12,7 +12,8 @@ from headwater.errors import InvalidOffsetError, InvalidQueryError
 from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING as FIRST
 from headwater.log.offsets import Offset
-from headwater.protocol.streams.offsets import BEGINNING, NOW, parse_offset
+from headwater.positions import BEGINNING, NOW
+from headwater.protocol.streams.offsets import parse_offset
 
 
 class Live(enum.Enum):

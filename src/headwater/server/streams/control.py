@@ -6,8 +6,9 @@ from headwater import limits
 from headwater.engine.messages import FindRecords, FindSplits, RecordsReply, StreamInfo
 from headwater.errors import InvalidQueryError
 from headwater.log.offsets import Offset
+from headwater.positions import BEGINNING, NOW
 from headwater.protocol.streams.headers import format_instant, parse_instant
-from headwater.protocol.streams.offsets import BEGINNING, NOW, parse_offset
+from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import LOG_OWN_LAST

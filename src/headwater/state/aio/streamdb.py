@@ -1,58 +1,33 @@
-"""AsyncStreamDB for asyncio: a task of its own follows the stream."""
+"""The current state of a stream, asyncio."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import inspect
 import logging
 import time
-import uuid
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from headwater import limits
-from headwater.client import AsyncStream, ProducerTuple
+from headwater.client import AsyncReader, AsyncStream, ProducerTuple
 from headwater.client.effects import Progress
 from headwater.client.reading import LiveMode
-from headwater.errors import ClientError, HeadwaterError
+from headwater.errors import HeadwaterError
 from headwater.state import flows
-from headwater.state.checkpoints import save
+from headwater.state.aio.background import AsyncBackground
 from headwater.state.database import LOG, OnBadEvent, Transaction
 from headwater.state.definitions import StateDefinition
-from headwater.state.following import EVENTS, FollowedState, Following, database_of, settings_of
-from headwater.state.tables import Change
+from headwater.state.following import EVENTS, Following, database_of, settings_of
 
 R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
 
-class _ChangeQueue:
-    """One who iterates over changes: what waits for it, up to a limit."""
-
-    def __init__(self, wanted: set[str]) -> None:
-        self.waiting: deque[Change[Any]] = deque()
-        self.news = asyncio.Event()
-        self.lost = False
-        self.end: Callable[[], None] = lambda: None
-        self._wanted = wanted
-
-    def note(self, change: Change[Any]) -> None:
-        if change.collection not in self._wanted or self.lost:
-            return
-        if len(self.waiting) >= limits.STATE_CHANGES_WAITING_MAX:
-            self.waiting.clear()
-            self.lost = True
-        else:
-            self.waiting.append(change)
-        self.news.set()
-
-
-class AsyncStreamDB(FollowedState):
+class AsyncStreamDB(AsyncBackground):
     """The current state of a stream of state events: collections as mappings that stay current.
 
     `preload` reads up to the end of the stream, from the checkpoint file or from a snapshot if there is one, and from
@@ -72,70 +47,35 @@ class AsyncStreamDB(FollowedState):
         on_error: Callable[[Exception], Any] | None = None,
         txids_kept: int = limits.STATE_TXIDS_KEPT,
     ) -> None:
+        super().__init__()
         self.stream = stream
         self.definition = definition
-        self._changed = asyncio.Condition()
         settings = settings_of(live, checkpoint, checkpoint_every_s, snapshots, on_error)
-        self._database = database_of(definition, on_bad_event, txids_kept)
+        self._database = database_of(definition, on_bad_event, txids_kept, self._lock)
         self._following = Following(stream.url, definition, settings, self._database)
         self._settings = settings
-        self._task: asyncio.Task[None] | None = None
+        self._reader: AsyncReader[Any] | None = None
         self._closing = False
         self._over = False
-        self._watches: set[_ChangeQueue] = set()
         self._saved_s = time.monotonic()
         self.error = None
 
     async def preload(self, timeout_s: float | None = None) -> None:
         """Wait until the state is that of the end of the stream. What went wrong is raised here."""
-        if self._task is None and not self._closing:
-            self._task = asyncio.create_task(self._run())
-        await self._wait(lambda: self._following.ready, timeout_s, "not up to date")
+        self._begin(self._run)
+        await self._wait(lambda: self._following.ready or self._is_over(), timeout_s, "not up to date")
         if not self._following.ready or self.error is not None:
             self._check()
-
-    async def _wait(self, until: Callable[[], bool], timeout_s: float | None, what: str) -> None:
-        try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: until() or self.error is not None or self._is_over())
-        except TimeoutError:
-            raise TimeoutError(f"{what} after {timeout_s} s") from None
-
-    def changes(self, *collections: str) -> AsyncIterator[Change[Any]]:
-        """Changes of these collections, or of all, from now on, until the stream or the database ends.
-
-        Who falls too far behind is told so by an error rather than by memory running out.
-        """
-        watch = _ChangeQueue(set(collections or self._database.tables))
-        watch.end = self._database.on_change(watch.note)
-        self._watches.add(watch)
-        return self._watched(watch)
-
-    async def _watched(self, watch: _ChangeQueue) -> AsyncIterator[Change[Any]]:
-        try:
-            while True:
-                while watch.waiting:
-                    yield watch.waiting.popleft()
-                if watch.lost:
-                    raise ClientError(f"more than {limits.STATE_CHANGES_WAITING_MAX} changes were waiting")
-                if self.error is not None:
-                    raise self.error
-                if self._is_over():
-                    return
-                watch.news.clear()
-                await watch.news.wait()
-        finally:
-            watch.end()
-            self._watches.discard(watch)
-
-    def _is_over(self) -> bool:
-        return self._closing or self._over
 
     async def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
         """Wait until an event with this transaction id is in the state."""
         seen = self._database.has_seen
         with self._database.expecting(txid):
-            await self._wait(lambda: seen(txid), timeout_s, f"transaction {txid} did not arrive")
+            await self._wait(
+                lambda: seen(txid) or self.error is not None or self._is_over(),
+                timeout_s,
+                f"transaction {txid} did not arrive",
+            )
             if not seen(txid):
                 self._check()
 
@@ -145,15 +85,9 @@ class AsyncStreamDB(FollowedState):
 
         If anything fails they are not shown any more. After a TimeoutError they may still arrive by the stream.
         """
-        transaction = self._begin()
-        try:
+        with self._new_transaction() as transaction:
             yield transaction
-            with self._database.expecting(transaction.txid):
-                await self._append(transaction)
-                if transaction.events:
-                    await self.await_txid(transaction.txid, timeout_s)
-        finally:
-            self._database.settle(transaction.txid)
+            await self._commit(transaction, None, timeout_s)
 
     def action(
         self,
@@ -170,22 +104,21 @@ class AsyncStreamDB(FollowedState):
         """
 
         async def act(*args: Any, **options: Any) -> None:
-            transaction = self._begin()
-            try:
+            with self._new_transaction() as transaction:
                 optimistic(transaction, *args, **options)
-                with self._database.expecting(transaction.txid):
-                    if commit is None:
-                        await self._append(transaction)
-                    else:
-                        done = commit(transaction, *args, **options)
-                        if inspect.isawaitable(done):
-                            await done
-                    if transaction.events:
-                        await self.await_txid(transaction.txid, timeout_s)
-            finally:
-                self._database.settle(transaction.txid)
+                write = None if commit is None else partial(commit, transaction, *args, **options)
+                await self._commit(transaction, write, timeout_s)
 
         return act
+
+    async def _commit(self, transaction: Transaction, write: Callable[[], Any] | None, timeout_s: float) -> None:
+        with self._database.expecting(transaction.txid):
+            if write is not None:
+                await self._call(write)
+            elif transaction.events:  # in one request, which may be sent again because it is numbered
+                await self.stream.append_many(transaction.events, producer=ProducerTuple(transaction.txid, 0, 0))
+            if transaction.events:
+                await self.await_txid(transaction.txid, timeout_s)
 
     async def save_checkpoint(self) -> bool:
         """Save the state to the checkpoint file now; False if there is nothing new to save."""
@@ -193,7 +126,7 @@ class AsyncStreamDB(FollowedState):
         if found is None:
             return False
         path, data, here = found
-        await asyncio.to_thread(save, path, data)
+        await self._save(path, data)
         self._following.saved_at = here
         self._saved_s = time.monotonic()
         return True
@@ -209,11 +142,12 @@ class AsyncStreamDB(FollowedState):
 
     async def close(self) -> None:
         """Stop following, and save a last checkpoint if there is a file for it."""
-        self._closing = True
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        with self.reading():
+            self._closing = True
         await self._notify()
+        if self._reader is not None:
+            await self._reader.close()
+        await self._end()
         if self._settings.checkpoint is not None:
             await self.save_checkpoint()
 
@@ -225,31 +159,31 @@ class AsyncStreamDB(FollowedState):
     ) -> None:
         await self.close()
 
-    # The task
+    # In the background
 
     async def _run(self) -> None:
         try:
             await self._drive(flows.run(self._following, self.stream.path))
         except Exception as error:  # noqa: BLE001  # told to whoever asks next
-            await self._fail(error)
+            self.error = error
+            await self._notify()
+            if self._settings.on_error is not None:
+                self._settings.on_error(error)
         finally:
             self._over = True
             await self._notify()
 
     async def _follow(self) -> None:
         following = self._following
-        reader = self.stream.read(type=EVENTS, offset=following.offset, skip=following.skip, live=self._settings.live)
+        reader = self.stream.read(type=EVENTS, offset=following.position, live=self._settings.live)
+        self._reader = reader
+        if self._closing:  # whoever closes sees the reader, or is seen here
+            return
         async with reader:
             async for batch in reader.batches():
                 following.apply(batch)
                 await self._notify()
                 await self._maybe_save()
-
-    async def _notify(self) -> None:
-        for watch in self._watches:
-            watch.news.set()
-        async with self._changed:
-            self._changed.notify_all()
 
     async def _maybe_save(self) -> None:
         """Save a checkpoint if it is time. One that fails is logged and tried again: the state is good without it."""
@@ -292,20 +226,3 @@ class AsyncStreamDB(FollowedState):
             for event in wish.events:
                 await producer.append(event)
         return await stream.close()
-
-    async def _append(self, transaction: Transaction) -> None:
-        """In one request, which may be sent again because it is numbered."""
-        if transaction.events:
-            await self.stream.append_many(transaction.events, producer=ProducerTuple(transaction.txid, 0, 0))
-
-    async def _fail(self, error: Exception) -> None:
-        self.error = error
-        await self._notify()
-        if self._settings.on_error is not None:
-            self._settings.on_error(error)
-
-    def _begin(self) -> Transaction:
-        self._check()
-        if self._task is None:
-            raise ClientError("preload the database first: nothing would ever come back through the stream")
-        return self._database.begin(uuid.uuid4().hex)

@@ -1,13 +1,13 @@
-"""StreamDB, blocking: a thread of its own follows the stream."""
+# Made by `python -m tools.twins` from aio/streamdb.py: change that one.
+"""The current state of a stream, blocking."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,19 +16,19 @@ from headwater import limits
 from headwater.client import ProducerTuple, Reader, Stream
 from headwater.client.effects import Progress
 from headwater.client.reading import LiveMode
-from headwater.errors import ClientError, HeadwaterError
+from headwater.errors import HeadwaterError
 from headwater.state import flows
-from headwater.state.checkpoints import save
 from headwater.state.database import LOG, OnBadEvent, Transaction
 from headwater.state.definitions import StateDefinition
-from headwater.state.following import EVENTS, FollowedState, Following, database_of, settings_of
+from headwater.state.following import EVENTS, Following, database_of, settings_of
+from headwater.state.sync.background import Background
 
 R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
 
-class StreamDB(FollowedState):
+class StreamDB(Background):
     """The current state of a stream of state events: collections as mappings that stay current.
 
     `preload` reads up to the end of the stream, from the checkpoint file or from a snapshot if there is one, and from
@@ -48,15 +48,14 @@ class StreamDB(FollowedState):
         on_error: Callable[[Exception], Any] | None = None,
         txids_kept: int = limits.STATE_TXIDS_KEPT,
     ) -> None:
+        super().__init__()
         self.stream = stream
         self.definition = definition
-        self._changed = threading.Condition(threading.RLock())
         settings = settings_of(live, checkpoint, checkpoint_every_s, snapshots, on_error)
-        self._database = database_of(definition, on_bad_event, txids_kept, self._changed)
+        self._database = database_of(definition, on_bad_event, txids_kept, self._lock)
         self._following = Following(stream.url, definition, settings, self._database)
         self._settings = settings
         self._reader: Reader[Any] | None = None
-        self._thread: threading.Thread | None = None
         self._closing = False
         self._over = False
         self._saved_s = time.monotonic()
@@ -64,23 +63,20 @@ class StreamDB(FollowedState):
 
     def preload(self, timeout_s: float | None = None) -> None:
         """Wait until the state is that of the end of the stream. What went wrong is raised here."""
-        with self._changed:
-            if self._thread is None and not self._closing:
-                self._thread = threading.Thread(target=self._run, name="headwater-streamdb", daemon=True)
-                self._thread.start()
-            if not self._changed.wait_for(lambda: self._following.ready or self._closing or self._over, timeout_s):
-                raise TimeoutError(f"not up to date after {timeout_s} s")
-            if not self._following.ready or self.error is not None:
-                self._check()
+        self._begin(self._run)
+        self._wait(lambda: self._following.ready or self._is_over(), timeout_s, "not up to date")
+        if not self._following.ready or self.error is not None:
+            self._check()
 
     def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
         """Wait until an event with this transaction id is in the state."""
         seen = self._database.has_seen
-        with self._changed, self._database.expecting(txid):
-            if not self._changed.wait_for(
-                lambda: seen(txid) or self.error is not None or self._closing or self._is_over(), timeout_s
-            ):
-                raise TimeoutError(f"transaction {txid} did not arrive within {timeout_s} s")
+        with self._database.expecting(txid):
+            self._wait(
+                lambda: seen(txid) or self.error is not None or self._is_over(),
+                timeout_s,
+                f"transaction {txid} did not arrive",
+            )
             if not seen(txid):
                 self._check()
 
@@ -90,15 +86,9 @@ class StreamDB(FollowedState):
 
         If anything fails they are not shown any more. After a TimeoutError they may still arrive by the stream.
         """
-        transaction = self._begin()
-        try:
+        with self._new_transaction() as transaction:
             yield transaction
-            with self._database.expecting(transaction.txid):
-                self._append(transaction)
-                if transaction.events:
-                    self.await_txid(transaction.txid, timeout_s)
-        finally:
-            self._database.settle(transaction.txid)
+            self._commit(transaction, None, timeout_s)
 
     def action(
         self,
@@ -115,20 +105,21 @@ class StreamDB(FollowedState):
         """
 
         def act(*args: Any, **options: Any) -> None:
-            transaction = self._begin()
-            try:
+            with self._new_transaction() as transaction:
                 optimistic(transaction, *args, **options)
-                with self._database.expecting(transaction.txid):
-                    if commit is None:
-                        self._append(transaction)
-                    else:
-                        commit(transaction, *args, **options)
-                    if transaction.events:
-                        self.await_txid(transaction.txid, timeout_s)
-            finally:
-                self._database.settle(transaction.txid)
+                write = None if commit is None else partial(commit, transaction, *args, **options)
+                self._commit(transaction, write, timeout_s)
 
         return act
+
+    def _commit(self, transaction: Transaction, write: Callable[[], Any] | None, timeout_s: float) -> None:
+        with self._database.expecting(transaction.txid):
+            if write is not None:
+                self._call(write)
+            elif transaction.events:  # in one request, which may be sent again because it is numbered
+                self.stream.append_many(transaction.events, producer=ProducerTuple(transaction.txid, 0, 0))
+            if transaction.events:
+                self.await_txid(transaction.txid, timeout_s)
 
     def save_checkpoint(self) -> bool:
         """Save the state to the checkpoint file now; False if there is nothing new to save."""
@@ -136,7 +127,7 @@ class StreamDB(FollowedState):
         if found is None:
             return False
         path, data, here = found
-        save(path, data)
+        self._save(path, data)
         self._following.saved_at = here
         self._saved_s = time.monotonic()
         return True
@@ -152,14 +143,12 @@ class StreamDB(FollowedState):
 
     def close(self) -> None:
         """Stop following, and save a last checkpoint if there is a file for it."""
-        with self._changed:
+        with self.reading():
             self._closing = True
-            reader, thread = self._reader, self._thread
-            self._changed.notify_all()
-        if reader is not None:
-            reader.close()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(limits.STATE_CLOSE_S)
+        self._notify()
+        if self._reader is not None:
+            self._reader.close()
+        self._end()
         if self._settings.checkpoint is not None:
             self.save_checkpoint()
 
@@ -171,33 +160,31 @@ class StreamDB(FollowedState):
     ) -> None:
         self.close()
 
-    # The thread
+    # In the background
 
     def _run(self) -> None:
         try:
             self._drive(flows.run(self._following, self.stream.path))
         except Exception as error:  # noqa: BLE001  # told to whoever asks next
-            self._fail(error)
+            self.error = error
+            self._notify()
+            if self._settings.on_error is not None:
+                self._settings.on_error(error)
         finally:
-            with self._changed:
-                self._over = True
-                self._changed.notify_all()
-
-    def _is_over(self) -> bool:
-        return self._over
+            self._over = True
+            self._notify()
 
     def _follow(self) -> None:
         following = self._following
-        reader = self.stream.read(type=EVENTS, offset=following.offset, skip=following.skip, live=self._settings.live)
-        with self._changed:
-            if self._closing:
-                return
-            self._reader = reader
-        for batch in reader.batches():
-            following.apply(batch)
-            with self._changed:
-                self._changed.notify_all()
-            self._maybe_save()
+        reader = self.stream.read(type=EVENTS, offset=following.position, live=self._settings.live)
+        self._reader = reader
+        if self._closing:  # whoever closes sees the reader, or is seen here
+            return
+        with reader:
+            for batch in reader.batches():
+                following.apply(batch)
+                self._notify()
+                self._maybe_save()
 
     def _maybe_save(self) -> None:
         """Save a checkpoint if it is time. One that fails is logged and tried again: the state is good without it."""
@@ -240,21 +227,3 @@ class StreamDB(FollowedState):
             for event in wish.events:
                 producer.append(event)
         return stream.close()
-
-    def _append(self, transaction: Transaction) -> None:
-        """In one request, which may be sent again because it is numbered."""
-        if transaction.events:
-            self.stream.append_many(transaction.events, producer=ProducerTuple(transaction.txid, 0, 0))
-
-    def _fail(self, error: Exception) -> None:
-        with self._changed:
-            self.error = error
-            self._changed.notify_all()
-        if self._settings.on_error is not None:
-            self._settings.on_error(error)
-
-    def _begin(self) -> Transaction:
-        self._check()
-        if self._thread is None:
-            raise ClientError("preload the database first: nothing would ever come back through the stream")
-        return self._database.begin(uuid.uuid4().hex)

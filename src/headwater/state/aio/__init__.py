@@ -1,0 +1,5 @@
+"""StreamDB for asyncio."""
+
+from headwater.state.aio.streamdb import AsyncStreamDB
+
+__all__ = ["AsyncStreamDB"]

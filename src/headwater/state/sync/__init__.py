@@ -1,0 +1,5 @@
+"""StreamDB, blocking."""
+
+from headwater.state.sync.streamdb import StreamDB
+
+__all__ = ["StreamDB"]
