@@ -223,6 +223,7 @@ SPARK_POLL_S = 0.2  # between two such looks
 SPARK_RECHECKS_S = (0.2, 0.5, 1.0)  # waits, before a table that lacks rows which were read counts as another one
 SPARK_PARSED_BYTES = 4 * 1024 * 1024  # of rows of a table, for one Arrow batch
 SPARK_ACTIVE_ROWS = 50_000  # of an active view, for one Arrow batch
+SPARK_REQUESTS_AT_ONCE = 16  # of the driver, where many streams are asked for or appended to
 SPARK_RETRY_S = 60.0  # of failures in a row, before a task or the driver gives up
 SPARK_REQUEST_BYTES = 4 * 1024 * 1024  # of rows in one append: what a batch has of a stream at most is stored whole
 SPARK_INLINE_BYTES = 256 * 1024  # of rows that a task hands to the driver; more it stores on the server

@@ -16,11 +16,13 @@ from headwater.client import Client, Report, Retry, Timeouts
 from headwater.errors import InvalidPathError, OptionError
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
+from headwater.spark.moments import parse_times
 
 T = TypeVar("T", int, float)
 
 EARLIEST = "earliest"
 LATEST = "latest"
+SNAPSHOT = "snapshot"  # the newest one of each stream, and what comes after it
 JOURNAL_ROOT = "_spark"  # streams of our own: what a batch appends, and rows on their way
 
 
@@ -80,6 +82,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | None = None
     starting: str | dict[str, str] = EARLIEST
     ending: str | dict[str, str] = LATEST
+    starting_ms: int | dict[str, int] | None = None  # instead of offsets
+    ending_ms: int | dict[str, int] | None = None
     records_max: int | None = None
     bytes_max: int | None = None
     partitions_min: int = 1
@@ -122,7 +126,9 @@ _READ = (
     "streams",
     "pattern",
     "startingOffsets",
+    "startingTimestamp",
     "endingOffsets",
+    "endingTimestamp",
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
@@ -138,7 +144,6 @@ _WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
 _WRITE_STATE = (*_WRITE, "nonFiniteNumbers")
 _MEANT = {  # what Kafka, Delta and the format stp call it
     "assign": "streams",
-    "endingtimestamp": "endingOffsets",
     "includeheaders": "the columns of the format stream-state",
     "kafka.bootstrap.servers": "url",
     "maxoffsetspertrigger": "maxRecordsPerTrigger",
@@ -146,7 +151,6 @@ _MEANT = {  # what Kafka, Delta and the format stp call it
     "numpartitions": "minPartitions",
     "path": "streams",
     "startingseqno": "startingOffsets",
-    "startingtimestamp": "startingOffsets",
     "startingversion": "startingOffsets",
     "subscribe": "streams",
     "subscribepattern": "pattern",
@@ -179,16 +183,18 @@ def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool 
     pattern = found.text("pattern")
     if bool(streams) == bool(pattern):
         raise OptionError("name what to read: streams, a list of paths, or pattern, a glob over them; one of the two")
-    ending = found.text("endingOffsets")
-    if ending is not None and bounded is False:
-        raise OptionError("endingOffsets is for batch reads: a streaming query has no end")
+    for name in ("endingOffsets", "endingTimestamp"):
+        if found.text(name) is not None and bounded is False:
+            raise OptionError(f"{name} is for batch reads: a streaming query has no end")
     bad_events, dead_letters = _bad_events(found, streams)
     return ReadOptions(
         connection=connection_options(root, found),
         streams=streams,
         pattern=pattern,
-        starting=_positions("startingOffsets", found.text("startingOffsets") or EARLIEST, (EARLIEST, LATEST), streams),
-        ending=_positions("endingOffsets", ending or LATEST, (LATEST,), streams),
+        starting=_starting(found, streams, bounded=bounded, state=state),
+        ending=_positions("endingOffsets", found.text("endingOffsets") or LATEST, (LATEST,), streams),
+        starting_ms=_times("startingTimestamp", "startingOffsets", found, streams),
+        ending_ms=_times("endingTimestamp", "endingOffsets", found, streams),
         records_max=found.number("maxRecordsPerTrigger", int, None),
         bytes_max=found.number("maxBytesPerTrigger", int, None),
         partitions_min=found.number("minPartitions", int, 1),
@@ -390,6 +396,25 @@ def _positions(name: str, text: str, words: tuple[str, ...], streams: tuple[str,
     if unknown:
         raise OptionError(f"{name} names {', '.join(unknown)}, which streams does not")
     return {path.strip("/"): position for path, position in positions.items()}
+
+
+def _starting(
+    found: GivenOptions, streams: tuple[str, ...], *, bounded: bool | None, state: bool
+) -> str | dict[str, str]:
+    given = found.text("startingOffsets") or EARLIEST
+    if given.lower() == SNAPSHOT and not state:
+        raise OptionError("startingOffsets=snapshot is for the format stream-state: snapshots are of state events")
+    if given.lower() == SNAPSHOT and bounded is False:
+        told = "startingOffsets=snapshot is for batch reads: read the state in a batch, and start the query after it"
+        raise OptionError(f'{told}, with startingOffsets {{"stream": "the offset where the batch ended"}}')
+    return _positions("startingOffsets", given, (EARLIEST, LATEST, *((SNAPSHOT,) if state else ())), streams)
+
+
+def _times(name: str, other: str, found: GivenOptions, streams: tuple[str, ...]) -> int | dict[str, int] | None:
+    text = found.text(name)
+    if text is not None and found.text(other) is not None:
+        raise OptionError(f"give {name} or {other}, not both")
+    return None if text is None else parse_times(name, text, streams)
 
 
 def _is_id(text: str) -> bool:

@@ -18,7 +18,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.client import StreamInfo
-from headwater.errors import DataLossError, OffsetGoneError, OptionError, StreamGoneError, StreamNotFoundError
+from headwater.errors import DataLossError, OffsetGoneError, StreamGoneError, StreamNotFoundError
+from headwater.spark.bounds import Bounds
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
@@ -79,11 +80,9 @@ class BatchReader(_Reading, DataSourceReader):
         with options.connection.open() as client:
             planner = Planner(options, client)
             found = planner.check()
-            start = planner.resolve(options.starting, found)
-            end = planner.resolve(options.ending, found)
-            for path, place in start.items():
-                if end[path] < place and not isinstance(options.ending, str):
-                    raise OptionError(f"{path} is to be read from {place} to {end[path]}, which is before it")
+            bounds = Bounds(options, client, planner)
+            start, end = bounds.start(found), bounds.end(found)
+            bounds.check_order(start, end)
             return [Part(ranges) for ranges in planner.partitions(start, end)]
 
 
@@ -105,8 +104,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._driver
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        planner = self._here.planner
-        return to_json(planner.resolve(self._options.starting, planner.check()))
+        here = self._here
+        return to_json(Bounds(self._options, here.client, here.planner).start(here.planner.check()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.records_max is not None:

@@ -1,0 +1,72 @@
+"""Where a query begins and a batch ends: at offsets that options name, or at times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from headwater.client import Client, StreamInfo
+from headwater.errors import OptionError, ProtocolError
+from headwater.spark.options import EARLIEST, SNAPSHOT, ReadOptions
+from headwater.spark.parallel import in_parallel
+from headwater.spark.planning import Planner
+from headwater.spark.positions import EARLIEST_PLACE, Place
+
+Times = int | dict[str, int]  # in milliseconds since 1970, of all streams or by stream
+
+
+class Bounds:
+    """The bounds of one query's streams."""
+
+    def __init__(self, options: ReadOptions, client: Client, planner: Planner) -> None:
+        self._options = options
+        self._client = client
+        self._planner = planner
+
+    def start(self, found: Mapping[str, StreamInfo]) -> dict[str, Place]:
+        options = self._options
+        if options.starting_ms is not None:
+            return dict.fromkeys(found, EARLIEST_PLACE) | self._at("startingTimestamp", options.starting_ms, found)
+        wanted = EARLIEST if options.starting == SNAPSHOT else options.starting
+        return self._planner.resolve(wanted, found)
+
+    def end(self, found: Mapping[str, StreamInfo]) -> dict[str, Place]:
+        options = self._options
+        if options.ending_ms is not None:
+            ends = {path: _end(info) for path, info in found.items()}
+            return ends | self._at("endingTimestamp", options.ending_ms, found)
+        return self._planner.resolve(options.ending, found)
+
+    def check_order(self, start: Mapping[str, Place], end: Mapping[str, Place]) -> None:
+        """Refuse an end before the beginning, unless a stream just ends there."""
+        options = self._options
+        if options.ending_ms is None and isinstance(options.ending, str):
+            return
+        for path, place in start.items():
+            if end[path] < place:
+                raise OptionError(f"{path} is to be read from {place} to {end[path]}, which is before it")
+
+    def _at(self, name: str, times: Times, found: Mapping[str, StreamInfo]) -> dict[str, Place]:
+        """Where the first record is that was appended at or after a time; the end as it was found if there is none."""
+        if isinstance(times, dict) and (unknown := sorted(times.keys() - found.keys())) and self._options.pattern:
+            raise OptionError(f"{name} names {', '.join(unknown)}, which no stream is called")
+        wanted = times if isinstance(times, dict) else dict.fromkeys(found, times)
+
+        def place(path: str) -> tuple[str, Place]:
+            end = _end(found[path])
+            try:
+                offset = self._client.stream(path).offset_at(_moment(wanted[path]))
+            except ProtocolError as error:
+                words = name.replace("Timestamp", "Offsets")
+                raise OptionError(f"{name} needs a server with record times; use {words}: {error}") from None
+            return path, Place(offset) if offset < end.offset else end
+
+        return dict(in_parallel(place, sorted(wanted.keys() & found.keys())))
+
+
+def _end(info: StreamInfo) -> Place:
+    return Place(info.tail_offset, ended=info.closed)
+
+
+def _moment(ms: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
