@@ -2,6 +2,17 @@
 
 from headwater.spark.folding import current_state
 from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat
+from headwater.spark.progress import Progress, StreamLag, lag
 from headwater.spark.session import register, session
 
-__all__ = ["DurableStreamsFormat", "StpFormat", "StreamStateFormat", "current_state", "register", "session"]
+__all__ = [
+    "DurableStreamsFormat",
+    "Progress",
+    "StpFormat",
+    "StreamLag",
+    "StreamStateFormat",
+    "current_state",
+    "lag",
+    "register",
+    "session",
+]

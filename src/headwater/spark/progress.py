@@ -1,0 +1,183 @@
+"""How far queries are behind: from the progress that Spark reports, or from a checkpoint.
+
+The Python data source API has no metrics of a source's own. What it has is `latestOffset` in the progress, where the
+sources of this package say where their streams end. Lag is the difference to `endOffset`, where a batch ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    SourceProgress,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headwater.client import Client, StreamInfo
+from headwater.errors import OptionError, StreamGoneError, StreamNotFoundError
+from headwater.spark.parallel import in_parallel
+from headwater.spark.positions import Place, byte_position, parse_place
+
+log = logging.getLogger(__name__)
+
+Offsets = dict[str, Place] | int  # of streams, or the SeqNo of a table's last row
+
+
+class StreamLag(msgspec.Struct, frozen=True):
+    """How far a query is behind the end of one stream or table; None where that is not known.
+
+    `bytes` are not known for tables, and on servers whose offsets do not count them. They are at most so many if a
+    batch ended inside an append. `rows` of streams are estimated from the size of the rows of the last batch.
+    """
+
+    stream: str | None
+    bytes: int | None
+    rows: int | None
+
+
+def lag(
+    of: StreamingQuery | StreamingQueryProgress | str | os.PathLike[str], client: Client | None = None
+) -> list[StreamLag]:
+    """How far a query is behind each of its streams and tables, after its last batch.
+
+    `of` is a query, one progress of it, or the path of its checkpoint. Ends are those that the progress reports; with a
+    client, which a checkpoint needs, streams are asked for their ends as they are now. Nothing is known of a query
+    without a finished batch, and a checkpoint tells of streams only.
+    """
+    if isinstance(of, (str, os.PathLike)):
+        if client is None:
+            raise OptionError("a checkpoint does not tell where streams end; give a client of their server")
+        return [each for read in _committed(of) for each in _lag(read, _now(client, read), None)]
+    progress = of if isinstance(of, StreamingQueryProgress) else of.lastProgress
+    sources: list[SourceProgress] = [] if progress is None else progress.sources
+    return [each for source in sources for each in _source_lag(source, client)]
+
+
+def _source_lag(source: SourceProgress, client: Client | None) -> list[StreamLag]:
+    read, ends = _parse(source.endOffset), _parse(source.latestOffset)
+    if isinstance(read, int) and isinstance(ends, int):
+        return [StreamLag(None, None, max(0, ends - read))]
+    if isinstance(read, dict) and client is not None:
+        ends = _now(client, read)
+    return _lag(read, ends, _row_bytes(source)) if isinstance(read, dict) and isinstance(ends, dict) else []
+
+
+class Progress(StreamingQueryListener):
+    """Logs a line for every batch of the queries of a session: `spark.streams.addListener(Progress())`.
+
+    `report`, if given, is called with each progress and the lag after it.
+    """
+
+    def __init__(self, report: Callable[[StreamingQueryProgress, list[StreamLag]], None] | None = None) -> None:
+        self._report = report
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        log.info("query %s started", event.name or event.id)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress = event.progress
+        behind = lag(progress)
+        log.info(
+            "query %s, batch %d: %d rows in %.1f s; %s",
+            progress.name or progress.id,
+            progress.batchId,
+            progress.numInputRows,
+            progress.batchDuration / 1000,
+            summary(behind),
+        )
+        if self._report is not None:
+            self._report(progress, behind)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        log.info("query %s ended%s", event.id, f": {event.exception}" if event.exception else "")
+
+
+def summary(behind: list[StreamLag]) -> str:
+    """A lag in words."""
+    late = [each for each in behind if each.bytes or each.rows]
+    if not late:
+        return "up to date"
+    size, rows = sum(each.bytes or 0 for each in late), sum(each.rows or 0 for each in late)
+    most = max(late, key=lambda each: (each.bytes or 0, each.rows or 0)).stream
+    told = f"behind by {size:,} bytes, about {rows:,} rows, in {len(late)} of {len(behind)} streams"
+    return told if most is None else f"{told}, most in {most}"
+
+
+def _lag(read: dict[str, Place], ends: dict[str, Place], row_bytes: float | None) -> list[StreamLag]:
+    found = []
+    for path, end in ends.items():
+        place = read.get(path, Place())
+        size = 0 if place.is_at(end) else _bytes_between(place, end)
+        rows = 0 if size == 0 else None if size is None or row_bytes is None else max(1, round(size / row_bytes))
+        found.append(StreamLag(path, size, rows))
+    return found
+
+
+def _bytes_between(place: Place, end: Place) -> int | None:
+    first, last = byte_position(place.offset), byte_position(end.offset)
+    if first is None or last is None:
+        return None
+    return last - first if last >= first else last  # a stream that was made again is read from its beginning
+
+
+def _row_bytes(source: SourceProgress) -> float | None:
+    """How large the rows of a batch were on average."""
+    start, end = _parse(source.startOffset), _parse(source.endOffset)
+    if not isinstance(start, dict) or not isinstance(end, dict) or not source.numInputRows:
+        return None
+    sizes = [_bytes_between(start.get(path, Place()), place) for path, place in end.items()]
+    total = sum(size for size in sizes if size is not None)
+    return total / source.numInputRows if total else None
+
+
+def _parse(text: str | None) -> Offsets | None:
+    """The offset of a source of ours; None of another one."""
+    try:
+        found: Any = msgspec.json.decode(text or "null")
+        if isinstance(found, dict) and found.keys() <= {"row", "seqno"} and isinstance(found.get("seqno"), int):
+            seqno: int = found["seqno"]
+            return seqno
+        if isinstance(found, dict) and all(isinstance(place, str) for place in found.values()):
+            return {path: parse_place(place) for path, place in found.items()}
+    except (msgspec.MsgspecError, OptionError):
+        pass
+    return None
+
+
+def _now(client: Client, read: dict[str, Place]) -> dict[str, Place]:
+    """Where streams end now; those that are gone are left out."""
+
+    def head(path: str) -> StreamInfo | None:
+        try:
+            return client.stream(path).head()
+        except (StreamNotFoundError, StreamGoneError):
+            return None
+
+    infos = zip(read, in_parallel(head, read), strict=True)
+    return {path: Place(info.tail_offset) for path, info in infos if info is not None}
+
+
+def _committed(checkpoint: str | os.PathLike[str]) -> list[dict[str, Place]]:
+    """What a query has read of streams when its last batch was finished: a map for each source."""
+    parts = urlsplit(os.fspath(checkpoint))
+    directory = Path(unquote(parts.path) if parts.scheme == "file" else checkpoint)
+    done = [int(file.name) for file in Path(directory, "commits").glob("*") if file.name.isdigit()]
+    if not done:
+        return []
+    lines = Path(directory, "offsets", str(max(done))).read_text().splitlines()
+    return [read for line in lines[2:] if isinstance(read := _parse(line), dict)]
