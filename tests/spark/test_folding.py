@@ -14,6 +14,7 @@ from headwater.client import Client
 from headwater.errors import SchemaError
 from headwater.spark import current_state
 from headwater.spark.columns import STATE_COLUMNS, ddl
+from headwater.state import Collection, StreamDB, define_state
 
 SCHEMA = ddl(STATE_COLUMNS, "STRING")
 Row = dict[str, Any]
@@ -155,3 +156,24 @@ def test_what_is_read(read: Callable[..., DataFrame], client: Client, path: str,
         current_state(events.drop("position", "control"))
     with pytest.raises(SchemaError, match="of a whole table"):
         current_state(spark.readStream.format("rate").load().selectExpr(*(f"'' AS `{name}`" for name in STATE_COLUMNS)))
+
+
+def test_a_snapshot_stands_for_what_came_before(read: Callable[..., DataFrame], client: Client, path: str) -> None:
+    stream = client.stream(path)
+    stream.create()
+
+    def change(key: str, value: int | None) -> dict[str, Any]:
+        operation = "delete" if value is None else "upsert"
+        return {"type": "t", "key": key, "value": value, "headers": {"operation": operation}}
+
+    stream.append_many([change("a", 1), change("b", 2), change("c", 3), change("b", None)])
+    with StreamDB(stream, define_state({"things": Collection("t", int)})) as db:
+        db.preload()
+        db.publish_snapshot()
+    stream.append_many([change("a", 4), change("c", None), change("d", 5)])
+    whole, begun = (
+        {row.asDict()["key"]: row.value for row in current_state(read("stream-state", streams=path, **given)).collect()}
+        for given in ({}, {"startingOffsets": "snapshot"})
+    )
+    assert whole == begun == {"a": "4", "d": "5"}
+    assert read("stream-state", streams=path, startingOffsets="snapshot").count() == 7  # four of them are the snapshot

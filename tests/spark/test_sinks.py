@@ -257,3 +257,16 @@ def test_a_batch_number_that_comes_again_with_other_rows(
         write(frame(spark, 3, width=1), stream=f"{path}/frames", writeId="frames")
     write(frame(spark, 3, width=1), stream=f"{path}/frames", writeId="frames", checkRepeats=False)
     assert numbers(client, f"{path}/frames") == [0, 1, 2]
+
+
+def test_update_mode_is_refused_by_spark(
+    spark: SparkSession, server: Server, client: Client, path: str, checkpoint: str
+) -> None:
+    """Before the sink is asked; the documentation says what to use instead."""
+    client.stream(path).create(messages=[1])
+    rows = spark.readStream.format("durable-streams").option("url", server.url).option("streams", path).load()
+    counted = rows.groupBy("stream").count().selectExpr("to_json(struct(count)) AS value")
+    writer = counted.writeStream.format("durable-streams").option("url", server.url).option("stream", f"{path}/counts")
+    with pytest.raises(PySparkException, match="durable-streams does not support Update mode"):
+        writer.outputMode("update").option("checkpointLocation", checkpoint).start().processAllAvailable()
+    assert list(client.list(f"{path}/")) == []

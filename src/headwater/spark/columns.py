@@ -15,11 +15,12 @@ from headwater.client import Client, Reader, Stream
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
 from headwater.positions import Position
-from headwater.spark.decoding import ColumnDecoder, Events, Values
+from headwater.spark.decoding import VALUES, ColumnDecoder, Events, Values
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import BadEvents, ConnectionOptions
 from headwater.spark.positions import Range, byte_position
 from headwater.spark.skipping import SkippedEvents
+from headwater.spark.snapshots import rows_of, with_needed
 from headwater.spark.times import AppendTimes, Numbers
 
 STREAM_COLUMNS = {
@@ -47,7 +48,6 @@ STATE_COLUMNS = {
     "control_offset": "STRING",
     "append_time": "TIMESTAMP_LTZ",
 }
-VALUES = ("value", "old_value")  # whose type is the user's to choose
 _KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType(), "TIMESTAMP_LTZ": TimestampType()}
 
 
@@ -94,6 +94,7 @@ class RangeReader:
         bad_events: BadEvents = BadEvents.FAIL,
         dead_letters: str | None = None,
         by_type: bool = False,
+        types: frozenset[str] | None = None,
     ) -> None:
         self._connection = connection
         self._client = client
@@ -107,8 +108,32 @@ class RangeReader:
         self._bad_events = bad_events
         self._dead_letters = dead_letters
         self._by_type = by_type
+        self._types = types  # those that are wanted; None: all, and control events
 
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
+        of = part.snapshot_of
+        rows = self._rows(part) if of is None else rows_of(part, of, self._with_needed()._rows(part), self._schema)
+        if self._types is None:
+            yield from rows
+            return
+        wanted = pa.array(sorted(self._types), pa.string())
+        for batch in rows:
+            yield batch.filter(pc.is_in(batch.column("type"), wanted))
+
+    def _with_needed(self) -> RangeReader:
+        """The same with the columns that the rows of snapshots are made from."""
+        return RangeReader(
+            self._connection,
+            self._client,
+            with_needed(self._spark_schema),
+            state=self._state,
+            bad_events=self._bad_events,
+            dead_letters=self._dead_letters,
+            by_type=self._by_type,
+            types=self._types,
+        )
+
+    def _rows(self, part: Range) -> Iterator[pa.RecordBatch]:
         batches = self._events(part) if self._is_json(part) else self._bytes(part)
         constant = {"stream": part.path, "offset": part.start.offset, "content_type": part.content_type}
         repeated: dict[str, pa.Array] = {}
@@ -137,7 +162,7 @@ class RangeReader:
 
     def _decoder(self) -> ColumnDecoder:
         if self._state:
-            return Events(self._spark_schema, by_type=self._by_type, sized=self._is_ordered)
+            return Events(self._spark_schema, by_type=self._by_type, sized=self._is_ordered, types=self._types)
         return Values(self._schema.field("value").type if "value" in self._names else pa.string(), self._is_ordered)
 
     def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -16,6 +16,7 @@ from headwater.log.json_framing import split_array
 from headwater.spark.values import TypedDecoder, ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
 
+VALUES = ("value", "old_value")  # whose type is the user's to choose
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,7 +66,9 @@ def _check_text(text: bytes | bytearray) -> None:
 class Events:
     """Messages as state events."""
 
-    def __init__(self, schema: StructType, *, by_type: bool = False, sized: bool = False) -> None:
+    def __init__(
+        self, schema: StructType, *, by_type: bool = False, sized: bool = False, types: frozenset[str] | None = None
+    ) -> None:
         self._decoder = EventDecoder(msgspec.Raw)
         arrow = to_arrow_schema(schema, timezone="UTC")
         self._kinds = {name: arrow.field(name).type for name in arrow.names if name in _EVENT_COLUMNS}
@@ -75,6 +78,7 @@ class Events:
                 decoder = TypedDecoder if by_type and field.name == "value" else ValueDecoder
                 self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
         self._sized = sized
+        self._types = types  # whose values are wanted
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         """Columns of events, `size` as above, and if anything is wrong with it `bad`, what that is, and
@@ -94,6 +98,9 @@ class Events:
 
     def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:
         values = list(map(_EVENT_COLUMNS[name], events))
+        if self._types is not None and name in VALUES:
+            kinds = map(_EVENT_COLUMNS["type"], events)
+            values = [value if kind in self._types else None for value, kind in zip(values, kinds, strict=True)]
         decoder = self._by_schema.get(name)
         if decoder is None:
             return pa.array(values, self._kinds[name])

@@ -64,14 +64,14 @@ class Planner:
     def _listed(self, pattern: str) -> Iterator[tuple[str, StreamInfo]]:
         try:
             for info in self._client.list(fixed_part(pattern)):
-                if self._is_wanted(info.path):
+                if self.is_wanted(info.path):
                     yield info.path, info
         except (StreamNotFoundError, ProtocolError) as error:
             raise OptionError(
                 f"this server has no list of streams for pattern; name them with streams: {error}"
             ) from None
 
-    def _is_wanted(self, path: str) -> bool:
+    def is_wanted(self, path: str) -> bool:
         """Streams of our own and snapshots of streams are not what a pattern means, unless it names the latter."""
         pattern = self._options.pattern
         if pattern is None:
@@ -123,7 +123,7 @@ class Planner:
 
     def advance(self, start: Places, ends: Mapping[str, StreamInfo], *, limited: bool) -> dict[str, Place]:
         """Where a batch that begins at `start` ends: at the streams' ends, or where a limit is reached."""
-        gone = {path for path in start.keys() - ends.keys() if self._is_wanted(path)}
+        gone = {path for path in start.keys() - ends.keys() if self.is_wanted(path)}
         for path in sorted(gone):
             if not start[path].ended:
                 self._report_loss(path, start[path], "the stream is gone")

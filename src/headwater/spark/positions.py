@@ -57,6 +57,14 @@ def byte_position(offset: str) -> int | None:
     return int(match[2]) if match else None
 
 
+class SnapshotOf(msgspec.Struct, frozen=True):
+    """That a range is of a snapshot: the state of a stream at an offset, in a stream that ends at `tail`."""
+
+    stream: str
+    offset: str
+    tail: str
+
+
 class Range(msgspec.Struct, frozen=True):
     """What one task reads of one stream."""
 
@@ -65,3 +73,4 @@ class Range(msgspec.Struct, frozen=True):
     start: Position
     end: Position
     exact: bool = False  # offsets count stored bytes, so every message has a position of its own
+    snapshot_of: SnapshotOf | None = None

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -17,13 +18,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headwater.client import StreamInfo
+from headwater.client import Client, StreamInfo
 from headwater.errors import DataLossError, OffsetGoneError, StreamGoneError, StreamNotFoundError
 from headwater.spark.bounds import Bounds
 from headwater.spark.columns import RangeReader
-from headwater.spark.options import ReadOptions
+from headwater.spark.filters import OptionalMethod, Wanted, is_path
+from headwater.spark.options import SNAPSHOT, ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
 from headwater.spark.positions import Range
+from headwater.spark.snapshots import find_snapshots, partitions
 from headwater.spark.watching import Watcher
 from headwater.spark.workers import freeze_imports, keep_memory
 
@@ -48,6 +51,7 @@ class _Reading:
         self._options = options
         self._schema = schema
         self._state = state
+        self._wanted = Wanted()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):
@@ -62,6 +66,7 @@ class _Reading:
                 bad_events=self._options.bad_events,
                 dead_letters=self._options.dead_letters,
                 by_type=isinstance(self._options.value_schema, dict),
+                types=self._wanted.types,
             )
             for part in partition.ranges:
                 try:
@@ -75,15 +80,38 @@ class _Reading:
 
 
 class BatchReader(_Reading, DataSourceReader):
+    @property
+    def pushFilters(self) -> OptionalMethod:  # noqa: N802
+        return OptionalMethod(self._push)
+
+    def _push(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Take the conditions on streams and types; Spark applies those that are returned."""
+        for each in filters:
+            narrowed = self._wanted.narrowed(each, state=self._state)
+            if narrowed is None:
+                yield each
+            else:
+                self._wanted = narrowed
+
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        with options.connection.open() as client:
+        with self._options.connection.open() as client:
+            options = self._narrowed(client)
             planner = Planner(options, client)
-            found = planner.check()
+            found = planner.tails() if self._options.pattern is not None else planner.check()
             bounds = Bounds(options, client, planner)
             start, end = bounds.start(found), bounds.end(found)
             bounds.check_order(start, end)
-            return [Part(ranges) for ranges in planner.partitions(start, end)]
+            snapshots = find_snapshots(options, client, end) if options.starting == SNAPSHOT else {}
+            return [Part(ranges) for ranges in partitions(planner, start, end, snapshots)]
+
+    def _narrowed(self, client: Client) -> ReadOptions:
+        """The options, with names of their own for the streams that a condition is about."""
+        options, streams = self._options, self._wanted.streams
+        if streams is None:
+            return options
+        planner = Planner(options, client)
+        named = sorted(path for path in streams if is_path(path) and planner.is_wanted(path))
+        return msgspec.structs.replace(options, streams=tuple(named), pattern=None)
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -1,0 +1,113 @@
+"""Batches of state events that begin with the newest snapshot of each stream.
+
+The events of a snapshot take the place of everything before the offset that it is of. In their rows `stream` is the
+stream, `offset` is that of the snapshot, `order` is one less than that of the first event after it, and `position` is
+the byte of the snapshot where the event begins. So they are in order, and before everything that follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from headwater.client import Client, StreamInfo
+from headwater.errors import InvalidOffsetError, MessageError, OffsetGoneError, OptionError, ProtocolError, RequestError
+from headwater.spark.options import ReadOptions
+from headwater.spark.parallel import in_parallel
+from headwater.spark.planning import Planner, fixed_part
+from headwater.spark.positions import Place, Range, SnapshotOf, byte_position
+from headwater.state.bootstrap import SNAPSHOTS, newest_first
+
+log = logging.getLogger(__name__)
+
+_NEEDED = (StructField("order", LongType()), StructField("control", StringType()))
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    info: StreamInfo
+    offset: str  # of its stream, whose state there it is
+
+
+def find_snapshots(options: ReadOptions, client: Client, end: Mapping[str, Place]) -> dict[str, Snapshot]:
+    """The newest snapshot of each stream that is not after its end; a stream without one is read from its beginning."""
+    prefixes = [f"{path}{SNAPSHOTS}" for path in end] if options.pattern is None else [fixed_part(options.pattern)]
+    by_stream: dict[str, dict[str, StreamInfo]] = defaultdict(dict)
+    try:
+        for infos in in_parallel(lambda prefix: list(client.list(prefix)), prefixes):
+            for info in infos:
+                by_stream[info.path.rpartition(SNAPSHOTS)[0]][info.path] = info
+    except (RequestError, ProtocolError) as error:
+        raise OptionError(f"this server has no list of streams to find snapshots in; use earliest: {error}") from error
+
+    def newest(path: str) -> Snapshot | None:
+        infos = by_stream[path]
+        for name, offset in newest_first(infos.values(), path):
+            if offset <= end[path].offset and _has(client, path, offset):
+                return Snapshot(infos[name], offset)
+        return None
+
+    paths = sorted(by_stream.keys() & end.keys())
+    found = zip(paths, in_parallel(newest, paths), strict=True)
+    return {path: snapshot for path, snapshot in found if snapshot is not None}
+
+
+def _has(client: Client, path: str, offset: str) -> bool:
+    """Whether an offset is one of a stream, and not of one that had its path before."""
+    try:
+        client.stream(path).splits(offset=offset, parts=1)
+    except (OffsetGoneError, InvalidOffsetError) as error:
+        log.warning("the snapshot %s%s%s is not used: %s", path, SNAPSHOTS, offset, error)
+        return False
+    return True
+
+
+def partitions(
+    planner: Planner, start: Mapping[str, Place], end: Mapping[str, Place], snapshots: Mapping[str, Snapshot]
+) -> list[list[Range]]:
+    """The ranges of snapshots and of what comes after them."""
+    begin, stop = dict(start), dict(end)
+    of: dict[str, SnapshotOf] = {}
+    for path, snapshot in snapshots.items():
+        info = snapshot.info
+        begin |= {path: Place(snapshot.offset), info.path: Place()}
+        stop[info.path] = Place(info.tail_offset)
+        of[info.path] = SnapshotOf(path, snapshot.offset, info.tail_offset)
+    found = planner.partitions(begin, stop)
+    return [[msgspec.structs.replace(part, snapshot_of=of.get(part.path)) for part in ranges] for ranges in found]
+
+
+def with_needed(schema: StructType) -> StructType:
+    """A schema with the columns from which the rows of a snapshot are made."""
+    return StructType([*schema.fields, *(field for field in _NEEDED if field.name not in schema.names)])
+
+
+def rows_of(
+    part: Range, of: SnapshotOf, batches: Iterable[pa.RecordBatch], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The events of a snapshot as rows of its stream."""
+    is_whole = part.end.offset != of.tail
+    before = (byte_position(of.offset) or 0) - 1
+    for batch in batches:
+        starts, control = batch.column("order"), batch.column("control")
+        if starts[0].as_py() == 0 and control[0].as_py() != "snapshot-start":
+            break
+        again = pc.fill_null(pc.and_(pc.equal(control, "snapshot-start"), pc.greater(starts, 0)), False)
+        columns = {
+            "stream": pa.repeat(pa.scalar(of.stream, pa.string()), len(starts)),
+            "offset": pa.repeat(pa.scalar(of.offset, pa.string()), len(starts)),
+            "position": starts,
+            "order": pa.repeat(pa.scalar(before, pa.int64()), len(starts)),
+            "control": pc.if_else(again, "reset", control),  # it was begun anew: what came before does not count
+            "append_time": pa.nulls(len(starts), pa.timestamp("us", tz="UTC")),
+        }
+        arrays = [columns[name] if name in columns else batch.column(name) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        is_whole = part.end.offset != of.tail or control[-1].as_py() == "snapshot-end"
+    if not is_whole:
+        raise MessageError(f"{part.path} is no whole snapshot: delete it, or read with startingOffsets earliest")
