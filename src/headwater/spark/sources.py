@@ -18,7 +18,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.client import StreamInfo
-from headwater.errors import DataLossError, OffsetGoneError, OptionError, StreamGoneError, StreamNotFoundError
+from headwater.errors import (
+    DataLossError,
+    InvalidOffsetError,
+    OffsetGoneError,
+    OptionError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
@@ -27,6 +34,7 @@ from headwater.spark.watching import Watcher
 from headwater.spark.workers import freeze_imports, keep_memory
 
 log = logging.getLogger(__name__)
+_LOSSES = (StreamNotFoundError, StreamGoneError, OffsetGoneError, InvalidOffsetError, DataLossError)
 
 
 class Part(InputPartition):
@@ -65,7 +73,7 @@ class _Reading:
             for part in partition.ranges:
                 try:
                     yield from reader.read(part)
-                except (StreamNotFoundError, StreamGoneError, OffsetGoneError, DataLossError) as error:
+                except _LOSSES as error:
                     told = f"{part.path}: some of what is between {part.start} and {part.end} is lost: {error}"
                     if self._options.fail_on_data_loss:
                         raise DataLossError(told) from error
