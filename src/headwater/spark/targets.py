@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from headwater import limits
-from headwater.client import Client, ProducerTuple
+from headwater.client import Client, ProducerTuple, StreamInfo
 from headwater.errors import ContentTypeError, OptionError, SchemaError, StreamClosedError, StreamNotFoundError
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.tables.content_type import (
@@ -90,11 +90,16 @@ def make_target(client: Client, options: WriteOptions) -> None:
 
 
 def _type_of_stream(client: Client, options: WriteOptions) -> str:
-    stream = client.stream(options.target or "")
     try:
-        found = stream.head()
-    except StreamNotFoundError as error:
-        _check_creatable(options, error)
+        return check_stream(options, client.stream(options.target or "").head())
+    except StreamNotFoundError:
+        return check_stream(options, None)
+
+
+def check_stream(options: WriteOptions, found: StreamInfo | None) -> str:
+    """The content type of a stream that rows are to be appended to; None if it does not exist."""
+    if found is None:
+        _check_creatable(options)
         return options.content_type or _JSON
     if found.closed:
         raise StreamClosedError(f"the target {options.target} is closed")
@@ -108,8 +113,8 @@ def _type_of_table(client: Client, options: WriteOptions) -> str:
     table = client.table(options.target or "")
     try:
         found = table.info()
-    except StreamNotFoundError as error:
-        _check_creatable(options, error)
+    except StreamNotFoundError:
+        _check_creatable(options)
         wanted = parse_table_type(options.content_type)
         return format_table_type(wanted)
     if found.closed:
@@ -126,9 +131,9 @@ def _type_of_table(client: Client, options: WriteOptions) -> str:
     return format_table_type(table.table_type)
 
 
-def _check_creatable(options: WriteOptions, error: StreamNotFoundError) -> None:
+def _check_creatable(options: WriteOptions) -> None:
     if not options.create_target:
-        raise StreamNotFoundError(f"the target {options.target} is missing and createTarget is false") from error
+        raise StreamNotFoundError(f"the target {options.target} is missing and createTarget is false")
 
 
 def appended_as(options: WriteOptions) -> ContentKind:
