@@ -251,7 +251,7 @@ class Planner:
         stream = self._client.stream(path)
         if not self._extends(stream):
             return None
-        if _counted(place, end) is not None and _size(place, end) <= size:
+        if _bytes_between(place, end) is not None and _size(place, end) <= size:
             return end
         found = stream.splits(offset=place.offset, until=end.offset, part_bytes=size, limit=1)
         return Place(found.splits[0]) if found.splits else Place(found.until)
@@ -395,10 +395,10 @@ def _is_elsewhere(before: Place, end: Place) -> bool:
 
 def _size(before: Place, after: Place) -> int:
     """About how many bytes a range has; 1 where the offsets do not tell."""
-    return max(1, _counted(before, after) or 0)
+    return max(1, _bytes_between(before, after) or 0)
 
 
-def _counted(before: Place, after: Place) -> int | None:
+def _bytes_between(before: Place, after: Place) -> int | None:
     start, end = byte_position(before.offset), byte_position(after.offset)
     return end - start if start is not None and end is not None else None
 

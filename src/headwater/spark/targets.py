@@ -31,12 +31,14 @@ class Target(Protocol):
 
 
 class StreamTarget:
-    def __init__(self, client: Client, path: str, content_type: str) -> None:
-        self._stream = client.stream(path, content_type=content_type)
-        self._content_type = content_type
+    def __init__(self, client: Client, path: str, options: WriteOptions) -> None:
+        self._content_type = options.content_type or _JSON
+        self._stream = client.stream(path, content_type=self._content_type)
+        self._options = options
 
     def create(self) -> None:
-        self._stream.create(content_type=self._content_type)
+        made = self._options
+        self._stream.create(content_type=self._content_type, ttl_s=made.target_ttl_s, expires_at=made.target_expires_at)
 
     def bodies(self, rows: bytes) -> Iterator[bytes]:
         yield b"[" + rows + b"]" if kind_of(self._content_type) is ContentKind.JSON else rows
@@ -46,12 +48,19 @@ class StreamTarget:
 
 
 class TableTarget:
-    def __init__(self, client: Client, name: str, content_type: str) -> None:
-        self._type = parse_answer_type(content_type)
+    def __init__(self, client: Client, name: str, options: WriteOptions) -> None:
+        self._type = parse_answer_type(options.content_type or "")
         self._table = client.table(name, table_type=self._type)
+        self._options = options
 
     def create(self) -> None:
-        self._table.create(schema=self._type.schema, version=self._type.version, escape=self._type.escape)
+        self._table.create(
+            schema=self._type.schema,
+            version=self._type.version,
+            escape=self._type.escape,
+            ttl_s=self._options.target_ttl_s,
+            expires_at=self._options.target_expires_at,
+        )
 
     def bodies(self, rows: bytes) -> Iterator[bytes]:
         """A request has a limit of changes, beside that of bytes which the rows were gathered within."""
@@ -68,9 +77,7 @@ class TableTarget:
 
 def open_target(client: Client, options: WriteOptions, name: str) -> Target:
     """The target that has a name; nothing is sent yet. Its content type was found by `check_target_type`."""
-    if options.is_table:
-        return TableTarget(client, name, options.content_type or "")
-    return StreamTarget(client, name, options.content_type or _JSON)
+    return (TableTarget if options.is_table else StreamTarget)(client, name, options)
 
 
 def check_target_type(client: Client, options: WriteOptions) -> str:
