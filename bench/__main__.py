@@ -1,6 +1,6 @@
 """`python -m bench`: every bench, or those named.
 
-python -m bench [memory] [durable] [client] [state] [spark] [tables] [--seconds 5] [--out bench/results]
+python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [--seconds 5] [--out bench/results]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.client_bench import run_client
 from bench.report import save, table
+from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
 from bench.spark_bench import run_spark
 from bench.state_bench import run_state
@@ -21,6 +22,7 @@ BENCHES = {
     "client": run_client,
     "state": run_state,
     "spark": run_spark,
+    "scale": run_scale,
     "tables": run_tables,
 }
 

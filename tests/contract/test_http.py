@@ -346,6 +346,8 @@ def test_the_list_of_streams(client: httpx.Client, path: str) -> None:
     assert first["expires_at"] > first["created_at"]
     assert second["tail_offset"] == next_offset(client.head(f"{path}/b"))
     assert first["bytes"] == len("1234")
+    read = client.get(f"{path}/a", params={"offset": first["first_offset"]})
+    assert (read.content, first["first_offset"] != second["first_offset"]) == (b"1234", True)
     rest = client.get("/__ds/streams", params={"prefix": prefix, "after": page["next_after"], "limit": 3}).json()
     assert [stream["path"] for stream in rest["streams"]] == [f"{prefix}d/e f"]
     assert rest["next_after"] is None

@@ -34,6 +34,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     content_type: str
     tail_offset: str
+    first_offset: str | None = None  # where it begins; from the list only
     bytes: int | None = None  # from the list only
     closed: bool = False
     created_at: str | None = None  # from the list only

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import ssl
-from functools import cache
+from functools import lru_cache
 
 import httpx
 
@@ -16,10 +17,19 @@ from headwater.errors import NetworkError, ProtocolError
 POOL = httpx.Limits(max_connections=None, max_keepalive_connections=limits.IDLE_CONNECTIONS_MAX)
 
 
-@cache
-def tls_context() -> ssl.SSLContext:
-    """The certificates that clients trust, loaded once: it takes some 30 ms."""
-    return httpx.create_ssl_context()
+def tls_context(ca_file: str | None = None, certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
+    """What clients trust, and how they show who they are. It is loaded once, which takes some 30 ms, and again when a
+    file has changed. With a `ca_file` nothing else is trusted."""
+    files = [file for file in (ca_file, certificate, key) if file is not None]
+    return _loaded(ca_file, certificate, key, tuple(os.stat(file).st_mtime_ns for file in files))
+
+
+@lru_cache(maxsize=16)
+def _loaded(ca_file: str | None, certificate: str | None, key: str | None, _: tuple[int, ...]) -> ssl.SSLContext:
+    context = httpx.create_ssl_context() if ca_file is None else ssl.create_default_context(cafile=ca_file)
+    if certificate is not None:
+        context.load_cert_chain(certificate, key, password=lambda: b"")  # else it would ask at the terminal for one
+    return context
 
 
 def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: HttpRequest) -> httpx.Request:

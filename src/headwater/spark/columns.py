@@ -15,9 +15,10 @@ from headwater.client import Client, Reader, Stream
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
 from headwater.positions import Position
+from headwater.spark.connection import ConnectionOptions
 from headwater.spark.decoding import VALUES, ColumnDecoder, Events, Values
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
-from headwater.spark.options import BadEvents, ConnectionOptions
+from headwater.spark.options import BadEvents
 from headwater.spark.positions import Range, byte_position
 from headwater.spark.skipping import SkippedEvents
 from headwater.spark.snapshots import rows_of, with_needed

@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 from headwater import limits
 from headwater.client.session import with_query
 from headwater.protocol.streams import headers
-from headwater.spark.options import ConnectionOptions
+from headwater.spark.connection import ConnectionOptions
 
 _END = b"\r\n\r\n"
 
@@ -25,20 +25,18 @@ class UnexpectedAnswerError(Exception):
 
 
 def can_fetch(url: str) -> bool:
-    """Whether the server is reached by a plain connection of our own."""
+    """Whether the server is reached by a connection of our own, without a proxy."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    return parts.scheme == "http" and ("http" not in getproxies() or bool(proxy_bypass(host)))
+    return not {parts.scheme, "all"} & getproxies().keys() or bool(proxy_bypass(parts.hostname or ""))
 
 
 def fetch(connection: ConnectionOptions, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
     """The answers of a range, each with the offset after it. OSError and UnexpectedAnswerError end it early."""
     parts = urlsplit(url)
-    with socket.create_connection((parts.hostname or "", parts.port or 80), connection.connect_s) as opened:
+    with _connected(connection, url) as opened:
         opened.settimeout(connection.answer_s)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answers = _Answers(opened)
-        credentials = "" if connection.token is None else f"authorization: Bearer {connection.token}\r\n"
+        credentials = "".join(f"{name}: {value}\r\n" for name, value in connection.credentials().items())
 
         def ask(offset: str) -> None:
             target = urlsplit(with_query(url, offset=offset, until=until))
@@ -51,6 +49,20 @@ def fetch(connection: ConnectionOptions, url: str, offset: str, until: str) -> I
             if offset != until:
                 ask(offset)
             yield answers.body(length), offset
+
+
+def _connected(connection: ConnectionOptions, url: str) -> socket.socket:
+    parts = urlsplit(url)
+    is_tls, host = parts.scheme == "https", parts.hostname or ""
+    opened = socket.create_connection((host, parts.port or (443 if is_tls else 80)), connection.connect_s)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not is_tls:
+        return opened
+    try:
+        return connection.tls().wrap_socket(opened, server_hostname=host)
+    except BaseException:
+        opened.close()
+        raise
 
 
 class _Answers:

@@ -2,70 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
-import time
 from collections.abc import Mapping
-from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from headwater import limits
-from headwater.client import Client, Report, Retry, Timeouts
-from headwater.errors import InvalidPathError, OptionError
+from headwater.errors import InvalidHeaderError, InvalidPathError, OptionError
 from headwater.log.content import ContentKind, kind_of
+from headwater.protocol.streams.headers import parse_instant
 from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
+from headwater.spark.connection import CONNECTION, ConnectionOptions, connection_options
+from headwater.spark.given import GivenOptions
 from headwater.spark.moments import parse_times
-
-T = TypeVar("T", int, float)
 
 EARLIEST = "earliest"
 LATEST = "latest"
 SNAPSHOT = "snapshot"  # the newest one of each stream, and what comes after it
 JOURNAL_ROOT = "_spark"  # streams of our own: what a batch appends, and rows on their way
-
-
-class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How tasks and the driver reach the server. The token is never part of what is printed."""
-
-    url: str
-    token: str | None = None
-    connect_s: float
-    answer_s: float
-    retry_s: float
-
-    def __repr__(self) -> str:
-        return f"ConnectionOptions({self.url!r})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("url", self.url)]
-
-    def open(self, *, patient: bool = True) -> Client:
-        """A client that gives up after `retry_s` of failures in a row or, where that is too patient, at once."""
-        attempts = limits.PRODUCER_INTEGER_MAX if patient else limits.SPARK_CONNECT_ATTEMPTS_MAX
-        return Client(
-            self.url,
-            token=self.token,
-            retry=Retry(attempts=attempts, most_s=limits.SPARK_RETRY_MAX_S),
-            timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
-            on_error=_RetryDeadline(self.retry_s).check,
-        )
-
-
-class _RetryDeadline:
-    """Ends an operation whose failures in a row have gone on for too long."""
-
-    def __init__(self, most_s: float) -> None:
-        self._most_s = most_s
-        self._since_s = 0.0
-
-    def check(self, report: Report) -> None:
-        now_s = time.monotonic()
-        if report.attempt == 1:
-            self._since_s = now_s
-        elif now_s + report.delay_s - self._since_s > self._most_s:
-            raise report.error
 
 
 class BadEvents(enum.Enum):
@@ -109,6 +64,8 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None  # None: a column names the stream of each row
     is_table: bool = False
     create_target: bool = True
+    target_ttl_s: int | None = None  # of targets that are made
+    target_expires_at: str | None = None
     content_type: str | None = None
     write_id: str | None = None
     write_version: int = 0
@@ -118,8 +75,6 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_bytes: int = limits.SPARK_REQUEST_BYTES
 
 
-_OF_SPARK = ("checkpointLocation", "queryName")  # which every sink of a query is given
-CONNECTION = ("url", "token", "connectTimeout", "requestTimeout", "retryTimeout")
 _READ = (
     *CONNECTION,
     "stream",
@@ -139,7 +94,15 @@ _READ = (
 _READ_STREAMS = (*_READ, "valueType")
 _READ_STATE = (*_READ, "valueSchema", "badEvents", "deadLetterStream")
 _FOR_QUERIES = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "longPollTimeout")
-WRITING = ("createTarget", "writeId", "writeVersion", "checkRepeats", "maxRequestBytes")  # streams and tables alike
+WRITING = (  # streams and tables alike
+    "createTarget",
+    "targetTtl",
+    "targetExpiresAt",
+    "writeId",
+    "writeVersion",
+    "checkRepeats",
+    "maxRequestBytes",
+)
 _WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
 _WRITE_STATE = (*_WRITE, "nonFiniteNumbers")
 _MEANT = {  # what Kafka, Delta and the format stp call it
@@ -157,7 +120,6 @@ _MEANT = {  # what Kafka, Delta and the format stp call it
     "table": "streams, or the format stp",
     "topic": "streams",
 }
-_OF_STATE = ("badevents", "deadletterstream", "valueschema", "nonfinitenumbers")  # options of stream-state
 _MEANT_FOR_WRITES = {
     "kafka.bootstrap.servers": "url",
     "path": "stream",
@@ -174,7 +136,7 @@ def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool 
     """What a source was told; a batch is bounded and may have an end. None: not known yet, for the schema."""
     known = _READ_STATE if state else _READ_STREAMS
     found = GivenOptions(given, known)
-    found.refuse_unknown(known, _MEANT, "valueSchema" if state else None)
+    found.refuse_unknown(known, _MEANT, *(("valueSchema",) if state else ()))
     for name in _FOR_QUERIES if bounded else ():
         if found.text(name) is not None:
             raise OptionError(f"{name} is for streaming queries; leave it out")
@@ -263,11 +225,14 @@ def writing_to(
         raise OptionError(f"writeVersion is a number that grows from write to write, got {version!r}")
     if write_id is None and found.text("writeVersion") is not None:
         raise OptionError("writeVersion numbers the writes of a writeId; give both")
+    ttl_s, expires_at = _lifetime(found)
     return WriteOptions(
         connection=connection_options(root, found),
         target=target,
         is_table=is_table,
         create_target=found.flag("createTarget", default=True),
+        target_ttl_s=ttl_s,
+        target_expires_at=expires_at,
         content_type=content_type,
         write_id=write_id,
         write_version=int(version),
@@ -277,72 +242,21 @@ def writing_to(
     )
 
 
-def connection_options(root: str, found: GivenOptions) -> ConnectionOptions:
-    return ConnectionOptions(
-        url=root,
-        token=found.text("token"),
-        connect_s=found.number("connectTimeout", float, limits.CONNECT_TIMEOUT_S),
-        answer_s=found.number("requestTimeout", float, limits.ANSWER_TIMEOUT_S),
-        retry_s=found.number("retryTimeout", float, limits.SPARK_RETRY_S),
-    )
-
-
-class GivenOptions:
-    """Options by name, in whatever case they were written."""
-
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
-        by_lower = {name.lower(): name for name in known}
-        whole = {name for name in self._given if name.partition(".")[0] not in by_lower}
-        for name in whole - by_lower.keys():  # Spark has options of its own; a near miss is a mistake
-            for close in difflib.get_close_matches(name, by_lower, n=1, cutoff=0.8):
-                raise OptionError(f"there is no option {name}; did you mean {by_lower[close]}?")
-
-    def refuse_unknown(self, known: tuple[str, ...], meant: Mapping[str, str], parent: str | None = None) -> None:
-        """Refuse every option that would do nothing; `meant` has what is called otherwise in other formats."""
-        below = {f"{parent}.{name}".lower() for name in self.below(parent)} if parent is not None else set()
-        for name in sorted(self._given.keys() - {known.lower() for known in (*known, *_OF_SPARK)} - below):
-            instead = f"did you mean {meant[name]}?" if name in meant else f"there are {', '.join(known)}"
-            if name.partition(".")[0] in _OF_STATE:
-                instead = "it is for the format stream-state"
-            raise OptionError(f"there is no option {name}; {instead}")
-
-    def text(self, name: str) -> str | None:
-        value = self._given.get(name.lower())
-        return value.strip() or None if value is not None else None
-
-    def below(self, name: str) -> dict[str, str]:
-        """The options whose names are that name, a dot, and something of the user's."""
-        start = f"{name.lower()}."
-        return {key.removeprefix(start): value for key, value in self._given.items() if key.startswith(start)}
-
-    def required(self, name: str) -> str:
-        value = self.text(name)
-        if value is None:
-            raise OptionError(f"the option {name} is missing")
-        return value
-
-    def number(self, name: str, kind: type[T], default: Any) -> Any:
-        value = self.text(name)
-        if value is None:
-            return default
+def _lifetime(found: GivenOptions) -> tuple[int | None, str | None]:
+    """How long a target that is made lives: some seconds after its last use, or until a moment."""
+    ttl_s, expires_at = found.number("targetTtl", int, None), found.text("targetExpiresAt")
+    if ttl_s is not None and expires_at is not None:
+        raise OptionError(
+            "targetTtl counts from the last use of a target, targetExpiresAt is a moment; give one of them"
+        )
+    if (ttl_s is not None or expires_at is not None) and not found.flag("createTarget", default=True):
+        raise OptionError("targetTtl and targetExpiresAt are for targets that are made, and createTarget is false")
+    if expires_at is not None:
         try:
-            number = kind(value)
-        except ValueError:
-            number = kind(0)
-        if not 0 < number < float("inf"):
-            raise OptionError(f"{name} is a number above 0, got {value!r}")
-        return number
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        value = self.choice(name, ("true", "false"))
-        return default if value is None else value == "true"
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        value = self.text(name)
-        if value is not None and value.lower() not in map(str.lower, choices):
-            raise OptionError(f"{name} is {' or '.join(choices)}, got {value!r}")
-        return value.lower() if value is not None else None
+            parse_instant("targetExpiresAt", expires_at)
+        except InvalidHeaderError as error:
+            raise OptionError(f"{error.detail}; such as 2027-01-31T00:00:00Z") from None
+    return ttl_s, expires_at
 
 
 def _split_url(url: str) -> tuple[str, list[str]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -29,9 +29,10 @@ from headwater.errors import (
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_framing import split_array
 from headwater.positions import BEGINNING, Position
-from headwater.spark.options import EARLIEST, JOURNAL_ROOT, LATEST, ReadOptions
+from headwater.spark.catalogue import Catalogue
+from headwater.spark.options import EARLIEST, LATEST, ReadOptions
+from headwater.spark.parallel import in_parallel
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
-from headwater.state.bootstrap import SNAPSHOTS
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,7 @@ class Planner:
     def __init__(self, options: ReadOptions, client: Client) -> None:
         self._options = options
         self._client = client
-        self._extended: bool | None = None
-        self._content_types: dict[str, str] = {}
+        self._catalogue = Catalogue(options, client)
         self._served_last = ""  # whose turn to be limited it was
         self._reported: set[str] = set()  # losses that were logged
 
@@ -53,38 +53,11 @@ class Planner:
 
     def tails(self) -> dict[str, StreamInfo]:
         """Every stream of the query with its end as it is now, in path order."""
-        options = self._options
-        if options.pattern is not None:
-            found = dict(self._listed(options.pattern))
-        else:
-            found = {path: info for path in sorted(options.streams) if (info := self._head(path)) is not None}
-        self._content_types.update({path: info.content_type for path, info in found.items()})
-        return found
-
-    def _listed(self, pattern: str) -> Iterator[tuple[str, StreamInfo]]:
-        try:
-            for info in self._client.list(fixed_part(pattern)):
-                if self.is_wanted(info.path):
-                    yield info.path, info
-        except (StreamNotFoundError, ProtocolError) as error:
-            raise OptionError(
-                f"this server has no list of streams for pattern; name them with streams: {error}"
-            ) from None
+        return self._catalogue.look()
 
     def is_wanted(self, path: str) -> bool:
-        """Streams of our own and snapshots of streams are not what a pattern means, unless it names the latter."""
-        pattern = self._options.pattern
-        if pattern is None:
-            return path in self._options.streams
-        is_data = SNAPSHOTS not in path or SNAPSHOTS in pattern
-        is_ours = path.startswith(f"{JOURNAL_ROOT}/") or path == self._options.dead_letters
-        return is_data and not is_ours and bool(glob(pattern).fullmatch(path))
-
-    def _head(self, path: str) -> StreamInfo | None:
-        try:
-            return self._client.stream(path).head()
-        except (StreamNotFoundError, StreamGoneError):
-            return None
+        """Whether the options mean this stream."""
+        return self._catalogue.is_wanted(path)
 
     def check(self) -> dict[str, StreamInfo]:
         """The streams at the beginning of a query: all that were named must be there, unless losses are accepted."""
@@ -106,8 +79,7 @@ class Planner:
             raise OptionError(f"offsets are given for {', '.join(unknown)}, which no stream is called")
         other = EARLIEST if wanted is self._options.starting else LATEST
         places = {path: _place(default or given.get(path, other), info) for path, info in found.items()}
-        for path in given.keys() & places.keys():
-            self._check_place(path, places[path])
+        in_parallel(lambda path: self._check_place(path, places[path]), sorted(given.keys() & places.keys()))
         return places
 
     def _check_place(self, path: str, place: Place) -> None:
@@ -128,13 +100,19 @@ class Planner:
             if not start[path].ended:
                 self._report_loss(path, start[path], "the stream is gone")
         kept = {path: place for path, place in start.items() if path not in gone}  # also what is no longer asked for
-        behind: dict[str, tuple[Place, Place]] = {}
+        moved: dict[str, tuple[Place, Place]] = {}
         for path, info in ends.items():
             before, end = start.get(path, EARLIEST_PLACE), Place(info.tail_offset, ended=info.closed)
-            if before.is_at(end) or _is_empty(before, end):
-                kept |= {path: end} if end.ended else {}
-            else:
-                behind[path] = (self._checked(path, before, end), end)
+            if not (before.is_at(end) or _is_empty(before, end)):
+                moved[path] = (before, end)
+            elif end.ended:
+                kept[path] = end
+        elsewhere = [path for path, places in moved.items() if _is_elsewhere(*places)]
+        begins = in_parallel(lambda path: self.parts(path, *moved[path], 1)[0], elsewhere)
+        checked = dict(zip(elsewhere, begins, strict=True))
+        behind = {
+            path: (checked.get(path) or self._checked(path, before, end), end) for path, (before, end) in moved.items()
+        }
         if limited and (self._options.records_max or self._options.bytes_max):
             return kept | self._share(behind)
         return kept | {path: end for path, (_, end) in behind.items()}
@@ -146,8 +124,6 @@ class Planner:
         if end < before:
             self._report_loss(path, before, f"the stream ends at {end} now")
             return EARLIEST_PLACE
-        if before != EARLIEST_PLACE and incarnation(before.offset) != incarnation(end.offset):
-            return self.parts(path, before, end, 1)[0]  # of a fork that left its source, or of a stream made again
         return before
 
     def _share(self, behind: Mapping[str, tuple[Place, Place]]) -> dict[str, Place]:
@@ -156,17 +132,17 @@ class Planner:
         order = [path for path in order if path > self._served_last] + [p for p in order if p <= self._served_last]
         records, size = self._options.records_max, self._options.bytes_max
         places: dict[str, Place] = {}
-        for left, path in zip(range(len(order), 0, -1), order, strict=True):
-            if (records is not None and records <= 0) or (size is not None and size <= 0):
-                break
-            walk = _Walk(self, path, *behind[path])
-            end = walk.bounded(
-                None if records is None else max(1, records // left), None if size is None else max(1, size // left)
-            )
-            places[path] = behind[path][1] if end.is_at(behind[path][1]) else end
-            self._served_last = path
-            records = None if records is None else records - walk.records
-            size = None if size is None else size - walk.bytes
+        while order and (records is None or records > 0) and (size is None or size > 0):
+            left = len(order)
+            several = max(1, min(limits.SPARK_REQUESTS_AT_ONCE, left // 4, records or left, size or left))
+            served, order = order[:several], order[several:]
+            walks = [_Walk(self, path, *behind[path]) for path in served]
+            shares = [None if most is None else max(1, most // left) for most in (records, size)]
+            for path, end in zip(served, in_parallel(partial(_Walk.bounded, shares=shares), walks), strict=True):
+                places[path] = behind[path][1] if end.is_at(behind[path][1]) else end
+            self._served_last = served[-1]
+            records = None if records is None else records - sum(walk.records for walk in walks)
+            size = None if size is None else size - sum(walk.bytes for walk in walks)
         return places
 
     # In which parts
@@ -177,20 +153,39 @@ class Planner:
         moved = {path: places for path, places in moved.items() if not places[0].is_at(places[1])}
         moved = {path: (EARLIEST_PLACE if before.ended else before, end) for path, (before, end) in moved.items()}
         moved = {path: places for path, places in moved.items() if not _is_empty(*places)}
-        sizes = {path: _size(*places) for path, places in moved.items()}
-        total = sum(sizes.values()) or 1
-        options = self._options
-        ranges: list[Range] = []
-        for path, (before, after) in moved.items():
-            wanted = max(
-                math.ceil(sizes[path] / options.partition_bytes),
-                math.ceil(options.partitions_min * sizes[path] / total),
-            )
-            ranges += self._ranges(path, before, after, wanted)
-        most = max(options.partitions_min, limits.SPARK_PARTITIONS_MAX)
+        self._catalogue.learn(moved)
+        parts = self._wanted_parts(moved)
+        found = {path: self._whole_range(path, *moved[path]) for path in moved if parts[path] == 1}
+        asked = [path for path in moved if not found.get(path)]
+        answers = in_parallel(lambda path: list(self._ranges(path, *moved[path], parts[path])), asked)
+        found |= dict(zip(asked, answers, strict=True))
+        ranges = [part for path in moved for part in found[path]]
+        most = max(self._options.partitions_min, limits.SPARK_PARTITIONS_MAX)
         if len(ranges) <= most:
             return [[part] for part in ranges]
         return [ranges[len(ranges) * i // most : len(ranges) * (i + 1) // most] for i in range(most)]
+
+    def _wanted_parts(self, moved: Mapping[str, tuple[Place, Place]]) -> dict[str, int]:
+        sizes = {path: _size(*places) for path, places in moved.items()}
+        total, options = sum(sizes.values()) or 1, self._options
+        return {
+            path: max(math.ceil(size / options.partition_bytes), math.ceil(options.partitions_min * size / total))
+            for path, size in sizes.items()
+        }
+
+    def _whole_range(self, path: str, before: Place, after: Place) -> list[Range]:
+        """A range in one part, which begins by the name that a stream made again does not share; none if only the
+        server can say. Offsets of one incarnation are of one stream: a task that finds another is told so."""
+        seen = self._catalogue.seen(path)
+        if seen is None or not self._catalogue.extended or after < before or incarnation(after.offset) is None:
+            return []
+        if before.offset == BEGINNING:
+            if seen.first_offset is None or incarnation(seen.tail_offset) != incarnation(after.offset):
+                return []
+            before = Place(seen.first_offset, before.skip)
+        elif incarnation(before.offset) != incarnation(after.offset):
+            return []
+        return [self._range(path, before, Position(after.offset, after.skip))]
 
     def _ranges(self, path: str, before: Place, after: Place, wanted: int) -> Iterator[Range]:
         try:
@@ -198,14 +193,17 @@ class Planner:
             if start == EARLIEST_PLACE != before and not self._has(path, after):
                 return  # of a stream that is gone; the next batch begins with the one that took its place
             before = start
-            content_type = self._content_types.get(path) or self._client.stream(path).head().content_type
+            self._catalogue.find(path)
         except (StreamNotFoundError, StreamGoneError) as error:
             self._report_loss(path, before, str(error))
             return
-        self._content_types[path] = content_type
         last = Position(before.offset if after.offset == BEGINNING else after.offset, after.skip)
         for begin, end in pairwise([before, *map(Position, cuts), last]):
-            yield Range(path, content_type, begin, end, self._extended is True)
+            yield self._range(path, begin, end)
+
+    def _range(self, path: str, start: Position, end: Position) -> Range:
+        content_type = self._catalogue.find(path).content_type
+        return Range(path, content_type, start, end, self._catalogue.extended is True)
 
     def _has(self, path: str, place: Place) -> bool:
         try:
@@ -213,12 +211,12 @@ class Planner:
         except (OffsetGoneError, InvalidOffsetError):
             return False
         except (RequestError, ProtocolError):
-            return not self._extended
+            return not self._catalogue.extended
         return True
 
     def parts(self, path: str, before: Place, after: Place, wanted: int) -> tuple[Place, list[str]]:
         """Where a range begins and where it may be cut. It begins at the stream's beginning if it was made again."""
-        if self._extended is False:
+        if self._catalogue.extended is False:
             if after < before:
                 self._report_loss(path, before, f"the stream ends at {after} now")
                 return EARLIEST_PLACE, []
@@ -236,27 +234,29 @@ class Planner:
             if self._extends(stream):
                 raise
             return self.parts(path, before, after, wanted)
-        self._extended = True
+        self._catalogue.extended = True
         if before.offset == BEGINNING:  # by its name, which a stream made again does not share
             before = Place(found.offset, before.skip)
         return before, found.splits
 
     def _extends(self, stream: Stream) -> bool:
         """Whether the server has our extensions; a stream that is not there does not tell."""
-        if self._extended is None:
+        if self._catalogue.extended is None:
             stream.head()
             try:
                 stream.splits(parts=1)
-                self._extended = True
+                self._catalogue.extended = True
             except (RequestError, ProtocolError):
-                self._extended = False
-        return self._extended
+                self._catalogue.extended = False
+        return self._catalogue.extended
 
     def first_cut(self, path: str, place: Place, end: Place, size: int) -> Place | None:
         """The last place at most so many bytes after another where a read may end; None if the server cannot say."""
         stream = self._client.stream(path)
         if not self._extends(stream):
             return None
+        if _bytes_between(place, end) is not None and _size(place, end) <= size:
+            return end
         found = stream.splits(offset=place.offset, until=end.offset, part_bytes=size, limit=1)
         return Place(found.splits[0]) if found.splits else Place(found.until)
 
@@ -265,7 +265,7 @@ class Planner:
         return stream.read(type=wanted, offset=place, until=end.offset)
 
     def is_json(self, path: str) -> bool:
-        return kind_of(self._content_types[path]) is ContentKind.JSON
+        return kind_of(self._catalogue.find(path).content_type) is ContentKind.JSON
 
     def _report_loss(self, path: str, before: Place, what: str) -> None:
         told = f"{path}: everything after {before} that was not read yet is lost: {what}"
@@ -295,8 +295,9 @@ class _Walk:
         self.records = 0
         self.bytes = 0
 
-    def bounded(self, records: int | None, size: int | None) -> Place:
-        end = self._end
+    def bounded(self, shares: Sequence[int | None]) -> Place:
+        """Where so many records or bytes end."""
+        end, (records, size) = self._end, shares
         if size is not None and not self._start.skip:
             near = self._planner.first_cut(self._path, self._start, end, size)
             if near is not None:
@@ -390,32 +391,20 @@ def _is_empty(before: Place, after: Place) -> bool:
     return before.is_at(EARLIEST_PLACE) and not after.skip and byte_position(after.offset) == 0
 
 
+def _is_elsewhere(before: Place, end: Place) -> bool:
+    """Whether a place is of a fork that left its source, or of a stream made again."""
+    is_new = before.ended or before == EARLIEST_PLACE or end < before
+    return not is_new and incarnation(before.offset) != incarnation(end.offset)
+
+
 def _size(before: Place, after: Place) -> int:
     """About how many bytes a range has; 1 where the offsets do not tell."""
+    return max(1, _bytes_between(before, after) or 0)
+
+
+def _bytes_between(before: Place, after: Place) -> int | None:
     start, end = byte_position(before.offset), byte_position(after.offset)
-    return max(1, end - start) if start is not None and end is not None else 1
-
-
-def glob(pattern: str) -> re.Pattern[str]:
-    """A pattern over paths: `*` and `?` stay within a segment, `**` does not, `[abc]` is one of them."""
-    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]+\])", pattern.strip("/"))
-    kinds = {"**": ".*", "**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-    out = []
-    for part in parts:
-        if part in kinds:
-            out.append(kinds[part])
-        elif part.startswith("[") and part.endswith("]") and len(part) > 2:
-            negated = part[1] in "!^"
-            out.append(
-                f"[{'^/' if negated else ''}{re.escape(part[2 if negated else 1 : -1]).replace(chr(92) + '-', '-')}]"
-            )
-        else:
-            out.append(re.escape(part))
-    return re.compile("".join(out), re.DOTALL)
-
-
-def fixed_part(pattern: str) -> str:
-    return re.split(r"[*?\[]", pattern.strip("/"), maxsplit=1)[0]
+    return end - start if start is not None and end is not None else None
 
 
 def to_json(places: Places) -> dict[str, str]:

@@ -19,7 +19,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.client import Client, StreamInfo
-from headwater.errors import DataLossError, OffsetGoneError, StreamGoneError, StreamNotFoundError
+from headwater.errors import (
+    DataLossError,
+    InvalidOffsetError,
+    OffsetGoneError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
 from headwater.spark.bounds import Bounds
 from headwater.spark.columns import RangeReader
 from headwater.spark.filters import OptionalMethod, Wanted, is_path
@@ -31,6 +37,7 @@ from headwater.spark.watching import Watcher
 from headwater.spark.workers import freeze_imports, keep_memory
 
 log = logging.getLogger(__name__)
+_LOSSES = (StreamNotFoundError, StreamGoneError, OffsetGoneError, InvalidOffsetError, DataLossError)
 
 
 class Part(InputPartition):
@@ -71,7 +78,7 @@ class _Reading:
             for part in partition.ranges:
                 try:
                     yield from reader.read(part)
-                except (StreamNotFoundError, StreamGoneError, OffsetGoneError, DataLossError) as error:
+                except _LOSSES as error:
                     told = f"{part.path}: some of what is between {part.start} and {part.end} is lost: {error}"
                     if self._options.fail_on_data_loss:
                         raise DataLossError(told) from error

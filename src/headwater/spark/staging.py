@@ -30,7 +30,7 @@ BRACKETS = 2  # around the rows of an append of JSON
 
 
 class RowChunk(msgspec.Struct, frozen=True, array_like=True):
-    """Rows for one target that are appended together: their bytes, or where those are stored."""
+    """Rows for one target: their bytes, or where those are stored. A piece that is stored may have rows for several."""
 
     target: str
     size: int
@@ -38,6 +38,12 @@ class RowChunk(msgspec.Struct, frozen=True, array_like=True):
     stored_in: str = ""
     offset: str = ""
     until: str = ""
+    skip: int = 0  # bytes of the piece before the rows
+    goes_on: bool = False  # the target's next chunk is part of the same append
+
+    @property
+    def piece(self) -> tuple[str, str, str]:
+        return self.stored_in, self.offset, self.until
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True):
@@ -87,7 +93,7 @@ class Gatherer:
         for part in self._cut(messages, self._room - size):
             part_size = _size(part)
             if arrays and size + part_size > self._room:
-                self._store(target, arrays)
+                self._store({target: arrays})
                 self._held -= size
                 arrays, size = [], 0
             arrays.append(part)
@@ -109,15 +115,14 @@ class Gatherer:
             yield messages[first:last]
             first, before, room = last, int(ends[last - 1]), self._room
 
-    def _store(self, target: str, arrays: list[pa.Array]) -> None:
+    def _store(self, rows: dict[str, list[pa.Array]]) -> None:
         if self._storage is None:
             self._storage = Storage(self._client, self._place)
-        self._chunks.append(self._storage.store(target, self._body(arrays)))
+        bodies = ((target, self._body(arrays)) for target, arrays in rows.items() if arrays)
+        self._chunks += self._storage.store_all(bodies, self._room)
 
     def _store_all(self) -> None:
-        for target, (arrays, _) in self._open.items():
-            if arrays:
-                self._store(target, arrays)
+        self._store({target: arrays for target, (arrays, _) in self._open.items()})
         self._open.clear()
         self._held = 0
 
@@ -149,6 +154,25 @@ class Storage:
         self._offset = self._stream.head().tail_offset
         self._stored = 0
 
+    def store_all(self, bodies: Iterable[tuple[str, bytes]], piece_bytes: int) -> Iterator[RowChunk]:
+        """Store rows of several targets together, in pieces of so many bytes; larger rows are a piece of their own."""
+        piece: list[tuple[str, bytes]] = []
+        size = 0
+        for target, body in bodies:
+            if piece and size + len(body) > piece_bytes:
+                yield from self._store_piece(piece)
+                piece, size = [], 0
+            piece.append((target, body))
+            size += len(body)
+        if piece:
+            yield from self._store_piece(piece)
+
+    def _store_piece(self, piece: list[tuple[str, bytes]]) -> Iterator[RowChunk]:
+        stored, skip = self.store("", b"".join(body for _, body in piece)), 0
+        for target, body in piece:
+            yield msgspec.structs.replace(stored, target=target, size=len(body), skip=skip)
+            skip += len(body)
+
     def store(self, target: str, body: bytes) -> RowChunk:
         try:
             appended = self._stream.append_body(body, producer=ProducerTuple("task", 0, self._stored))
@@ -164,17 +188,31 @@ class StoredRowsGoneError(Exception):
 
 
 def read_stored(client: Client, chunk: RowChunk) -> bytes:
+    return rows_in(read_piece(client, chunk), chunk)
+
+
+def read_piece(client: Client, chunk: RowChunk) -> bytes:
+    """The stored piece that has the rows of a chunk, and maybe others; nothing if it has its rows itself."""
     if not chunk.stored_in:
-        return chunk.data
+        return b""
     stream = client.stream(chunk.stored_in, content_type=BYTES)
-    told = f"{chunk.target or 'the list of a batch'}: what was to be published from {chunk.stored_in} is gone"
     try:
-        body = b"".join(stream.read(type=bytes, offset=chunk.offset, until=chunk.until).all())
+        return b"".join(stream.read(type=bytes, offset=chunk.offset, until=chunk.until).all())
     except (StreamNotFoundError, StreamGoneError) as error:
-        raise StoredRowsGoneError(f"{told}: {error}") from error
-    if len(body) != chunk.size:
-        raise StoredRowsGoneError(f"{told}: {len(body)} bytes where {chunk.size} were stored")
-    return body
+        raise _gone(chunk, str(error)) from error
+
+
+def rows_in(piece: bytes, chunk: RowChunk) -> bytes:
+    """The rows of a chunk in the piece that holds them."""
+    rows = piece[chunk.skip : chunk.skip + chunk.size] if chunk.stored_in else chunk.data
+    if len(rows) != chunk.size:
+        raise _gone(chunk, f"{len(rows)} bytes where {chunk.size} were stored")
+    return rows
+
+
+def _gone(chunk: RowChunk, why: str) -> StoredRowsGoneError:
+    whose = chunk.target or "the list of a batch"
+    return StoredRowsGoneError(f"{whose}: what was to be published from {chunk.stored_in} is gone: {why}")
 
 
 def discard(client: Client, places: set[str]) -> None:

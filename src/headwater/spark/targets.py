@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from headwater import limits
-from headwater.client import Client, ProducerTuple
+from headwater.client import Client, ProducerTuple, StreamInfo
 from headwater.errors import ContentTypeError, OptionError, SchemaError, StreamClosedError, StreamNotFoundError
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.tables.content_type import (
@@ -31,12 +31,14 @@ class Target(Protocol):
 
 
 class StreamTarget:
-    def __init__(self, client: Client, path: str, content_type: str) -> None:
-        self._stream = client.stream(path, content_type=content_type)
-        self._content_type = content_type
+    def __init__(self, client: Client, path: str, options: WriteOptions) -> None:
+        self._content_type = options.content_type or _JSON
+        self._stream = client.stream(path, content_type=self._content_type)
+        self._options = options
 
     def create(self) -> None:
-        self._stream.create(content_type=self._content_type)
+        made = self._options
+        self._stream.create(content_type=self._content_type, ttl_s=made.target_ttl_s, expires_at=made.target_expires_at)
 
     def bodies(self, rows: bytes) -> Iterator[bytes]:
         yield b"[" + rows + b"]" if kind_of(self._content_type) is ContentKind.JSON else rows
@@ -46,12 +48,19 @@ class StreamTarget:
 
 
 class TableTarget:
-    def __init__(self, client: Client, name: str, content_type: str) -> None:
-        self._type = parse_answer_type(content_type)
+    def __init__(self, client: Client, name: str, options: WriteOptions) -> None:
+        self._type = parse_answer_type(options.content_type or "")
         self._table = client.table(name, table_type=self._type)
+        self._options = options
 
     def create(self) -> None:
-        self._table.create(schema=self._type.schema, version=self._type.version, escape=self._type.escape)
+        self._table.create(
+            schema=self._type.schema,
+            version=self._type.version,
+            escape=self._type.escape,
+            ttl_s=self._options.target_ttl_s,
+            expires_at=self._options.target_expires_at,
+        )
 
     def bodies(self, rows: bytes) -> Iterator[bytes]:
         """A request has a limit of changes, beside that of bytes which the rows were gathered within."""
@@ -68,9 +77,7 @@ class TableTarget:
 
 def open_target(client: Client, options: WriteOptions, name: str) -> Target:
     """The target that has a name; nothing is sent yet. Its content type was found by `check_target_type`."""
-    if options.is_table:
-        return TableTarget(client, name, options.content_type or "")
-    return StreamTarget(client, name, options.content_type or _JSON)
+    return (TableTarget if options.is_table else StreamTarget)(client, name, options)
 
 
 def check_target_type(client: Client, options: WriteOptions) -> str:
@@ -90,11 +97,16 @@ def make_target(client: Client, options: WriteOptions) -> None:
 
 
 def _type_of_stream(client: Client, options: WriteOptions) -> str:
-    stream = client.stream(options.target or "")
     try:
-        found = stream.head()
-    except StreamNotFoundError as error:
-        _check_creatable(options, error)
+        return check_stream(options, client.stream(options.target or "").head())
+    except StreamNotFoundError:
+        return check_stream(options, None)
+
+
+def check_stream(options: WriteOptions, found: StreamInfo | None) -> str:
+    """The content type of a stream that rows are to be appended to; None if it does not exist."""
+    if found is None:
+        _check_creatable(options)
         return options.content_type or _JSON
     if found.closed:
         raise StreamClosedError(f"the target {options.target} is closed")
@@ -108,8 +120,8 @@ def _type_of_table(client: Client, options: WriteOptions) -> str:
     table = client.table(options.target or "")
     try:
         found = table.info()
-    except StreamNotFoundError as error:
-        _check_creatable(options, error)
+    except StreamNotFoundError:
+        _check_creatable(options)
         wanted = parse_table_type(options.content_type)
         return format_table_type(wanted)
     if found.closed:
@@ -126,9 +138,9 @@ def _type_of_table(client: Client, options: WriteOptions) -> str:
     return format_table_type(table.table_type)
 
 
-def _check_creatable(options: WriteOptions, error: StreamNotFoundError) -> None:
+def _check_creatable(options: WriteOptions) -> None:
     if not options.create_target:
-        raise StreamNotFoundError(f"the target {options.target} is missing and createTarget is false") from error
+        raise StreamNotFoundError(f"the target {options.target} is missing and createTarget is false")
 
 
 def appended_as(options: WriteOptions) -> ContentKind:

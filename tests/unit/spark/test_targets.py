@@ -89,7 +89,9 @@ def test_more_changes_than_a_request_takes(server: Server) -> None:
 
 def test_bodies() -> None:
     with Client("http://127.0.0.1:1") as client:
-        target = TableTarget(client, "t", format_table_type(TableType()))
+        wanted = table_write_options({"url": "http://127.0.0.1:1", "table": "t"})
+        wanted = msgspec.structs.replace(wanted, content_type=format_table_type(TableType()))
+        target = TableTarget(client, "t", wanted)
         rows = b"+\tk\t\n" * 100_000
         assert list(target.bodies(rows)) == [rows]
         assert list(target.bodies(rows + b"-\tz\t\n")) == [rows, b"-\tz\t\n"]

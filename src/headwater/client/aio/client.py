@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
@@ -38,8 +39,8 @@ class AsyncClient:
     `token` is sent as a bearer token. If it is a function, it is called for the first one and again whenever the
     server answers 401. `headers` and `params` (of the query) go with every request; a value that is a function is
     called before each of them. All of these are for the server of the client: another one, to which a URL or a
-    redirect leads, does not get them. `on_error` hears of every failure that will be retried; what it raises ends the
-    operation.
+    redirect leads, does not get them. `tls` has the certificates to trust and to show. `on_error` hears of every
+    failure that will be retried; what it raises ends the operation.
     All functions may be coroutine functions.
     """
 
@@ -53,10 +54,13 @@ class AsyncClient:
         on_error: Callable[[Report], Awaitable[None] | None] | None = None,
         retry: Retry = Retry(),
         timeouts: Timeouts = Timeouts(),
+        tls: ssl.SSLContext | None = None,
         http: httpx.AsyncClient | None = None,
     ) -> None:
+        if tls is not None and http is not None:
+            raise ValueError("give tls to the httpx client that is given")
         self._session = Session(url, headers, params, token, retry, timeouts, on_error)
-        self._http = http or httpx.AsyncClient(limits=POOL, verify=tls_context())
+        self._http = http or httpx.AsyncClient(limits=POOL, verify=tls or tls_context())
         self._owns_http = http is None
 
     @property

@@ -107,6 +107,7 @@ def _listed(stream: StreamInfo) -> dict[str, object]:
         "path": stream.path,
         "content_type": stream.content_type,
         "tail_offset": offset_text(stream, stream.tail),
+        "first_offset": offset_text(stream, 0),
         "bytes": stream.tail,
         "closed": stream.closed,
         "created_at": format_instant(stream.created_ms),

@@ -16,17 +16,9 @@ from headwater.protocol.tables.media import quoted
 from headwater.protocol.tables.paths import TABLE_ROOT, check_name
 from headwater.protocol.tables.rows import is_seqno
 from headwater.protocol.tables.urls import url_fault
-from headwater.spark.options import (
-    CONNECTION,
-    EARLIEST,
-    LATEST,
-    WRITING,
-    ConnectionOptions,
-    GivenOptions,
-    WriteOptions,
-    connection_options,
-    writing_to,
-)
+from headwater.spark.connection import CONNECTION, ConnectionOptions, connection_options
+from headwater.spark.given import GivenOptions
+from headwater.spark.options import EARLIEST, LATEST, WRITING, WriteOptions, writing_to
 
 
 class Use(enum.Enum):

@@ -20,12 +20,12 @@ from headwater import limits
 from headwater.client import Client, Table
 from headwater.client.session import LOOPBACK, with_query
 from headwater.client.table_reading import AT_ONCE
-from headwater.client.transport import POOL, tls_context
+from headwater.client.transport import POOL
 from headwater.errors import DataLossError, MissingRowError, ProtocolError
 from headwater.protocol.encodings import GZIP, IDENTITY
 from headwater.protocol.inflating import Inflater
 from headwater.protocol.tables.content_type import format_table_type, parse_answer_type
-from headwater.spark.options import ConnectionOptions
+from headwater.spark.connection import ConnectionOptions
 from headwater.spark.tables.columns import RowColumns
 from headwater.spark.tables.places import RowRange
 
@@ -66,12 +66,11 @@ class RowRangeReader:
             "accept": format_table_type(part.table_type),
             "accept-encoding": IDENTITY if urlsplit(url).hostname in LOOPBACK else GZIP,
         }
-        if connection.token is not None:
-            asked["authorization"] = f"Bearer {connection.token}"  # the table's server is the one that it is for
+        asked = connection.credentials() | asked  # the table's server is the one that they are for
         url = with_query(url, since_id=str(part.since), until_id=str(part.until), timeout=AT_ONCE)
         times = httpx.Timeout(connection.answer_s, connect=connection.connect_s)
         with (
-            httpx.Client(limits=POOL, verify=tls_context(), timeout=times) as http,
+            httpx.Client(limits=POOL, verify=connection.tls(), timeout=times) as http,
             http.stream("GET", url, headers=asked, follow_redirects=False) as answer,
         ):
             if answer.status_code != 200 or parse_answer_type(answer.headers.get("content-type")) != part.table_type:

@@ -1,0 +1,132 @@
+"""Which streams there are, and how far each has come.
+
+A server with our extensions lists streams a page at a time, which is how those of a pattern, or many that are named,
+are found. Few streams, and those of other servers, are asked for one by one, some at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+
+from headwater import limits
+from headwater.client import Client, StreamInfo
+from headwater.errors import OptionError, ProtocolError, RequestError, StreamGoneError, StreamNotFoundError
+from headwater.spark.options import JOURNAL_ROOT, ReadOptions
+from headwater.spark.parallel import in_parallel
+from headwater.spark.patterns import fixed_part, glob
+from headwater.state.bootstrap import SNAPSHOTS
+
+
+class Streams:
+    """Streams of a server, by name."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lists = True  # whether to look for named streams in the list
+        self.extended: bool | None = None  # whether the server has our extensions; None: not known yet
+
+    def named(self, wanted: Collection[str], *, ask_twice: bool = True) -> dict[str, StreamInfo]:
+        """Those that exist, in path order. One that the list does not have is asked for too: a server may list only
+        what a token is for. Who can find out otherwise need not ask twice."""
+        paths = sorted(wanted)
+        found, until = self._in_list(paths) if self._lists and len(paths) > limits.SPARK_HEADS_MAX else ({}, "")
+        others = [path for path in paths if path not in found and (ask_twice or path > until)]
+        heads = zip(others, in_parallel(self._head, others), strict=True)
+        found |= {path: info for path, info in heads if info is not None}
+        return dict(sorted(found.items()))
+
+    def _in_list(self, paths: list[str]) -> tuple[dict[str, StreamInfo], str]:
+        """Those that a list has, and the last path that was looked for.
+
+        If it has many others between them, looking there costs more than asking, and is not done again.
+        """
+        wanted, passed = set(paths), 0
+        found: dict[str, StreamInfo] = {}
+        try:
+            for info in self.listed(_common(paths[0], paths[-1])):
+                if info.path > paths[-1]:
+                    break
+                if info.path in wanted:
+                    found[info.path] = info
+                passed += 1
+                if passed > limits.SPARK_LISTED_PER_NAMED_MAX * len(paths):
+                    self._lists = False
+                    return found, info.path
+        except (RequestError, ProtocolError):
+            self._lists = False  # it has none, or not for us
+            return {}, ""
+        return found, paths[-1]
+
+    def listed(self, prefix: str) -> Iterator[StreamInfo]:
+        for info in self._client.list(prefix):
+            if info.first_offset is not None:
+                self.extended = True
+            yield info
+
+    def _head(self, path: str) -> StreamInfo | None:
+        try:
+            return self._client.stream(path).head()
+        except (StreamNotFoundError, StreamGoneError):
+            return None
+
+
+class Catalogue(Streams):
+    """The streams of a query."""
+
+    def __init__(self, options: ReadOptions, client: Client) -> None:
+        super().__init__(client)
+        self._options = options
+        self._seen: dict[str, StreamInfo] = {}
+
+    def look(self) -> dict[str, StreamInfo]:
+        """Every stream of the query with its end as it is now, in path order."""
+        if self._options.pattern is not None:
+            found = dict(self._matching(self._options.pattern))
+        else:
+            found = self.named(self._options.streams)
+        self._seen |= found
+        return found
+
+    def seen(self, path: str) -> StreamInfo | None:
+        """A stream as it was when it was looked at."""
+        return self._seen.get(path)
+
+    def find(self, path: str) -> StreamInfo:
+        """The same; a stream that was not seen yet is asked for."""
+        if path not in self._seen:
+            self._seen[path] = self._client.stream(path).head()
+        return self._seen[path]
+
+    def learn(self, paths: Iterable[str]) -> None:
+        """Look at streams that a batch reads which was planned by another driver."""
+        unknown = [path for path in paths if path not in self._seen]
+        if unknown and self._options.pattern is not None:
+            self.look()
+        elif unknown:
+            self._seen |= self.named(unknown)
+
+    def is_wanted(self, path: str) -> bool:
+        """Streams of our own and snapshots of streams are not what a pattern means, unless it names the latter."""
+        pattern = self._options.pattern
+        if pattern is None:
+            return path in self._options.streams
+        is_data = SNAPSHOTS not in path or SNAPSHOTS in pattern
+        is_ours = path.startswith(f"{JOURNAL_ROOT}/") or path == self._options.dead_letters
+        return is_data and not is_ours and bool(glob(pattern).fullmatch(path))
+
+    def _matching(self, pattern: str) -> Iterator[tuple[str, StreamInfo]]:
+        try:
+            for info in self.listed(fixed_part(pattern)):
+                if self.is_wanted(info.path):
+                    yield info.path, info
+        except (StreamNotFoundError, ProtocolError) as error:
+            raise OptionError(
+                f"this server has no list of streams for pattern; name them with streams: {error}"
+            ) from None
+
+
+def _common(first: str, last: str) -> str:
+    """What two texts, and all between them in order, begin with."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(character for character, _ in same)

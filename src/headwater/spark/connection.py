@@ -1,0 +1,160 @@
+"""How tasks and the driver reach the server: where it is, as whom, over which TLS, how patiently."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from headwater import limits
+from headwater.client import Client, Report, Retry, Timeouts
+from headwater.client.transport import tls_context
+from headwater.errors import OptionError
+from headwater.spark.given import GivenOptions
+from headwater.spark.tokens import current_token, is_header_value, new_token
+
+CONNECTION = (
+    "url",
+    "token",
+    "tokenFile",
+    "tokenFunction",
+    "headers",
+    "caFile",
+    "clientCertificate",
+    "clientKey",
+    "connectTimeout",
+    "requestTimeout",
+    "retryTimeout",
+)
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FRAMING = ("connection", "content-length", "host", "transfer-encoding")
+
+
+class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the server. Token and headers are never part of what is printed."""
+
+    url: str
+    token: str | None = None
+    token_file: str | None = None
+    token_function: str | None = None
+    headers: dict[str, str] = {}
+    ca_file: str | None = None
+    client_certificate: str | None = None
+    client_key: str | None = None
+    connect_s: float
+    answer_s: float
+    retry_s: float
+
+    def __repr__(self) -> str:
+        return f"ConnectionOptions({self.url!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("url", self.url)]
+
+    def open(self, *, patient: bool = True) -> Client:
+        """A client that gives up after `retry_s` of failures in a row or, where that is too patient, at once."""
+        attempts = limits.PRODUCER_INTEGER_MAX if patient else limits.SPARK_CONNECT_ATTEMPTS_MAX
+        return Client(
+            self.url,
+            token=self._token_hook() or self.token,
+            headers=self.headers,
+            retry=Retry(attempts=attempts, most_s=limits.SPARK_RETRY_MAX_S),
+            timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
+            on_error=_RetryDeadline(self.retry_s).check,
+            tls=self.tls(),
+        )
+
+    def credentials(self) -> dict[str, str]:
+        """What a request outside the client carries."""
+        token = current_token(self.token_file, self.token_function) or self.token
+        return self.headers | ({"authorization": f"Bearer {token}"} if token is not None else {})
+
+    def tls(self) -> ssl.SSLContext:
+        try:
+            return tls_context(self.ca_file, self.client_certificate, self.client_key)
+        except (OSError, ValueError) as error:  # SSLError is an OSError
+            files = filter(None, (self.ca_file, self.client_certificate, self.client_key))
+            raise OptionError(
+                f"caFile, clientCertificate, clientKey: {', '.join(files)} cannot be used: {error}"
+            ) from None
+
+    def _token_hook(self) -> Callable[[], str] | None:
+        """What the client calls for its first token, and for another one whenever the server has refused one."""
+        if self.token_file is None and self.token_function is None:
+            return None
+        asked = False
+
+        def token() -> str:
+            nonlocal asked
+            renewed, asked = asked, True
+            found = new_token if renewed else current_token
+            return found(self.token_file, self.token_function) or ""
+
+        return token
+
+
+class _RetryDeadline:
+    """Ends an operation whose failures in a row have gone on for too long. Each thread has operations of its own."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._of_thread = threading.local()
+
+    def check(self, report: Report) -> None:
+        now_s = time.monotonic()
+        if report.attempt == 1:
+            self._of_thread.since_s = now_s
+        elif now_s + report.delay_s - self._of_thread.since_s > self._most_s:
+            raise report.error
+
+
+def connection_options(root: str, found: GivenOptions) -> ConnectionOptions:
+    options = ConnectionOptions(
+        url=root,
+        token=found.text("token"),
+        token_file=found.text("tokenFile"),
+        token_function=found.text("tokenFunction"),
+        headers=_headers(found),
+        ca_file=found.text("caFile"),
+        client_certificate=found.text("clientCertificate"),
+        client_key=found.text("clientKey"),
+        connect_s=found.number("connectTimeout", float, limits.CONNECT_TIMEOUT_S),
+        answer_s=found.number("requestTimeout", float, limits.ANSWER_TIMEOUT_S),
+        retry_s=found.number("retryTimeout", float, limits.SPARK_RETRY_S),
+    )
+    tokens = [options.token, options.token_file, options.token_function, options.headers.get("authorization")]
+    if len([token for token in tokens if token is not None]) > 1:
+        raise OptionError("token, tokenFile, tokenFunction and a header authorization are one thing; give one of them")
+    if options.token is not None and not is_header_value(options.token):
+        raise OptionError("the token must be printable ASCII")
+    if options.token_function is not None and not re.fullmatch(r"[\w.]+:[\w.]+", options.token_function):
+        raise OptionError(f"tokenFunction is module:function, got {options.token_function!r}")
+    if options.client_key is not None and options.client_certificate is None:
+        raise OptionError("clientKey is the key of a clientCertificate; give both, or one file with both as the latter")
+    is_tls = bool(options.ca_file or options.client_certificate)
+    if is_tls and not root.startswith("https://"):
+        raise OptionError("caFile and clientCertificate are for a url with https")
+    return options
+
+
+def _headers(found: GivenOptions) -> dict[str, str]:
+    """Headers as JSON, or as options whose names end with theirs. Errors do not show values, which may be secret."""
+    given = found.text("headers")
+    try:
+        headers = msgspec.json.decode(given, type=dict[str, str]) if given is not None else {}
+    except msgspec.MsgspecError:
+        raise OptionError(
+            'headers is JSON such as {"X-Api-Key": "…"}, or give options such as header.X-Api-Key'
+        ) from None
+    headers = {name.lower(): value for name, value in headers.items()} | found.below("header")
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name) or name in _FRAMING:
+            raise OptionError(f"{name[:80]!r} is not a header that can be set")
+        if not is_header_value(value):
+            raise OptionError(f"the header {name} must be printable ASCII")
+    return headers

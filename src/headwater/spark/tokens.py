@@ -1,0 +1,74 @@
+"""Bearer tokens from files and functions, which change while a query runs.
+
+A process has the last one of each. A file is read again when it has changed; a function is called again when the server
+refused what it gave last.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import os
+import threading
+from pathlib import Path
+
+from headwater.errors import OptionError
+
+_known: dict[str, tuple[object, str]] = {}  # by file or function, the version and the token
+_lock = threading.Lock()
+
+
+def current_token(file: str | None, function: str | None) -> str | None:
+    """The token that is good as far as known; None if there is no file and no function."""
+    with _lock:
+        if file is not None:
+            version = _version(file)
+            if _known.get(file, (None, ""))[0] != version:
+                _known[file] = (version, _read(file))
+            return _known[file][1]
+        if function is None:
+            return None
+        if function not in _known:
+            _known[function] = (None, _called(function))
+        return _known[function][1]
+
+
+def new_token(file: str | None, function: str | None) -> str | None:
+    """The same after one was refused."""
+    with _lock:
+        _known.pop(file or function or "", None)
+    return current_token(file, function)
+
+
+def is_header_value(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def _version(file: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(file)
+    except OSError as error:
+        raise OptionError(f"tokenFile {file} cannot be read: {error.strerror}") from None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _read(file: str) -> str:
+    try:
+        token = Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"tokenFile {file} cannot be read: {type(error).__name__}") from None
+    if not token or not is_header_value(token):
+        raise OptionError(f"tokenFile {file} must hold one token of printable ASCII")
+    return token
+
+
+def _called(function: str) -> str:
+    module, _, name = function.partition(":")
+    try:
+        found = operator.attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"tokenFunction {function} cannot be imported here: {error}") from None
+    token = found()
+    if not isinstance(token, str) or not token or not is_header_value(token):
+        raise OptionError(f"tokenFunction {function} must return a token, a text of printable ASCII")
+    return token

@@ -1,0 +1,186 @@
+"""Batches of many targets and of many bytes."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from headwater import limits
+from headwater.client import Client, ProducerTuple
+from headwater.errors import SchemaError
+from headwater.log.content import ContentKind
+from headwater.spark.appending import Appending, joined, runs_of
+from headwater.spark.ledger import Listed
+from headwater.spark.options import WriteOptions, write_options
+from headwater.spark.publishing import Publisher
+from headwater.spark.staging import Gatherer, RowChunk, place_of
+from tests.servers import Server
+
+_numbers = itertools.count()
+TARGETS = 40
+TASKS = 3
+REQUEST_BYTES = 2000
+
+
+class Watching(httpx.HTTPTransport):
+    """Notes appends and creates, how many there were at a time, and dies after some."""
+
+    def __init__(self, lives: int = 1 << 30) -> None:
+        super().__init__(verify=False)
+        self.asked: list[str] = []
+        self.most = 0
+        self._lives = lives
+        self._under_way = 0
+        self._lock = threading.Lock()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        with self._lock:
+            self._lives -= 1
+            if self._lives < 0:
+                raise KeyboardInterrupt
+            if "/_spark/" not in request.url.path:
+                self.asked.append(request.method)
+            self._under_way += 1
+            self.most = max(self.most, self._under_way)
+        try:
+            time.sleep(0.002)
+            return super().handle_request(request)
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with httpx.Client(transport=httpx.HTTPTransport(verify=False)) as http:
+        yield Client(server.url, http=http)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 20)
+    monkeypatch.setattr("headwater.limits.SPARK_PUBLISHED_BYTES", 3 * REQUEST_BYTES)
+
+
+def options_of(server: Server) -> WriteOptions:
+    return write_options({"url": server.url, "maxRequestBytes": str(REQUEST_BYTES)})
+
+
+def gathered(client: Client, writer: str, batch: int = 0) -> list[list[RowChunk]]:
+    """Each task has four rows for each target, which are numbered in the order of the partitions."""
+    found = []
+    for task in range(TASKS):
+        gatherer = Gatherer(client, ContentKind.JSON, REQUEST_BYTES, place_of(writer, batch, task))
+        for half, target in itertools.product(range(2), range(TARGETS)):
+            rows = [b"%d" % (100 * batch + 4 * task + 2 * half + n) for n in range(2)]
+            gatherer.add(f"{writer}/{target:02d}", pa.array(rows, pa.binary()))
+        found.append(gatherer.finish())
+    return found
+
+
+def published(client: Client, writer: str) -> list[list[int]]:
+    return [client.stream(f"{writer}/{target:02d}").read().all() for target in range(TARGETS)]
+
+
+def test_many_targets_at_a_time_each_in_order(server: Server, client: Client) -> None:
+    writer = f"appending-{next(_numbers)}"
+    with httpx.Client(transport=(watched := Watching())) as http:
+        for batch in range(2):
+            watched.asked.clear()
+            parts = gathered(client, writer, batch)
+            Publisher(Client(server.url, http=http), options_of(server), writer).publish(batch, parts)
+            assert sum(map(len, parts)) >= TASKS * TARGETS
+            assert watched.asked.count("POST") == TARGETS  # what tasks have for a target is appended together
+            assert watched.asked.count("PUT") == (TARGETS if batch == 0 else 0)
+            assert watched.asked.count("HEAD") == 0  # they are looked for in the list
+    assert 2 < watched.most <= limits.SPARK_REQUESTS_AT_ONCE + 1  # and one that reads ahead
+    rows = [*range(4 * TASKS), *range(100, 100 + 4 * TASKS)]
+    assert published(client, writer) == [rows] * TARGETS
+
+
+def test_rows_of_many_targets_are_stored_together(client: Client) -> None:
+    parts = gathered(client, f"appending-{next(_numbers)}")
+    pieces = {chunk.piece for part in parts for chunk in part}
+    assert TASKS <= len(pieces) < TASKS * TARGETS / 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lives", range(1, 90, 7))
+def test_a_death_among_many_targets_and_a_replay(server: Server, client: Client, lives: int) -> None:
+    writer = f"appending-{next(_numbers)}"
+    with httpx.Client(transport=Watching(lives)) as http:
+        parts = gathered(client, writer)
+        try:
+            Publisher(Client(server.url, http=http), options_of(server), writer).publish(0, parts)
+        except KeyboardInterrupt:
+            Publisher(client, options_of(server), writer).publish(0, gathered(client, writer))
+    assert published(client, writer) == [list(range(4 * TASKS))] * TARGETS
+
+
+def test_one_of_many_targets_refuses(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written down stays so: others may have taken their rows. All go on when the one takes its own."""
+    writer = f"appending-{next(_numbers)}"
+    publisher = Publisher(client, options_of(server), writer)
+    closed = client.stream(f"{writer}/07")
+    closed.create(closed=True)
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr("headwater.spark.publishing.check_stream", lambda options, found: "application/json")
+        with pytest.raises(SchemaError, match=f"{writer}/07 does not take the rows.*it goes on when the target"):
+            publisher.publish(0, gathered(client, writer))
+    closed.delete()
+    Publisher(client, options_of(server), writer).publish(0, gathered(client, writer))
+    assert published(client, writer) == [list(range(4 * TASKS))] * TARGETS
+
+
+@pytest.mark.parametrize("targets", [1, 5])
+def test_what_the_driver_holds_is_bounded(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch, targets: int
+) -> None:
+    """It reads no further ahead than a run, however large the batch is."""
+    held, most, lock = 0, 0, threading.Lock()
+
+    def count(size: int) -> None:
+        nonlocal held, most
+        with lock:
+            held += size
+            most = max(held, most)
+
+    def read(client: Client, chunk: RowChunk) -> bytes:
+        count(chunk.size)
+        return b"1" * chunk.size
+
+    class Target:
+        def bodies(self, rows: bytes) -> list[bytes]:
+            return [rows]
+
+        def append(self, body: bytes, producer: ProducerTuple) -> None:
+            time.sleep(0.001)
+            count(-len(body))
+
+    monkeypatch.setattr("headwater.spark.appending.read_piece", read)
+    monkeypatch.setattr("headwater.spark.appending.open_target", lambda *named: Target())
+    chunks = [
+        RowChunk(str(n % targets), REQUEST_BYTES - 2, stored_in="_spark/x", offset=str(n), until=str(n + 1))
+        for n in range(200)
+    ]
+    Appending(client, options_of(server), "writer", 0).append(Listed(joined(chunks, REQUEST_BYTES), "application/json"))
+    assert held == 0
+    assert most <= 2 * limits.SPARK_PUBLISHED_BYTES
+
+
+def test_runs_keep_pieces_together_and_join_what_fits() -> None:
+    pieces = [
+        RowChunk(target, size, stored_in="s", offset=piece, until=piece)
+        for piece in "abc"
+        for target, size in (("x", 900), ("y", 1500), ("x", 600))
+    ]
+    found = joined(pieces, REQUEST_BYTES)
+    assert [[chunk.offset for chunk in run] for run in runs_of(found)] == [["a"] * 3 + ["b"] * 3, ["c"] * 3]
+    assert [chunk.goes_on for chunk in found if chunk.target == "x"] == [True, False, True, False, True, False]
+    assert not any(chunk.goes_on for chunk in found if chunk.target == "y")

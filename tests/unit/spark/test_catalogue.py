@@ -1,0 +1,203 @@
+"""How many requests it takes to plan batches of many streams, and that they plan the same as one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from headwater import limits
+from headwater.client import Client
+from headwater.errors import DataLossError, OptionError
+from headwater.spark.catalogue import Catalogue
+from headwater.spark.columns import RangeReader
+from headwater.spark.options import ReadOptions, read_options
+from headwater.spark.planning import Places, Planner, from_json, to_json
+from headwater.spark.positions import Place, Range
+from headwater.spark.sources import Part, StreamReader
+from tests.servers import Server
+
+_numbers = itertools.count()
+VALUES = StructType([StructField("offset", StringType()), StructField("value", StringType())])
+Connect = Callable[[httpx.BaseTransport], Client]
+MANY = limits.SPARK_HEADS_MAX + 8
+
+
+class Counting(httpx.HTTPTransport):
+    """Notes the requests, and how many there were at a time."""
+
+    def __init__(self, *, without: str = "nothing", slow_s: float = 0.0) -> None:
+        super().__init__(verify=False)
+        self.asked: list[str] = []
+        self.most = 0
+        self._without = without
+        self._slow_s = slow_s
+        self._under_way = 0
+        self._lock = threading.Lock()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        with self._lock:
+            self.asked.append(f"{request.method} {request.url.path.rpartition('/v1/stream/')[2]}")
+            self._under_way += 1
+            self.most = max(self.most, self._under_way)
+        time.sleep(self._slow_s)
+        try:
+            if self._without in request.url.path:
+                return httpx.Response(404, request=request)
+            return super().handle_request(request)
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def connect(server: Server) -> Iterator[Connect]:
+    """Makes clients over transports of one's own."""
+    with contextlib.ExitStack() as opened:
+        yield lambda transport: Client(server.url, http=opened.enter_context(httpx.Client(transport=transport)))
+
+
+@pytest.fixture
+def prefix(client: Client) -> str:
+    """Many streams of one message each."""
+    prefix = f"catalogue/{next(_numbers)}"
+    for number in range(MANY):
+        client.stream(f"{prefix}/{number:03d}").create(messages=[number])
+    return prefix
+
+
+def named(prefix: str) -> str:
+    return ",".join(f"{prefix}/{number:03d}" for number in range(MANY))
+
+
+def options_of(server: Server, **given: str) -> ReadOptions:
+    return read_options({"url": server.url, **given}, bounded=False)
+
+
+def rows_of(options: ReadOptions, client: Client, ranges: list[list[Range]]) -> list[dict[str, str]]:
+    reader = RangeReader(options.connection, client, VALUES, state=False)
+    return [row for part in ranges for one in part for batch in reader.read(one) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("by", ["pattern", "streams"])
+def test_many_streams_are_planned_without_a_request_for_each(
+    server: Server, client: Client, prefix: str, connect: Connect, by: str
+) -> None:
+    options = options_of(server, **{by: f"{prefix}/*" if by == "pattern" else named(prefix)})
+    transport = Counting()
+    planner = Planner(options, connect(transport))
+    start = planner.resolve("earliest", planner.check())
+    end = planner.advance(start, planner.tails(), limited=False)
+    ranges = planner.partitions(from_json(to_json(start)), from_json(to_json(end)))
+    assert transport.asked == ["GET __ds/streams"] * 2
+    assert [row["value"] for row in rows_of(options, client, ranges)] == [str(number) for number in range(MANY)]
+    assert all(row["offset"] != "-1" for row in rows_of(options, client, ranges))
+
+    replayed = Planner(options, connect(transport := Counting()))  # by a driver that has seen none of them
+    assert replayed.partitions(from_json(to_json(start)), from_json(to_json(end))) == ranges
+    assert transport.asked == ["GET __ds/streams"]
+
+
+def test_streams_of_other_servers_are_asked_for_some_at_a_time(server: Server, prefix: str, connect: Connect) -> None:
+    transport = Counting(without="/__ds/", slow_s=0.005)
+    looked = Catalogue(options_of(server, streams=named(prefix)), connect(transport))
+    assert len(looked.look()) == MANY
+    assert sorted(transport.asked[1:]) == [f"HEAD {path}" for path in named(prefix).split(",")]
+    assert 2 < transport.most <= limits.SPARK_REQUESTS_AT_ONCE
+    transport.asked.clear()
+    looked.look()
+    assert "GET __ds/streams" not in transport.asked  # it is known to have none
+
+
+def test_named_streams_that_are_few_among_others(
+    server: Server, prefix: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list is left when it has too many others, also those that sort before."""
+    monkeypatch.setattr("headwater.limits.SPARK_HEADS_MAX", 1)
+    monkeypatch.setattr("headwater.limits.SPARK_LISTED_PER_NAMED_MAX", 5)
+    wanted = [f"{prefix}/{number:03d}" for number in (2, MANY - 1)]
+    transport = Counting()
+    looked = Catalogue(options_of(server, streams=",".join(wanted)), connect(transport))
+    assert list(looked.look()) == wanted
+    assert transport.asked == ["GET __ds/streams", f"HEAD {wanted[1]}"]
+    looked.look()
+    assert sorted(transport.asked[2:]) == [f"HEAD {path}" for path in wanted]
+
+
+def test_a_pattern_needs_a_list(server: Server, prefix: str, connect: Connect) -> None:
+    looked = Catalogue(options_of(server, pattern=f"{prefix}/*"), connect(Counting(without="/__ds/")))
+    with pytest.raises(OptionError, match="name them with streams"):
+        looked.look()
+
+
+@pytest.mark.parametrize("lossy", [True, False])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_stream_made_again_between_planning_and_reading(
+    server: Server, client: Client, lossy: bool, begun: bool
+) -> None:
+    """Nothing of the new stream is read as if it were the old one, from the beginning or from further on."""
+    path = f"catalogue/{next(_numbers)}/a"
+    client.stream(path).create(messages=[1])
+    options = options_of(server, pattern=path, failOnDataLoss="false" if lossy else "true")
+    planner = Planner(options, client)
+    start: Places = {path: Place(client.stream(path).head().tail_offset if begun else "-1")}
+    client.stream(path).append(2)
+    end = planner.advance(start, planner.tails(), limited=False)
+    client.stream(path).delete()
+    client.stream(path).create(messages=[3, 4])
+    [ranges] = planner.partitions(start, end)
+    reader = StreamReader(options, VALUES, state=False)
+    if lossy:
+        assert list(reader.read(Part(ranges))) == []
+        after = planner.advance(end, planner.tails(), limited=False)
+        assert [row["value"] for row in rows_of(options, client, planner.partitions(end, after))] == ["3", "4"]
+    else:
+        with pytest.raises(DataLossError, match=path):
+            list(reader.read(Part(ranges)))
+
+
+def test_forks_are_read_from_the_beginning_of_their_source(server: Server, client: Client) -> None:
+    prefix = f"catalogue/{next(_numbers)}"
+    client.stream(f"{prefix}/a").create(messages=[1, 2])
+    client.stream(f"{prefix}/a").fork(f"{prefix}/b")
+    client.stream(f"{prefix}/a").fork(f"{prefix}/c")
+    options = options_of(server, pattern=f"{prefix}/[bc]")
+    planner = Planner(options, client)
+    place: Places = {}
+    for last in (False, True):
+        client.stream(f"{prefix}/{'b' if last else 'c'}").append(3)
+        end = planner.advance(place, planner.tails(), limited=False)
+        values = [row["value"] for row in rows_of(options, client, planner.partitions(place, end))]
+        assert values == (["3"] if last else ["1", "2", "1", "2", "3"])
+        place = end
+
+
+@pytest.mark.parametrize("limit", [{"maxRecordsPerTrigger": "13"}, {"maxBytesPerTrigger": "50"}])
+def test_a_limit_over_many_streams(
+    server: Server, client: Client, prefix: str, connect: Connect, limit: dict[str, str]
+) -> None:
+    """Every stream has its turn, and no batch is larger than the limit."""
+    options = options_of(server, pattern=f"{prefix}/*", **limit)
+    planner = Planner(options, connect(transport := Counting()))
+    read: list[str] = []
+    place: Places = {}
+    while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
+        rows = rows_of(options, client, planner.partitions(place, end))
+        most = 13 if "maxRecordsPerTrigger" in limit else 50 // 2
+        assert 0 < len(rows) <= most
+        read += [row["value"] for row in rows]
+        place = end
+    assert sorted(read, key=int) == [str(number) for number in range(MANY)]
+    assert transport.most <= limits.SPARK_REQUESTS_AT_ONCE

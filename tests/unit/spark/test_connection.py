@@ -1,0 +1,261 @@
+"""Tokens that change, headers, and TLS with an authority and a client certificate of one's own."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from headwater.client import Client
+from headwater.errors import HeadwaterError, NetworkError, OptionError, UnauthorizedError
+from headwater.log.content import ContentKind
+from headwater.spark.columns import RangeReader
+from headwater.spark.connection import ConnectionOptions
+from headwater.spark.fetching import fetch
+from headwater.spark.options import read_options, write_options
+from headwater.spark.planning import Planner
+from headwater.spark.publishing import Publisher
+from headwater.spark.staging import Gatherer, place_of
+from headwater.spark.tables.columns import SCHEMA as TABLE_SCHEMA
+from headwater.spark.tables.options import Use, table_read_options
+from headwater.spark.tables.planning import TablePlanner
+from headwater.spark.tables.reading import RowRangeReader
+from tests.gates import Gate, gate
+from tests.servers import Server
+
+CERTIFICATES = Path(__file__).parent / "certificates"  # made with openssl for 100 years
+CA, CLIENT, KEY = (str(CERTIFICATES / name) for name in ("ca.pem", "client.pem", "client.key"))
+VALUES = StructType([StructField("value", StringType())])
+_numbers = itertools.count()
+token = "first-token"  # what `give_token` returns
+asked = 0
+
+
+def give_token() -> str:
+    global asked
+    asked += 1
+    return token
+
+
+@pytest.fixture(scope="module")
+def path(server: Server) -> str:
+    name = f"connection/{next(_numbers)}"
+    with Client(server.url) as client:
+        client.stream(name).create(messages=[1, 2])
+        client.table(name).create()
+        client.table(name).append_body(b"+\ta\t1\n+\tb\t2\n")
+    return name
+
+
+@pytest.fixture
+def guarded(server: Server) -> Iterator[Gate]:
+    """A gate that lets the first token in."""
+    with gate(server) as found:
+        found.tokens = {"first-token"}
+        yield found
+
+
+@pytest.fixture(scope="module")
+def secured(server: Server) -> Iterator[Gate]:
+    """A gate that wants a certificate of its clients."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem")
+    context.load_verify_locations(CA)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with gate(server, context) as found:
+        yield found
+
+
+def read(url: str, path: str, **given: str) -> list[str]:
+    """As the driver plans it and, after its options were pickled, as a task reads it."""
+    options = read_options({"url": url, "streams": path, "retryTimeout": "1", **given}, bounded=True)
+    with options.connection.open(patient=False) as client:
+        planner = Planner(options, client)
+        found = planner.check()
+        ranges = planner.partitions(planner.resolve("earliest", found), planner.resolve("latest", found))
+    connection: ConnectionOptions = pickle.loads(pickle.dumps(options.connection))
+    with connection.open() as client:
+        reader = RangeReader(connection, client, VALUES, state=False)
+        return [v for part in ranges for one in part for b in reader.read(one) for v in b["value"].to_pylist()]
+
+
+def read_table(url: str, name: str, **given: str) -> list[str]:
+    given = {"url": url, "table": name, "retryTimeout": "1", **given}
+    options = table_read_options(given, Use.BATCH)
+    with options.connection.open(patient=False) as client:
+        planner = TablePlanner(options, client)
+        tail = planner.tail()
+        ranges = planner.partitions(planner.start(tail), planner.end(tail))
+        reader = RowRangeReader(options.connection, client, options.table, TABLE_SCHEMA)
+        return [v for one in ranges for b in reader.read(one) for v in b["key"].to_pylist()]
+
+
+def write(url: str, path: str, batch: int, **given: str) -> None:
+    options = write_options({"url": url, "retryTimeout": "1", **given})
+    with options.connection.open() as client:
+        gatherer = Gatherer(client, ContentKind.JSON, 1000, place_of(path, batch, 0))
+        gatherer.add(path, pa.array([b"%d" % batch], pa.binary()))
+        Publisher(client, options, path.replace("/", "-")).publish(batch, [gatherer.finish()])
+
+
+def by_file(tmp_path: Path, text: str) -> dict[str, str]:
+    (tmp_path / "new").write_text(text)
+    (tmp_path / "new").rename(tmp_path / "token")  # as what rotates tokens does it
+    return {"tokenFile": str(tmp_path / "token")}
+
+
+def test_a_token_file_that_changes(guarded: Gate, server: Server, path: str, tmp_path: Path) -> None:
+    options = read_options({"url": guarded.url, "streams": path, **by_file(tmp_path, "first-token\n")}, bounded=False)
+    with options.connection.open() as client:  # as long as a query runs
+        planner = Planner(options, client)
+        assert list(planner.tails()) == [path]
+        by_file(tmp_path, "second-token\n")
+        guarded.tokens = {"second-token"}
+        assert list(planner.tails()) == [path]
+        assert guarded.refused == 1
+    given = by_file(tmp_path, "second-token")
+    assert read(guarded.url, path, **given) == ["1", "2"]
+    assert read_table(guarded.url, path, **given) == ["a", "b"]
+    write(guarded.url, f"{path}/written", 0, **given)
+    assert guarded.refused == 1  # others read the file as it is
+    guarded.tokens = {"third-token"}
+    with pytest.raises(UnauthorizedError):
+        read(guarded.url, path, **given)
+    by_file(tmp_path, "third-token")
+    assert read(guarded.url, path, **given) == ["1", "2"]
+
+
+def test_a_function_is_asked_again_when_its_token_was_refused(guarded: Gate, path: str) -> None:
+    global token, asked
+    given = {"tokenFunction": f"{__name__}:give_token"}
+    assert read(guarded.url, path, **given) == read(guarded.url, path, **given) == ["1", "2"]
+    assert asked == 1
+    token = "second-token"
+    guarded.tokens = {token}
+    assert read(guarded.url, path, **given) == ["1", "2"]
+    assert read_table(guarded.url, path, **given) == ["a", "b"]
+    assert asked == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"headers": '{"X-Api-Key": "s3cr3t", "x-tenant": "a"}'},
+        {"header.X-Api-Key": "s3cr3t", "header.X-TENANT": "a"},
+        {"headers": '{"X-Api-Key": "other"}', "header.x-api-key": "s3cr3t", "header.X-Tenant": "a"},
+    ],
+)
+def test_headers_go_with_every_request(server: Server, path: str, given: dict[str, str]) -> None:
+    with gate(server) as found:
+        assert read(found.url, path, **given) == ["1", "2"]
+        assert read_table(found.url, path, **given) == ["a", "b"]
+        write(found.url, f"{path}/{next(_numbers)}", 0, **given)
+        assert len(found.seen) > 10
+        assert all((one.get("x-api-key"), one.get("x-tenant")) == ("s3cr3t", "a") for one in found.seen)
+
+
+def test_a_header_of_another_scheme(server: Server, path: str) -> None:
+    with gate(server) as found:
+        read(found.url, path, **{"header.Authorization": "Basic abc"})
+        assert all(one["authorization"] == "Basic abc" for one in found.seen)
+
+
+def test_tls_with_an_authority_and_a_certificate(secured: Gate, path: str) -> None:
+    given = {"caFile": CA, "clientCertificate": CLIENT, "clientKey": KEY}
+    secured.seen.clear()
+    assert read(secured.url, path, **given) == ["1", "2"]
+    assert "accept-encoding" not in secured.seen[-1]  # the last one came over the connection of `fetching`
+    assert read_table(secured.url, path, **given) == ["a", "b"]
+    write(secured.url, f"{path}/{next(_numbers)}", 0, **given)
+    options = read_options({"url": secured.url, "streams": path, **given}, bounded=True)
+    with options.connection.open() as client:
+        [answer] = fetch(options.connection, client.stream(path).url, "-1", client.stream(path).head().tail_offset)
+    assert answer[0] == b"[1,2]"
+
+
+@pytest.mark.parametrize("given", [{}, {"caFile": CA}, {"clientCertificate": CLIENT, "clientKey": KEY}])
+def test_tls_without_what_it_takes(secured: Gate, path: str, given: dict[str, str]) -> None:
+    with pytest.raises(NetworkError):
+        read(secured.url, path, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"token": "a", "tokenFile": "b"}, "give one of them"),
+        ({"tokenFile": "b", "tokenFunction": "a:b"}, "give one of them"),
+        ({"token": "s3cr3t", "header.authorization": "s3cr3t"}, "give one of them"),
+        ({"token": "s3cr3t\nx: y"}, "printable ASCII"),
+        ({"tokenFunction": "s3cr3t"}, "module:function"),
+        ({"headers": "s3cr3t"}, "headers is JSON"),
+        ({"headers": '{"a": "s3cr3t\\r\\nb: c"}'}, "the header a must be printable ASCII"),
+        ({"header.a b": "s3cr3t"}, "not a header that can be set"),
+        ({"header.Content-Length": "1"}, "not a header that can be set"),
+        ({"clientKey": KEY}, "give both"),
+        ({"clientCertificate": CLIENT}, "for a url with https"),
+        ({"tokenfiles": "x"}, "did you mean tokenFile?"),
+    ],
+)
+def test_what_cannot_be(given: dict[str, str], told: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        read_options({"url": "http://127.0.0.1:1", "streams": "a", **given}, bounded=True)
+    assert told in str(caught.value)
+    assert "s3cr3t" not in str(caught.value) or "tokenFunction" in given
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"tokenFile": "missing"}, "tokenFile missing cannot be read"),
+        ({"tokenFile": __file__}, "must hold one token"),
+        ({"tokenFunction": "headwater.nothing:f"}, "cannot be imported here"),
+        ({"tokenFunction": "os:getpid"}, "must return a token"),
+        ({"caFile": "missing"}, "missing cannot be used"),
+        ({"caFile": KEY}, "cannot be used"),
+        ({"clientCertificate": CLIENT, "clientKey": str(CERTIFICATES / "encrypted.key")}, "cannot be used"),
+    ],
+)
+def test_files_and_functions_that_are_not_there(path: str, given: dict[str, str], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        read("https://127.0.0.1:1", path, **given)
+
+
+def test_secrets_are_not_shown(guarded: Gate, path: str) -> None:
+    options = read_options({"url": guarded.url, "streams": path, "header.x-key": "s3cr3t"}, bounded=True)
+    assert "s3cr3t" not in f"{options!r} {options} {options.connection!r}"
+    for given in ({"token": "s3cr3t"}, {"header.authorization": "s3cr3t"}):
+        with pytest.raises(HeadwaterError) as caught:
+            read(guarded.url, path, **given)
+        assert "s3cr3t" not in f"{caught.value!r} {caught.value} {caught.value.__cause__!r}"
+
+
+def test_targets_that_are_made_with_a_lifetime(server: Server) -> None:
+    with Client(server.url) as client:
+        for batch, (name, value) in enumerate((("targetTtl", "3600"), ("targetExpiresAt", "2099-01-31T00:00:00Z"))):
+            target = f"connection/{next(_numbers)}"
+            write(server.url, target, batch, **{name: value})
+            write(server.url, target, batch + 1, **{name: value})
+            made = client.stream(target).head()
+            assert (made.ttl_seconds, str(made.expires_at)[:10]) == (
+                (3600, "None") if batch == 0 else (None, "2099-01-31")
+            )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"targetTtl": "60", "targetExpiresAt": "2099-01-31T00:00:00Z"}, "give one of them"),
+        ({"targetTtl": "60", "createTarget": "false"}, "createTarget is false"),
+        ({"targetExpiresAt": "tomorrow"}, "such as 2027-01-31"),
+        ({"targetTtl": "0"}, "above 0"),
+    ],
+)
+def test_lifetimes_that_cannot_be(given: dict[str, str], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        write_options({"url": "http://127.0.0.1:1", "stream": "a", **given})
