@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from headwater.client import Client, Put, Remove
+from headwater.spark import StreamLag, lag
 from tests.edges import free_port
 
 Read = Callable[..., DataFrame]
@@ -289,6 +290,7 @@ def test_a_running_query_follows(sunk: Callable[..., Sunk], client: Client, path
         assert time.monotonic() - started < 3
         tail = {path: client.stream(path).head().tail_offset}
         _until(lambda: json.loads(running.lastProgress["sources"][0]["latestOffset"]) == tail)
+        assert lag(running) == lag(running, client) == [StreamLag(path, 0, 0)]
     finally:
         running.stop()
 
