@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from headwater.client import Client, StreamInfo
@@ -31,24 +24,13 @@ from headwater.spark.columns import RangeReader
 from headwater.spark.filters import OptionalMethod, Wanted, is_path
 from headwater.spark.options import SNAPSHOT, ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
-from headwater.spark.positions import Range
+from headwater.spark.querying import Part, QueryReader
 from headwater.spark.snapshots import find_snapshots, partitions
 from headwater.spark.watching import Watcher
 from headwater.spark.workers import freeze_imports, keep_memory
 
 log = logging.getLogger(__name__)
 _LOSSES = (StreamNotFoundError, StreamGoneError, OffsetGoneError, InvalidOffsetError, DataLossError)
-
-
-class Part(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, ranges: list[Range]) -> None:
-        super().__init__(None)
-        self.ranges = ranges
-
-    def __repr__(self) -> str:
-        return f"Part({self.ranges!r})"
 
 
 class _Reading:
@@ -121,22 +103,9 @@ class BatchReader(_Reading, DataSourceReader):
         return msgspec.structs.replace(options, streams=tuple(named), pattern=None)
 
 
-class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in the driver for as long as the query runs; tasks get a copy that only reads."""
-
-    def __init__(self, options: ReadOptions, schema: StructType, *, state: bool) -> None:
-        super().__init__(options, schema, state=state)
-        self._driver: _Driver | None = None
-        self._final: dict[str, StreamInfo] | None = None  # what there was when an availableNow run began
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_driver": None, "_final": None}
-
-    @property
-    def _here(self) -> _Driver:
-        if self._driver is None:
-            self._driver = _Driver(self._options)
-        return self._driver
+class StreamReader(_Reading, QueryReader["_Driver"]):
+    def _open(self) -> _Driver:
+        return _Driver(self._options)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         here = self._here
@@ -160,9 +129,6 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             end = to_json(here.planner.advance(from_json(start), here.look(), limited=limited))
         return start if end == start else end
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._final = self._here.look()
-
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
         return {path: info.tail_offset for path, info in sorted(self._here.seen.items())} or None
 
@@ -170,17 +136,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         found = self._here.planner.partitions(from_json(start), from_json(end))
         return [Part(ranges) for ranges in found]
 
-    def commit(self, end: dict[str, str]) -> None:
-        """Streams keep what was read: there is nothing to let go of."""
-
-    def stop(self) -> None:
-        if self._driver is not None:
-            self._driver.client.close()
-
 
 class _Driver:
-    """What the driver keeps open between triggers."""
-
     def __init__(self, options: ReadOptions) -> None:
         self.client = options.connection.open()
         self.planner = Planner(options, self.client)

@@ -7,16 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from headwater.errors import DataLossError, HistoryChangedError, OptionError, StreamGoneError, StreamNotFoundError
+from headwater.spark.querying import Part, QueryReader
 from headwater.spark.tables.options import TableReadOptions
 from headwater.spark.tables.places import RowRange, from_json, to_json
 from headwater.spark.tables.planning import TablePlanner, Tail
@@ -27,17 +23,6 @@ from headwater.spark.workers import freeze_imports, keep_memory
 log = logging.getLogger(__name__)
 
 
-class RowPart(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, rows: RowRange) -> None:
-        super().__init__(None)
-        self.rows = rows
-
-    def __repr__(self) -> str:
-        return f"RowPart({self.rows!r})"
-
-
 class _Reading:
     """What a task does, in batches and streams alike. Pickled: it holds what it was told and nothing that is open."""
 
@@ -46,10 +31,10 @@ class _Reading:
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RowPart):
+        if not isinstance(partition, Part):
             return  # Spark's own, where there are none
         keep_memory()
-        options, part = self._options, partition.rows
+        options, [part] = self._options, partition.ranges
         with options.connection.open() as client:
             reader = RowRangeReader(options.connection, client, options.table, self._schema)
             try:
@@ -69,29 +54,16 @@ class TableBatchReader(_Reading, DataSourceReader):
             planner = TablePlanner(options, client)
             tail = planner.tail()
             if options.active:
-                return [RowPart(RowRange(tail.table_type, tail.gapless, 0, tail.place.seqno, active=True))]
+                return [Part([RowRange(tail.table_type, tail.gapless, 0, tail.place.seqno, active=True)])]
             start, end = planner.start(tail), planner.end(tail)
             if end.seqno < start.seqno and not isinstance(options.ending, str):
                 raise OptionError(f"endingSeqNo {options.ending} is before startingSeqNo {options.starting}")
-            return [RowPart(part) for part in planner.partitions(start, end)]
+            return [Part([part]) for part in planner.partitions(start, end)]
 
 
-class TableStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in the driver for as long as the query runs; tasks get a copy that only reads."""
-
-    def __init__(self, options: TableReadOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._driver: _Driver | None = None
-        self._final: Tail | None = None  # the end of the table when an availableNow run began
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_driver": None, "_final": None}
-
-    @property
-    def _here(self) -> _Driver:
-        if self._driver is None:
-            self._driver = _Driver(self._options)
-        return self._driver
+class TableStreamReader(_Reading, QueryReader["_Driver"]):
+    def _open(self) -> _Driver:
+        return _Driver(self._options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         planner = self._here.planner
@@ -114,28 +86,16 @@ class TableStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
             end = here.advance(start, here.look(), limited=limited)
         return end
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._final = self._here.look()
-
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         seen = self._here.seen
         return None if seen is None else to_json(seen.place)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         found = self._here.planner.partitions(from_json(start), from_json(end))
-        return [RowPart(part) for part in found]
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Tables keep what was read: there is nothing to let go of."""
-
-    def stop(self) -> None:
-        if self._driver is not None:
-            self._driver.client.close()
+        return [Part([part]) for part in found]
 
 
 class _Driver:
-    """What the driver keeps open between triggers."""
-
     def __init__(self, options: TableReadOptions) -> None:
         self.client = options.connection.open()
         self.planner = TablePlanner(options, self.client)
