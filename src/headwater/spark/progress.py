@@ -25,9 +25,9 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headwater.client import Client, StreamInfo
-from headwater.errors import OptionError, StreamGoneError, StreamNotFoundError
-from headwater.spark.parallel import in_parallel
+from headwater.client import Client
+from headwater.errors import OptionError
+from headwater.spark.catalogue import Streams
 from headwater.spark.positions import Place, byte_position, parse_place
 
 log = logging.getLogger(__name__)
@@ -161,15 +161,7 @@ def _parse(text: str | None) -> Offsets | None:
 
 def _now(client: Client, read: dict[str, Place]) -> dict[str, Place]:
     """Where streams end now; those that are gone are left out."""
-
-    def head(path: str) -> StreamInfo | None:
-        try:
-            return client.stream(path).head()
-        except (StreamNotFoundError, StreamGoneError):
-            return None
-
-    infos = zip(read, in_parallel(head, read), strict=True)
-    return {path: Place(info.tail_offset) for path, info in infos if info is not None}
+    return {path: Place(info.tail_offset) for path, info in Streams(client).named(read).items()}
 
 
 def _committed(checkpoint: str | os.PathLike[str]) -> list[dict[str, Place]]:
