@@ -235,6 +235,9 @@ SPARK_FREE_BYTES_KEPT = 256 * 1024 * 1024  # freed memory that a worker does not
 SPARK_WRITE_ID_BYTES_MAX = 128
 SPARK_JAVA_VERSION_S = 60.0  # that `java -version` may take
 
+# The pipeline's bounds.
+PIPELINE_POLL_S = 1.0  # between two looks of a job that has nothing to do
+
 # The commands' bounds.
 CLI_READ_BYTES = 64 * 1024  # of standard input or a file, in one message of a stream that is not JSON
 CLI_PROGRESS_AFTER_S = 1.0  # a command that is done sooner shows no progress bar
