@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headwater import errors, limits
 from headwater.errors import HeadwaterError
 from headwater.pipeline.jobs import Progress
-from headwater.spark.positions import byte_position, incarnation, parse_place
+from headwater.pipeline.lags import lag_of
 
 Work: TypeAlias = Callable[[DataFrame, int, str], None]  # the rows of a batch, its number, and the job's id
 
@@ -134,17 +134,6 @@ def _lags(sources: list[Mapping[str, Any]]) -> dict[str, int]:
         reached, ends = (json.loads(source[name] or "{}") for name in ("endOffset", "latestOffset"))
         found |= {path: lag for path, end in ends.items() if (lag := lag_of(reached.get(path), end)) is not None}
     return found
-
-
-def lag_of(reached: str | None, end: str) -> int | None:
-    """Bytes from a place in a checkpoint to the end of a stream; None if the server's offsets do not count bytes."""
-    tail = byte_position(end)
-    if tail is None:
-        return None
-    place = parse_place(reached) if reached is not None else None
-    if place is None or incarnation(place.offset) != incarnation(end):
-        return tail
-    return max(0, tail - (byte_position(place.offset) or 0))
 
 
 def cause_of(error: Exception) -> Exception:

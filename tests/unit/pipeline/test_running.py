@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from headwater.errors import DataLossError, NetworkError
-from headwater.pipeline.running import Step, cause_of, lag_of, start_loop
+from headwater.pipeline.lags import lag_of
+from headwater.pipeline.running import Step, cause_of, start_loop
 
 
 def test_a_loop_that_runs_once_takes_all_steps_and_ends() -> None:
