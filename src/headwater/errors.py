@@ -79,6 +79,8 @@ HeadwaterError
     ├── OptionError                      an option of a Spark source or sink is missing or makes no sense
     ├── SchemaError                      a DataFrame's columns are not what a source gives or a sink takes
     ├── BatchReusedError                 a batch number or writeId was used before for other rows
+    ├── ReplayError                      the target of a replay has other content than the archive
+    ├── JobConflictError                 another run of the same job was faster
     └── DataLossError                    what a query had yet to read or to publish is gone
 """
 
@@ -591,6 +593,16 @@ class BatchReusedError(ClientError):
 
     title = "Batch was written before with other rows"
     advice = "Restore the checkpoint, or begin with a new one. Give each write with a writeId an id of its own."
+
+
+class ReplayError(ClientError):
+    title = "The target has other content than the archive"
+    advice = "Replay to another path, or delete the target first."
+
+
+class JobConflictError(ClientError):
+    title = "Another run of this job was faster"
+    advice = "Run a job once at a time, with a checkpoint of its own."
 
 
 class DataLossError(ClientError):

@@ -239,6 +239,23 @@ SPARK_FREE_BYTES_KEPT = 256 * 1024 * 1024  # freed memory that a worker does not
 SPARK_WRITE_ID_BYTES_MAX = 128
 SPARK_JAVA_VERSION_S = 60.0  # that `java -version` may take
 
+# The pipeline's bounds.
+PIPELINE_POLL_S = 1.0  # between two looks of a job that has nothing to do
+PIPELINE_LOOK_S = 0.5  # between two looks at running jobs
+PIPELINE_LINE_EVERY_S = 5.0  # between two lines about them where there is no terminal
+PIPELINE_STREAMS_SHOWN = 8  # of those that are furthest behind
+PIPELINE_FILE_BYTES = 128 * 1024 * 1024  # of rows in memory, before a task writes them to files
+PIPELINE_ARCHIVE_EVERY_S = 10.0  # between two batches of an archive at least: each makes files
+PIPELINE_COMPACT_EVERY = 60  # batches of an archive, after which its small files are joined
+PIPELINE_RETAIN_H = 7 * 24  # that files are kept which no version needs any more
+PIPELINE_SNAPSHOT_EVERY_S = 600.0  # between two rounds of snapshots
+PIPELINE_SNAPSHOT_GRACE_S = 3_600.0  # that a snapshot is kept after the next one: someone may be reading it
+PIPELINE_SNAPSHOTS_AT_ONCE = 200  # streams, before a job that is told to stop can do so
+PIPELINE_REPLAY_BYTES = 1024 * 1024  # in one append
+PIPELINE_REPLAY_MESSAGES = 10_000  # in one append
+PIPELINE_REPLAY_ATTEMPTS = 5  # of one append, each after a look at what the target has
+PIPELINE_REPLAY_PAUSE_S = 0.5  # before the second of them
+
 # The commands' bounds.
 CLI_READ_BYTES = 64 * 1024  # of standard input or a file, in one message of a stream that is not JSON
 CLI_PROGRESS_AFTER_S = 1.0  # a command that is done sooner shows no progress bar

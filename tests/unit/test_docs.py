@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from headwater import errors
 from headwater.cli import app, failing
+from headwater.cli.pipeline import app as pipelines
+from headwater.cli.pipeline import exit_codes
 from headwater.cli.table import app as tables
 from headwater.limits import Limits
 from headwater.server.routes import ROUTES
@@ -18,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 CLIENT = (ROOT / "docs" / "client.md").read_text()
+PIPELINE = (ROOT / "docs" / "pipeline.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 
 
@@ -51,6 +54,20 @@ def test_every_command_and_option_of_tables_is_documented() -> None:
         shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"}).output
         for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
             assert option in CLI, f"{command.name} {option}"
+
+
+def test_every_command_and_option_of_the_pipeline_is_documented() -> None:
+    for command in pipelines.registered_commands:
+        assert f"headwater pipeline {command.name}" in PIPELINE
+        arguments = ["pipeline", str(command.name), "--help"]
+        shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"}).output
+        for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
+            assert option in PIPELINE, f"{command.name} {option}"
+
+
+def test_every_exit_code_of_the_pipeline_is_documented() -> None:
+    codes = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
+    assert codes == {int(code) for code in re.findall(r"^\| (\d+) \|", PIPELINE, re.MULTILINE)}
 
 
 def test_every_exit_code_is_documented() -> None:

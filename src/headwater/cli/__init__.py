@@ -22,6 +22,7 @@ from headwater.cli import (
     follow,
     fork,
     head,
+    pipeline,
     read,
     serve,
     table,
@@ -71,7 +72,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-_STREAMS, _TABLES, _SERVER = "Streams", "Tables", "Server"
+_STREAMS, _TABLES, _SPARK, _SERVER = "Streams", "Tables", "Spark", "Server"
 for name, module, panel in (
     ("create", create, _STREAMS),
     ("append", append, _STREAMS),
@@ -91,6 +92,7 @@ for name, module, panel in (
 ):
     app.command(name, rich_help_panel=panel)(with_server(module.command))
 app.add_typer(table.app, name="table", rich_help_panel=_TABLES)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=_SPARK)
 
 
 def _show_version(asked: bool) -> None:

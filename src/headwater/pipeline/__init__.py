@@ -1,1 +1,14 @@
-"""The jobs of a data pipeline over streams: archive, materialize, publish and snapshot."""
+"""The jobs of a data pipeline over streams: archive, replay, materialize, publish and snapshot.
+
+Each takes a Spark session and options, and returns a running `Job`.
+"""
+
+from __future__ import annotations
+
+from headwater.pipeline.archive import archive
+from headwater.pipeline.jobs import Job, Progress
+from headwater.pipeline.publish import publish
+from headwater.pipeline.replay import replay
+from headwater.pipeline.snapshot import snapshot
+
+__all__ = ["Job", "Progress", "archive", "publish", "replay", "snapshot"]

@@ -190,7 +190,7 @@ class Planner:
     def _ranges(self, path: str, before: Place, after: Place, wanted: int) -> Iterator[Range]:
         try:
             start, cuts = self.parts(path, before, after, wanted)
-            if start == EARLIEST_PLACE != before and not self._has(path, after):
+            if start.offset != before.offset != BEGINNING and not self._has(path, after):
                 return  # of a stream that is gone; the next batch begins with the one that took its place
             before = start
             self._catalogue.find(path)
@@ -227,7 +227,7 @@ class Planner:
             found = stream.splits(offset=before.offset, until=after.offset, parts=wanted)
         except (OffsetGoneError, InvalidOffsetError) as error:
             self._report_loss(path, before, str(error))
-            return EARLIEST_PLACE, []
+            return (before, []) if before == EARLIEST_PLACE else self.parts(path, EARLIEST_PLACE, after, wanted)
         except UnauthorizedError:
             raise
         except (RequestError, ProtocolError):

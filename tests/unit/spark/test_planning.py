@@ -197,6 +197,22 @@ def test_a_stream_that_is_no_longer_asked_for(server: Server, client: Client) ->
         assert [row["value"] for row in rows_of(options, client, planner.partitions(start, end))] == ["1"]
 
 
+def test_a_stream_made_again_is_read_from_its_own_beginning(server: Server, client: Client) -> None:
+    """The rows say which stream they are of: the new one's offset, and not -1, which is before all others."""
+    path = f"planning/{next(_numbers)}"
+    client.stream(path).create(messages=[1, 2])
+    options = read_options({"url": server.url, "stream": path, "failOnDataLoss": "false"}, bounded=False)
+    before = {path: Place(client.stream(path).head().tail_offset)}
+    client.stream(path).delete()
+    client.stream(path).create()
+    beginning = client.stream(path).head().tail_offset
+    client.stream(path).append(3)
+    planner = Planner(options, client)
+    after = planner.advance(before, planner.tails(), limited=False)
+    rows = rows_of(options, client, planner.partitions(before, after))
+    assert [(row["offset"], row["value"]) for row in rows] == [(beginning, "3")]
+
+
 def test_a_replayed_range_of_a_stream_made_again(server: Server, client: Client) -> None:
     """With failOnDataLoss false: the range is gone, and the next one is the new stream from its beginning."""
     path = f"planning/{next(_numbers)}"

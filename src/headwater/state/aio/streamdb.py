@@ -137,8 +137,7 @@ class AsyncStreamDB(AsyncBackground):
         It is made of the newest snapshot and the events after it, or of the whole stream, so that values are in it as
         they were written and not as our schemas have them. A snapshot that is there already is left alone.
         """
-        flow = flows.publish_snapshot(self.stream.path, self._following.snapshot_offset())
-        return self.stream.client.stream(await self._drive(flow))
+        return await publish_snapshot(self.stream, self._following.snapshot_offset())
 
     async def close(self) -> None:
         """Stop following, and save a last checkpoint if there is a file for it."""
@@ -163,7 +162,7 @@ class AsyncStreamDB(AsyncBackground):
 
     async def _run(self) -> None:
         try:
-            await self._drive(flows.run(self._following, self.stream.path))
+            await _drive(flows.run(self._following, self.stream.path), self._perform)
         except Exception as error:  # noqa: BLE001  # told to whoever asks next
             self.error = error
             await self._notify()
@@ -196,33 +195,43 @@ class AsyncStreamDB(AsyncBackground):
             except OSError as error:
                 log.warning("the checkpoint %s was not saved: %s", self._settings.checkpoint, error)
 
-    async def _drive(self, flow: flows.Flow[R]) -> R:
-        progress: Progress[R] = Progress(flow)  # type: ignore[arg-type]
-        wish: Any = progress.go()
-        while wish is not None:
-            outcome: Any
-            try:
-                outcome = await self._perform(wish)
-            except HeadwaterError as error:
-                outcome = error
-            wish = progress.go(outcome)
-        return progress.result
-
     async def _perform(self, wish: flows.Wish) -> Any:
-        if isinstance(wish, flows.Follow):
-            return await self._follow()
-        if isinstance(wish, flows.ListStreams):
-            return [info async for info in self.stream.client.list(wish.prefix)]
-        stream = self.stream if wish.path is None else self.stream.client.stream(wish.path)
-        if isinstance(wish, flows.Head):
-            return await stream.head()
-        if isinstance(wish, flows.ReadEvents):
-            async with stream.read(type=EVENTS, offset=wish.offset, until=wish.until) as reader:
-                async for batch in reader.batches():
-                    wish.take(batch.items)
-            return None
-        await stream.create()
-        async with stream.producer("snapshot", auto_claim=True) as producer:
-            for event in wish.events:
-                await producer.append(event)
-        return await stream.close()
+        return await (self._follow() if isinstance(wish, flows.Follow) else _perform(self.stream, wish))
+
+
+async def publish_snapshot(stream: AsyncStream, offset: str) -> AsyncStream:
+    """Write the state of a stream at an offset as a snapshot, unless there is one."""
+    path = await _drive(flows.publish_snapshot(stream.path, offset), partial(_perform, stream))
+    return stream.client.stream(path)
+
+
+async def _drive(flow: flows.Flow[R], perform: Callable[..., Any]) -> R:
+    progress: Progress[R] = Progress(flow)  # type: ignore[arg-type]
+    wish: Any = progress.go()
+    while wish is not None:
+        outcome: Any
+        try:
+            outcome = await perform(wish)
+        except HeadwaterError as error:
+            outcome = error
+        wish = progress.go(outcome)
+    return progress.result
+
+
+async def _perform(stream: AsyncStream, wish: Any) -> Any:
+    """What a flow wishes, but for following the stream."""
+    if isinstance(wish, flows.ListStreams):
+        return [info async for info in stream.client.list(wish.prefix)]
+    named = stream if wish.path is None else stream.client.stream(wish.path)
+    if isinstance(wish, flows.Head):
+        return await named.head()
+    if isinstance(wish, flows.ReadEvents):
+        async with named.read(type=EVENTS, offset=wish.offset, until=wish.until) as reader:
+            async for batch in reader.batches():
+                wish.take(batch.items)
+        return None
+    await named.create()
+    async with named.producer("snapshot", auto_claim=True) as producer:
+        for event in wish.events:
+            await producer.append(event)
+    return await named.close()

@@ -138,8 +138,7 @@ class StreamDB(Background):
         It is made of the newest snapshot and the events after it, or of the whole stream, so that values are in it as
         they were written and not as our schemas have them. A snapshot that is there already is left alone.
         """
-        flow = flows.publish_snapshot(self.stream.path, self._following.snapshot_offset())
-        return self.stream.client.stream(self._drive(flow))
+        return publish_snapshot(self.stream, self._following.snapshot_offset())
 
     def close(self) -> None:
         """Stop following, and save a last checkpoint if there is a file for it."""
@@ -164,7 +163,7 @@ class StreamDB(Background):
 
     def _run(self) -> None:
         try:
-            self._drive(flows.run(self._following, self.stream.path))
+            _drive(flows.run(self._following, self.stream.path), self._perform)
         except Exception as error:  # noqa: BLE001  # told to whoever asks next
             self.error = error
             self._notify()
@@ -197,33 +196,43 @@ class StreamDB(Background):
             except OSError as error:
                 log.warning("the checkpoint %s was not saved: %s", self._settings.checkpoint, error)
 
-    def _drive(self, flow: flows.Flow[R]) -> R:
-        progress: Progress[R] = Progress(flow)  # type: ignore[arg-type]
-        wish: Any = progress.go()
-        while wish is not None:
-            outcome: Any
-            try:
-                outcome = self._perform(wish)
-            except HeadwaterError as error:
-                outcome = error
-            wish = progress.go(outcome)
-        return progress.result
-
     def _perform(self, wish: flows.Wish) -> Any:
-        if isinstance(wish, flows.Follow):
-            return self._follow()
-        if isinstance(wish, flows.ListStreams):
-            return list(self.stream.client.list(wish.prefix))
-        stream = self.stream if wish.path is None else self.stream.client.stream(wish.path)
-        if isinstance(wish, flows.Head):
-            return stream.head()
-        if isinstance(wish, flows.ReadEvents):
-            with stream.read(type=EVENTS, offset=wish.offset, until=wish.until) as reader:
-                for batch in reader.batches():
-                    wish.take(batch.items)
-            return None
-        stream.create()
-        with stream.producer("snapshot", auto_claim=True) as producer:
-            for event in wish.events:
-                producer.append(event)
-        return stream.close()
+        return self._follow() if isinstance(wish, flows.Follow) else _perform(self.stream, wish)
+
+
+def publish_snapshot(stream: Stream, offset: str) -> Stream:
+    """Write the state of a stream at an offset as a snapshot, unless there is one."""
+    path = _drive(flows.publish_snapshot(stream.path, offset), partial(_perform, stream))
+    return stream.client.stream(path)
+
+
+def _drive(flow: flows.Flow[R], perform: Callable[..., Any]) -> R:
+    progress: Progress[R] = Progress(flow)  # type: ignore[arg-type]
+    wish: Any = progress.go()
+    while wish is not None:
+        outcome: Any
+        try:
+            outcome = perform(wish)
+        except HeadwaterError as error:
+            outcome = error
+        wish = progress.go(outcome)
+    return progress.result
+
+
+def _perform(stream: Stream, wish: Any) -> Any:
+    """What a flow wishes, but for following the stream."""
+    if isinstance(wish, flows.ListStreams):
+        return list(stream.client.list(wish.prefix))
+    named = stream if wish.path is None else stream.client.stream(wish.path)
+    if isinstance(wish, flows.Head):
+        return named.head()
+    if isinstance(wish, flows.ReadEvents):
+        with named.read(type=EVENTS, offset=wish.offset, until=wish.until) as reader:
+            for batch in reader.batches():
+                wish.take(batch.items)
+        return None
+    named.create()
+    with named.producer("snapshot", auto_claim=True) as producer:
+        for event in wish.events:
+            producer.append(event)
+    return named.close()

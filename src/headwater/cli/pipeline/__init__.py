@@ -1,0 +1,114 @@
+"""`headwater pipeline`: the jobs, whose flags are the options of `headwater.cli.pipeline.config`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import msgspec
+import typer
+
+from headwater.cli.connecting import AsJson
+from headwater.cli.output import print_json, print_table
+from headwater.cli.pipeline import watching
+from headwater.cli.pipeline.config import (
+    KINDS,
+    JobOptions,
+    Pipeline,
+    SessionOptions,
+    is_list,
+    job_options,
+    load_pipeline,
+    read_toml,
+    session_options,
+)
+from headwater.cli.pipeline.exit_codes import exits
+
+_HELP = {
+    "archive": "Keep every message of streams in a Delta table.",
+    "replay": "Write an archive back to streams, byte for byte.",
+    "materialize": "Keep the current state, or the history, of state streams in a Delta table.",
+    "publish": "Publish the changes of a Delta table to a state stream or a table.",
+    "snapshot": "Make snapshots of state streams, from which new readers begin.",
+}
+_ENVIRONMENT = {"url": "HEADWATER_URL", "token": "HEADWATER_TOKEN"}
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Jobs over streams on Spark: archive, replay, materialize, publish, snapshot.",
+)
+
+
+def _command(kind: type[JobOptions]) -> Callable[..., None]:
+    """A command with a flag for each option. All may be in a file instead, so none is required here."""
+
+    def command(config: Path | None, **flags: Any) -> None:
+        with exits():
+            given = {name: value for name, value in flags.items() if value is not None}
+            given = {**({} if config is None else read_toml(config)), **given}
+            session = {name: given.pop(name) for name in SessionOptions.__struct_fields__ if name in given}
+            where = "the options" if config is None else str(config)
+            options = job_options(kind, given, where)
+            jobs = {str(kind.job): options}
+            watching.run(Pipeline(session_options(session, where), jobs))
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    config = typer.Option("--config", help="A TOML file with the options.", show_default=False)
+    fields = [*msgspec.structs.fields(kind), *msgspec.structs.fields(SessionOptions)]
+    parameters = [inspect.Parameter("config", keyword, default=None, annotation=Annotated[Path | None, config])]
+    parameters += [inspect.Parameter(field.name, keyword, default=None, annotation=_flag(field)) for field in fields]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    command.__doc__ = _HELP[kind.job]
+    return command
+
+
+def _flag(field: msgspec.structs.FieldInfo) -> Any:
+    hint, *about = get_args(field.type)
+    named = f"--{field.name.replace('_', '-')}"
+    if field.default is True:
+        named = f"{named}/--no-{field.name.replace('_', '-')}"
+    kind: Any = str if is_list(hint) else next(one for one in get_args(hint) or (hint,) if one is not type(None))
+    kind = kind.__origin__ if hasattr(kind, "__metadata__") else kind
+    told = next(one.description for one in about if one.description)
+    if isinstance(field.default, str | int | float) and not isinstance(field.default, bool):
+        told += f" Default: {field.default:g}." if isinstance(field.default, float) else f" Default: {field.default}."
+    if field.name in _ENVIRONMENT:
+        told += f" Or {_ENVIRONMENT[field.name]}."
+    return Annotated[kind | None, typer.Option(named, help=told, show_default=False)]
+
+
+for _kind in KINDS.values():
+    app.command(_kind.job)(_command(_kind))
+
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file with a table [jobs.NAME] for each job.")]
+
+
+@app.command("run")
+def run(
+    file: _File,
+    once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, and end.")] = False,
+    master: Annotated[str | None, typer.Option(help="Spark's master.", show_default=False)] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve metrics for Prometheus on this port.")] = None,
+) -> None:
+    """Run the jobs of a file in one Spark session."""
+    given = {"once": once or None, "master": master, "metrics_port": metrics_port}
+    with exits():
+        watching.run(load_pipeline(file, {name: value for name, value in given.items() if value is not None}))
+
+
+@app.command("status")
+def status(file: _File, as_json: AsJson = False) -> None:
+    """Show where the jobs of a file are, and how far behind. Spark is not started."""
+    with exits():
+        pipeline = load_pipeline(file)
+        from headwater.cli.pipeline.positions import as_row, status_of
+
+        found = [status_of(name, options) for name, options in pipeline.jobs.items()]
+        if as_json:
+            print_json(found)
+            return
+        columns = ("job", "kind", "position", "lag", "most_of_it_in")
+        print_table([as_row(one) for one in found], columns, folding=("most_of_it_in",), right=("lag",))

@@ -1,0 +1,63 @@
+"""The exit codes of pipeline commands, which tell a scheduler whether to try again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NoReturn
+
+import typer
+
+from headwater import errors
+from headwater.cli.failing import INTERRUPTED, described, fail
+
+DONE = 0
+RETRY = 1
+WRONG_OPTIONS = 2
+NEEDS_A_PERSON = 3
+
+
+def exit_code(error: BaseException) -> int:
+    """Errors that another attempt cannot mend need a person; what nobody foresaw may be gone the next time."""
+    if isinstance(error, errors.OptionError):
+        return WRONG_OPTIONS
+    if isinstance(error, errors.NetworkError) or not isinstance(error, errors.HeadwaterError) or error.retryable:
+        return RETRY
+    return NEEDS_A_PERSON
+
+
+@contextlib.contextmanager
+def exits() -> Iterator[None]:
+    """Report errors in a line each, and leave with the code that says what to do about them."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except ImportError as error:
+        way_out = "Install it with: pip install 'headwater[spark]'"
+        fail(f"the pipeline needs Spark ({error})", way_out, code=WRONG_OPTIONS)
+    except OSError as error:
+        told = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+        fail(told, "Check the path and the disk.", code=RETRY)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:  # noqa: BLE001  # of Spark, Java and delta-rs too
+        _fail(error)
+
+
+def _fail(error: Exception) -> NoReturn:
+    cause = error
+    if not isinstance(error, errors.HeadwaterError):
+        from headwater.pipeline.running import cause_of
+
+        cause = cause_of(error)
+    if not isinstance(cause, errors.HeadwaterError):
+        fail(_brief(cause), "It can be tried again.", code=RETRY)
+    told = described(cause) if cause.url else (str(cause), cause.advice)
+    fail(*told, code=exit_code(cause))
+
+
+def _brief(error: Exception) -> str:
+    """The first line of what may be pages of stack traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:500]}" if lines else type(error).__name__

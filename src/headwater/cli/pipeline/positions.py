@@ -1,0 +1,94 @@
+"""Where the jobs of a pipeline are, by their checkpoints and the server, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headwater.cli.pipeline.config import (
+    ArchiveOptions,
+    JobOptions,
+    MaterializeOptions,
+    PublishOptions,
+    SnapshotOptions,
+)
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    job: str
+    position: str  # in words
+    lag_bytes: dict[str, int] = {}  # by stream
+    lag_versions: int | None = None  # of a table
+
+
+def status_of(name: str, options: JobOptions) -> JobStatus:
+    if isinstance(options, ArchiveOptions | MaterializeOptions):
+        return _of_query(name, options)
+    if isinstance(options, PublishOptions):
+        return _of_publish(name, options)
+    if isinstance(options, SnapshotOptions):
+        return _of_snapshots(name, options)
+    return JobStatus(name=name, job=options.job, position="keeps no position: it compares")
+
+
+def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobStatus:
+    from headwater.pipeline.checkpoints import beside, local_path, position_of
+    from headwater.pipeline.lags import lag_of
+    from headwater.pipeline.sources import Source
+
+    tails = Source(url=options.url, streams=options.streams, token=options.token).tails(patient=False)
+    directory = local_path(beside(options.table, "checkpoint", options.checkpoint))
+    if directory is None:
+        return JobStatus(
+            name=name, job=options.job, position=f"its checkpoint {options.checkpoint} is not on this machine"
+        )
+    found = position_of(directory)
+    ends = {} if found is None else {path: str(place) for path, place in found.ends.items()}
+    lags = {path: lag_of(ends.get(path), info.tail_offset) for path, info in tails.items()}
+    position = "not started" if found is None or found.batch is None else f"batch {found.batch}"
+    if found is not None and found.is_unfinished:
+        position += ", another one begun"
+    known = {path: lag for path, lag in lags.items() if lag is not None}
+    return JobStatus(name=name, job=options.job, position=position, lag_bytes=known)
+
+
+def _of_publish(name: str, options: PublishOptions) -> JobStatus:
+    from headwater.pipeline.checkpoints import local_path
+    from headwater.pipeline.lake import Lake
+    from headwater.pipeline.publish import Target, default_checkpoint, published_version
+
+    target = Target(url=options.url, type=options.type, to=options.to, to_table=options.to_table)
+    directory = local_path(default_checkpoint(options.table, target, options.checkpoint))
+    version = Lake(options.table).open().version() if Lake(options.table).exists() else None
+    done = published_version(directory) if directory is not None else None
+    position = "not started" if done is None else f"version {done}"
+    lag = None if version is None else version - (-1 if done is None else done)
+    return JobStatus(name=name, job=options.job, position=position, lag_versions=lag)
+
+
+def _of_snapshots(name: str, options: SnapshotOptions) -> JobStatus:
+    from headwater.pipeline.snapshot import behind_newest
+    from headwater.pipeline.sources import Source
+
+    source = Source(url=options.url, streams=options.streams, token=options.token)
+    tails = source.tails(patient=False)
+    with source.client() as client:
+        lags = {path: behind_newest(client, path, info.tail_offset) for path, info in tails.items()}
+    return JobStatus(name=name, job=options.job, position=f"{len(lags)} streams", lag_bytes=lags)
+
+
+def as_row(status: JobStatus) -> dict[str, Any]:
+    """For a table that people read."""
+    worst = max(status.lag_bytes, key=lambda path: status.lag_bytes[path], default=None)
+    lag = f"{sum(status.lag_bytes.values()):,} bytes" if status.lag_bytes else None
+    if status.lag_versions is not None:
+        lag = f"{status.lag_versions:,} versions"
+    return {
+        "job": status.name,
+        "kind": status.job,
+        "position": status.position,
+        "lag": lag,
+        "most_of_it_in": worst if worst is not None and status.lag_bytes[worst] else None,
+    }

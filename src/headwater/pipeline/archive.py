@@ -1,0 +1,227 @@
+"""Streams to a Delta table of raw records, each once, from which `replay` writes them back.
+
+A batch is one commit: tasks write files, the driver makes them visible under the number of the batch. What is known of
+the streams themselves, their content types and which are closed, is in a second table beside it; that a stream is
+closed is noted after the commit of its last rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import DataFrame, SparkSession
+
+from headwater import limits
+from headwater.client import StreamInfo
+from headwater.errors import JobConflictError, OptionError
+from headwater.pipeline.checkpoints import beside, ends_of, has_begun
+from headwater.pipeline.lake import File, Lake, is_done
+from headwater.pipeline.records import APPEND_END, RecordCutter
+from headwater.pipeline.running import StreamingJob, start_query
+from headwater.pipeline.sources import Source
+from headwater.spark.options import ConnectionOptions
+from headwater.spark.positions import Place, byte_position, incarnation
+
+COLUMNS = ("stream", "offset", "position", "order", "timestamp", "content_type", "value")
+SCHEMA = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("offset", pa.string()),
+        ("position", pa.int64()),
+        ("order", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("content_type", pa.string()),
+        ("value", pa.binary()),
+        (APPEND_END, pa.int64()),  # of a stream of bytes: where the append ends that a row is of
+        ("date", pa.date32()),
+    ]
+)
+STREAMS_SCHEMA = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("incarnation", pa.string()),
+        ("content_type", pa.string()),
+        ("tail_offset", pa.string()),
+        ("closed", pa.bool_()),
+    ]
+)
+
+
+def archive(
+    spark: SparkSession,
+    *,
+    url: str,
+    streams: str,
+    table: str,
+    checkpoint: str | None = None,
+    once: bool = False,
+    every_s: float = limits.PIPELINE_ARCHIVE_EVERY_S,
+    token: str | None = None,
+    starting_offsets: str | None = None,
+    starting_timestamp: datetime | str | None = None,
+    max_records: int | None = None,
+    max_bytes: int | None = None,
+    fail_on_data_loss: bool = True,
+    compact_every: int = limits.PIPELINE_COMPACT_EVERY,
+    retain_hours: int | None = limits.PIPELINE_RETAIN_H,
+    name: str = "archive",
+) -> StreamingJob:
+    """Keep every message of the streams that match as a row of a Delta table, which is made if it is missing.
+
+    After every `compact_every` batches small files are joined, and files that no version younger than `retain_hours`
+    needs are deleted, unless that is None. With 0 neither is done.
+    """
+    if retain_hours is not None and retain_hours < 1:
+        raise OptionError("retain_hours is 1 at least: tasks may be writing files that no version has yet")
+    source = Source(
+        url=url,
+        streams=streams,
+        token=token,
+        starting_offsets=starting_offsets,
+        starting_timestamp=starting_timestamp,
+        max_records=max_records,
+        max_bytes=max_bytes,
+        fail_on_data_loss=fail_on_data_loss,
+    )
+    place = beside(table, "checkpoint", checkpoint)
+    rows = source.rows(spark, "durable-streams", is_first=not has_begun(place), valueType="binary").select(*COLUMNS)
+    archiving = _Archiving(Lake(table), source, place, compact_every, retain_hours)
+    archiving.open()
+    return start_query(rows, archiving.work, name=name, checkpoint=place, once=once, every_s=None if once else every_s)
+
+
+def streams_table(table: str) -> str:
+    return f"{table.rstrip('/')}.streams"
+
+
+class _Archiving:
+    """What the driver does with each batch."""
+
+    def __init__(
+        self, lake: Lake, source: Source, checkpoint: str, compact_every: int, retain_hours: int | None
+    ) -> None:
+        self._lake = lake
+        self._source = source
+        self._checkpoint = checkpoint
+        self._compact_every = compact_every
+        self._retain_hours = retain_hours
+        self._streams = _Streams(Lake(streams_table(lake.uri)))
+
+    def open(self) -> None:
+        self._lake.create(SCHEMA, ["date"])
+        self._streams.note(self._source.tails(), {})
+
+    def work(self, rows: DataFrame, batch: int, job: str) -> None:
+        table = self._lake.open()
+        if not is_done(table, job, batch):
+            writer = FileWriter(self._lake, self._source.reading().connection)
+            found = rows.mapInArrow(writer, "file STRING").collect()
+            files = [msgspec.json.decode(row.file, type=File) for row in found]
+            if files:
+                commit_once(self._lake, table, files, job, batch)
+        self._streams.note(self._source.tails(), ends_of(rows.sparkSession, self._checkpoint, batch))
+        if self._compact_every and batch % self._compact_every == self._compact_every - 1:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        table = self._lake.open()
+        table.optimize.compact()
+        table.create_checkpoint()
+        if self._retain_hours is not None:
+            table.vacuum(self._retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
+            table.cleanup_metadata()
+
+
+def commit_once(lake: Lake, table: DeltaTable, files: list[File], job: str, batch: int) -> None:
+    """Commit the files of a batch. Of two runs of one job the slower is told so."""
+    try:
+        lake.commit(table, files, job=job, batch=batch)
+    except CommitFailedError as error:
+        if is_done(lake.open(), job, batch):
+            raise JobConflictError(f"batch {batch} of {lake.uri} was committed by another run of the job") from error
+        raise
+
+
+class FileWriter:
+    """Writes the rows of a task to files of the table. Pickled for the tasks."""
+
+    def __init__(self, lake: Lake, connection: ConnectionOptions) -> None:
+        self._lake = lake
+        self._connection = connection
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        today = datetime.now(UTC).date()  # for servers that tell no times
+        held: dict[str, list[pa.Table]] = {}
+        size = 0
+        with self._connection.open() as client:
+            cutter = RecordCutter(client)
+            for batch in batches:
+                rows = cutter.cut(pa.Table.from_batches([batch]))
+                dates = pc.fill_null(pc.cast(rows["timestamp"], pa.date32()), pa.scalar(today, pa.date32()))
+                for date in pc.unique(dates):
+                    held.setdefault(str(date), []).append(rows.filter(pc.equal(dates, date)))
+                size += rows.nbytes
+                if size > limits.PIPELINE_FILE_BYTES:
+                    yield self._write(held)
+                    size = 0
+        if held:
+            yield self._write(held)
+
+    def _write(self, held: dict[str, list[pa.Table]]) -> pa.RecordBatch:
+        columns = [field for field in SCHEMA if field.name != "date"]
+        files = []
+        for date in list(held):
+            rows = pa.concat_tables(held.pop(date)).select([field.name for field in columns]).cast(pa.schema(columns))
+            files.append(msgspec.json.encode(self._lake.write(rows, {"date": date})).decode())
+        return pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
+
+
+class _Streams:
+    """The table of streams: what each is, and whether all of a closed one is archived."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._known: dict[tuple[str, str], bool] | None = None
+
+    def note(self, found: Mapping[str, StreamInfo], ends: Mapping[str, Place]) -> None:
+        """Add streams that are new, and those of which the last message has been archived and no other can come."""
+        if self._known is None:
+            rows = self._lake.create(STREAMS_SCHEMA).to_pyarrow_table().to_pylist()
+            self._known = {(row["stream"], row["incarnation"]): row["closed"] for row in rows}
+        new: list[dict[str, object]] = []
+        for path, info in found.items():
+            key, closed = (path, incarnation(info.tail_offset) or ""), _is_all(info, ends.get(path))
+            if key not in self._known or (closed and not self._known[key]):
+                self._known[key] = closed
+                new.append(
+                    dict(zip(STREAMS_SCHEMA.names, (*key, info.content_type, info.tail_offset, closed), strict=True))
+                )
+        if new:
+            self._merge(pa.Table.from_pylist(new, STREAMS_SCHEMA))
+
+    def _merge(self, rows: pa.Table) -> None:
+        (
+            self._lake.open()
+            .merge(
+                rows,
+                "old.stream = new.stream AND old.incarnation = new.incarnation",
+                source_alias="new",
+                target_alias="old",
+            )
+            .when_matched_update({"closed": "new.closed", "tail_offset": "new.tail_offset"}, "new.closed")
+            .when_not_matched_insert_all()
+            .execute()
+        )
+
+
+def _is_all(info: StreamInfo, end: Place | None) -> bool:
+    """Whether a stream is closed and archived to its end."""
+    if byte_position(info.tail_offset) == 0:
+        return info.closed
+    return end is not None and end.ended and end.offset == info.tail_offset

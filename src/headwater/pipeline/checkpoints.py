@@ -1,0 +1,85 @@
+"""Where a job keeps its checkpoint, and what is in that of a streaming query."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from headwater.errors import OptionError
+from headwater.spark.positions import Place, parse_place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
+
+
+def beside(table: str, name: str, given: str | None = None) -> str:
+    """The checkpoint of a job on a table: beside it unless one is given. Spark has no files in object stores."""
+    if given is not None:
+        return given
+    if _WITH_SCHEME.match(table) and not table.startswith("file:"):
+        raise OptionError(f"the table {table} is in an object store: name a checkpoint on a disk or in HDFS")
+    return f"{table.rstrip('/')}.{name}"
+
+
+def local_path(checkpoint: str) -> Path | None:
+    """The directory of a checkpoint, if this machine has it."""
+    parts = urlsplit(checkpoint)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if _WITH_SCHEME.match(checkpoint) else Path(checkpoint)
+
+
+def has_begun(checkpoint: str) -> bool:
+    """Whether a query is known to go on from its checkpoint."""
+    directory = local_path(checkpoint)
+    return directory is not None and bool(_numbers(directory / "offsets"))
+
+
+def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Place]:
+    """Where a batch ends in each stream, wherever Spark keeps the checkpoint."""
+    path = f"{checkpoint}/offsets/{batch}"
+    found = local_path(path)
+    if found is not None:
+        return _places(found.read_text())
+    return _places(spark.read.text(path, wholetext=True).collect()[0].value)
+
+
+class QueryPosition(msgspec.Struct, frozen=True):
+    """How far a streaming query has come, by its checkpoint."""
+
+    job_id: str
+    batch: int | None  # the last one that was committed
+    ends: dict[str, Place]
+    is_unfinished: bool  # a batch was begun and not committed
+
+
+def position_of(directory: Path) -> QueryPosition | None:
+    """What the checkpoint of a query says, without Spark. None if there is none."""
+    try:
+        job_id = json.loads((directory / "metadata").read_text())["id"]
+    except (OSError, ValueError, KeyError):
+        return None
+    done = max(_numbers(directory / "commits"), default=None)
+    begun = max(_numbers(directory / "offsets"), default=None)
+    text = (directory / "offsets" / str(done)).read_text() if done is not None else ""
+    return QueryPosition(job_id, done, _places(text), begun is not None and begun != done)
+
+
+def _numbers(directory: Path) -> list[int]:
+    return [int(path.name) for path in directory.glob("*") if path.name.isdigit()]
+
+
+def _places(text: str) -> dict[str, Place]:
+    """The file has a version, something about the batch, and then a line for each source."""
+    found: dict[str, Place] = {}
+    for line in text.splitlines()[2:]:
+        if line.startswith("{"):
+            found |= {path: parse_place(place) for path, place in json.loads(line).items()}
+    return found

@@ -1,0 +1,288 @@
+"""A Delta table, or a query, to a state stream or a table of a server: what changed, exactly once.
+
+A version of the table is published as the difference to the one before. Which two they are is written down before
+anything is sent, so that a run after a crash sends the same under the same number, which the server recognises.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from deltalake.exceptions import DeltaError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from headwater import limits
+from headwater.errors import DataLossError, OptionError
+from headwater.pipeline.checkpoints import beside, local_path
+from headwater.pipeline.lake import Lake
+from headwater.pipeline.running import LoopJob, Step, StreamingJob, start_loop, start_query
+from headwater.pipeline.scanning import paths_of, scan
+from headwater.state.checkpoints import load, save
+
+STATE_FILE = "published.json"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where changes go: a state stream with the type of the entities, or a table."""
+
+    url: str
+    type: str | None = None
+    to: str | None = None
+    to_table: str | None = None
+    token: str | None = None
+
+    def check(self) -> None:
+        if (self.to is None) == (self.to_table is None):
+            raise OptionError("name where to publish to: a stream (to), or a table of the server (to_table)")
+        if (self.type is None) != (self.to is None):
+            raise OptionError(
+                "type is the type of the entities in a state stream: give it with to, and not with to_table"
+            )
+
+    @property
+    def name(self) -> str:
+        return f"the stream {self.to}" if self.to is not None else f"the table {self.to_table}"
+
+    def write(self, changes: DataFrame, job: str, number: int) -> None:
+        """Send rows of `key`, `value` (null for a delete) and `is_new` (null: not known), once under this number."""
+        options = {"url": self.url, "writeId": job, "writeVersion": str(number)}
+        options |= {} if self.token is None else {"token": self.token}
+        if self.to is not None:
+            kind, options["stream"] = "stream-state", self.to
+            operation = "CASE WHEN value IS NULL THEN 'delete' WHEN is_new THEN 'insert' WHEN NOT is_new THEN 'update'"
+            named = F.expr(f"{operation} ELSE 'upsert' END").alias("operation")
+            rows = changes.select(F.lit(self.type).alias("type"), "key", named, "value")
+        else:
+            kind, options["table"] = "stp", self.to_table or ""
+            rows = changes.selectExpr("key", "value AS record")
+        rows.write.format(kind).options(**options).mode("append").save()
+
+
+def publish(
+    spark: SparkSession,
+    *,
+    url: str,
+    keys: Sequence[str],
+    table: str | None = None,
+    rows: DataFrame | None = None,
+    type: str | None = None,  # noqa: A002
+    to: str | None = None,
+    to_table: str | None = None,
+    columns: Sequence[str] | None = None,
+    value_column: str | None = None,
+    apply_as_deletes: str | None = None,
+    checkpoint: str | None = None,
+    once: bool = False,
+    every_s: float = limits.PIPELINE_POLL_S,
+    token: str | None = None,
+    name: str = "publish",
+) -> LoopJob | StreamingJob:
+    """Publish the versions of a Delta table, or the rows of a streaming DataFrame.
+
+    The columns `keys` are the key; the other ones, or `columns`, become the value, or the JSON text in `value_column`
+    is the value. Rows of a query are upserts, or deletes where the SQL expression `apply_as_deletes` holds.
+    """
+    target = Target(url=url, type=type, to=to, to_table=to_table, token=token)
+    target.check()
+    if not keys:
+        raise OptionError("name the columns of the key: keys")
+    if columns is not None and value_column is not None:
+        raise OptionError("columns and value_column are two ways to say what the value is; give one of them")
+    shape = Shape(list(keys), None if columns is None else list(columns), value_column)
+    if (table is None) == (rows is None):
+        raise OptionError("publish either a table or rows, a streaming DataFrame")
+    if rows is not None:
+        return _publish_rows(rows, target, shape, apply_as_deletes, checkpoint, name, once=once)
+    if apply_as_deletes is not None:
+        raise OptionError("apply_as_deletes is for rows: of a table, the rows that are gone are deleted")
+    if not Lake(table or "").exists():
+        raise OptionError(f"there is no Delta table at {table}")
+    place = local_path(default_checkpoint(table or "", target, checkpoint))
+    if place is None:
+        raise OptionError(f"the checkpoint of publish is a directory on a disk, got {checkpoint}")
+    publishing = _Publishing(spark, Lake(table or ""), target, shape, place)
+    return start_loop(publishing.steps, name=name, once=once, every_s=every_s)
+
+
+def default_checkpoint(table: str, target: Target, given: str | None) -> str:
+    """Beside the table, one for each target."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", target.to or f"table-{target.to_table}")
+    mark = hashlib.sha256(f"{target.url} {target.name}".encode()).hexdigest()[:8]
+    return beside(table, f"published-{plain}-{mark}", given)
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """How rows become keys and values."""
+
+    keys: list[str]
+    columns: list[str] | None
+    value_column: str | None
+
+    def needed(self, names: Sequence[str]) -> list[str]:
+        """The columns that are read, of those that there are."""
+        missing = [name for name in (*self.keys, *self._chosen(names)) if name not in names]
+        if missing:
+            raise OptionError(f"there is no column {', '.join(missing)}; there are {', '.join(names)}")
+        return [*self.keys, *self._chosen(names)]
+
+    def _chosen(self, names: Sequence[str]) -> list[str]:
+        if self.value_column is not None:
+            return [self.value_column]
+        return [name for name in (names if self.columns is None else self.columns) if name not in self.keys]
+
+    def key(self) -> Column:
+        """One column as text; several as a JSON array of texts."""
+        parts = [
+            F.coalesce(F.col(f"`{name}`").cast("string"), _failure(f"the key {name} is null")) for name in self.keys
+        ]
+        return parts[0] if len(parts) == 1 else F.to_json(F.array(*parts))
+
+    def value(self, names: Sequence[str]) -> Column:
+        if self.value_column is not None:
+            given = F.col(f"`{self.value_column}`")
+            return F.coalesce(given, _failure(f"{self.value_column} is null"))
+        chosen = F.struct(*(F.col(f"`{name}`") for name in self._chosen(names)))
+        return F.to_json(chosen, {"ignoreNullFields": "false"})
+
+
+def _failure(what: str) -> Column:
+    return F.raise_error(F.lit(f"headwater.errors.SchemaError: {what}")).cast("string")
+
+
+class _State(msgspec.Struct):
+    """What was published, and what is under way. Written down before and after."""
+
+    id: str
+    table: str  # the id of the Delta table: another one at the same place has another
+    target: str
+    published: int | None = None
+    publishing: int | None = None
+
+
+def published_version(directory: Path) -> int | None:
+    """The last version of which everything was sent, by the checkpoint of a job."""
+    saved = load(directory / STATE_FILE)
+    return None if saved is None else msgspec.json.decode(saved, type=_State).published
+
+
+class _Publishing:
+    def __init__(self, spark: SparkSession, lake: Lake, target: Target, shape: Shape, directory: Path) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._target = target
+        self._shape = shape
+        self._file = directory / STATE_FILE
+        self._known: _State | None = None
+
+    def steps(self) -> Iterator[Step]:
+        state = self._known = self._known or self._load()
+        if state.publishing is not None:
+            yield self._publish(state)
+        version = self._lake.open().version()
+        if version != state.published:
+            self._shape.needed(self._names(version))
+            state.publishing = version
+            self._save(state)
+            yield self._publish(state)
+
+    def _publish(self, state: _State) -> Step:
+        changes = self._difference(state.published, state.publishing or 0).persist()
+        try:
+            rows = changes.count()
+            if rows:
+                self._target.write(changes, state.id, state.publishing or 0)
+        finally:
+            changes.unpersist()
+        state.published, state.publishing = state.publishing, None
+        self._save(state)
+        return Step(rows=rows)
+
+    def _difference(self, before: int | None, after: int) -> DataFrame:
+        """Keys whose values differ. Only files that one of the versions lacks are read."""
+        new, old = self._paths(after), self._paths(before)
+        names = self._names(after)
+        added = self._side(after, new - old, names).selectExpr("key", "NULL AS old", "value AS new")
+        removed = self._side(before, old - new, names).selectExpr("key", "value AS old", "NULL AS new")
+        twice = F.count("new") > 1
+        found = added.unionByName(removed).groupBy("key")
+        return (
+            found.agg(F.max("old").alias("old"), F.max("new").alias("new"), twice.alias("twice"))
+            .where("NOT (old <=> new) OR twice")
+            .select(
+                F.when(F.col("twice"), _twice()).otherwise(F.col("key")).alias("key"),
+                F.col("new").alias("value"),
+                F.col("old").isNull().alias("is_new"),
+            )
+        )
+
+    def _side(self, version: int | None, paths: set[str], names: list[str]) -> DataFrame:
+        if version is None:
+            return self._spark.createDataFrame([], "key STRING, value STRING")
+        wanted = self._shape.needed(names)
+        there = set(self._names(version))
+        rows = scan(self._spark, self._lake, version, sorted(paths), [name for name in wanted if name in there])
+        for name in wanted:  # what came later is null in what was before
+            if name not in there:
+                rows = rows.withColumn(name, F.lit(None))
+        return rows.select(self._shape.key().alias("key"), self._shape.value(names).alias("value"))
+
+    def _names(self, version: int) -> list[str]:
+        return [field.name for field in self._lake.open(version).schema().fields]
+
+    def _paths(self, version: int | None) -> set[str]:
+        try:
+            return set() if version is None else paths_of(self._lake, version)
+        except DeltaError as error:
+            told = f"version {version} of {self._lake.uri}, which was published last, is gone from its log"
+            raise DataLossError(f"{told}; begin with a new checkpoint and target") from error
+
+    def _load(self) -> _State:
+        saved, table = load(self._file), str(self._lake.open().metadata().id)
+        if saved is None:
+            return _State(uuid.uuid4().hex, table, self._target.name)
+        state = msgspec.json.decode(saved, type=_State)
+        if state.target != self._target.name:
+            raise OptionError(f"the checkpoint {self._file.parent} is of {state.target}; use another one")
+        if state.table != table:
+            told = f"{self._lake.uri} is another table than the one that was published"
+            raise DataLossError(f"{told}; begin with a new checkpoint and target")
+        return state
+
+    def _save(self, state: _State) -> None:
+        save(self._file, msgspec.json.encode(state))
+
+
+def _twice() -> Column:
+    told = F.concat(F.lit("headwater.errors.SchemaError: two rows have the key "), F.col("key"))
+    return F.raise_error(told).cast("string")
+
+
+def _publish_rows(
+    rows: DataFrame,
+    target: Target,
+    shape: Shape,
+    deletes: str | None,
+    checkpoint: str | None,
+    name: str,
+    *,
+    once: bool,
+) -> StreamingJob:
+    if not rows.isStreaming:
+        raise OptionError("rows is a streaming DataFrame: write a batch to a Delta table, and publish that")
+    if checkpoint is None:
+        raise OptionError("rows need a checkpoint")
+    shape.needed(rows.columns)
+    value = shape.value(rows.columns)
+    kept = value if deletes is None else F.when(~F.coalesce(F.expr(deletes), F.lit(False)), value)
+    changes = rows.select(shape.key().alias("key"), kept.alias("value"), F.lit(None).cast("boolean").alias("is_new"))
+
+    def work(batch: DataFrame, number: int, job: str) -> None:
+        target.write(batch, job, number)
+
+    return start_query(changes, work, name=name, checkpoint=checkpoint, once=once)

@@ -1,0 +1,294 @@
+"""An archive back to streams, byte for byte.
+
+A target must have what the archive has, as far as it goes; the rest is appended. So a replay can be killed and run
+again, and one of an archive that has grown appends what is new. Each append carries its position as Stream-Seq: of two
+that begin at the same place, the server takes one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import chain, groupby
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from headwater import limits
+from headwater.client import Client, Stream
+from headwater.errors import NetworkError, OptionError, ReplayError, SequenceRegressionError, StreamNotFoundError
+from headwater.log.content import ContentKind, kind_of
+from headwater.pipeline.archive import streams_table
+from headwater.pipeline.lake import Lake
+from headwater.pipeline.records import APPEND_END
+from headwater.pipeline.running import LoopJob, Step, start_loop
+from headwater.pipeline.scanning import paths_of, scan
+from headwater.positions import Position
+from headwater.spark.options import ConnectionOptions, checked_path, read_options
+from headwater.spark.planning import glob
+from headwater.spark.positions import byte_position
+
+_SORTED = ("stream", "life", "order", "offset", "position")
+_NEEDED = ("stream", "offset", "position", "order", "content_type", "value", APPEND_END)
+_LIFE = "coalesce(try_cast(regexp_extract(offset, '^([0-9]+)_([0-9]+)$', 1) AS BIGINT), 0)"
+_BEGIN = "try_cast(regexp_extract(offset, '^([0-9]+)_([0-9]+)$', 2) AS BIGINT)"
+
+
+def replay(
+    spark: SparkSession,
+    *,
+    url: str,
+    table: str,
+    to: str | None = None,
+    streams: str | None = None,
+    token: str | None = None,
+    name: str = "replay",
+) -> LoopJob:
+    """Write the streams of an archive, or those that match, to a server: to their own paths, or below `to`.
+
+    Of a stream that was deleted and made again the last one is written.
+    """
+    if not Lake(table).exists():
+        raise OptionError(f"there is no archive at {table}")
+    options = {"url": url, "streams": "unused", **({} if token is None else {"token": token})}
+    connection = read_options(options, bounded=True, state=False).connection
+    replaying = _Replaying(spark, Lake(table), connection, checked_path(to.strip("/")) if to else None, streams)
+    return start_loop(replaying.steps, name=name, once=True)
+
+
+class _Noted(msgspec.Struct, frozen=True):
+    """A stream as the archive's table of streams has it."""
+
+    stream: str
+    incarnation: str
+    content_type: str
+    tail_offset: str
+    closed: bool
+
+
+class _Replaying:
+    def __init__(
+        self, spark: SparkSession, lake: Lake, connection: ConnectionOptions, to: str | None, wanted: str | None
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._connection = connection
+        self._to = to
+        self._wanted = wanted
+
+    def steps(self) -> Iterator[Step]:
+        noted = {stream: one for stream, one in _newest(self._lake).items() if self._is_wanted(stream)}
+        with self._connection.open(patient=False) as client:
+            for stream, one in noted.items():
+                _make(client, self._target(stream), one.content_type)
+            rows = self._rows(noted)
+            parts = rows.repartition("stream").sortWithinPartitions(*_SORTED).drop("life")
+            writer = StreamWriter(self._connection, self._to)
+            done = parts.mapInArrow(writer, "stream STRING, appended BIGINT, has_more BOOLEAN").collect()
+            for row in done:
+                if row.has_more and row.stream in noted and noted[row.stream].closed:
+                    raise ReplayError(f"{self._target(row.stream)} has more than the stream that was closed had")
+            for stream, one in noted.items():
+                if one.closed:
+                    client.stream(self._target(stream), content_type=one.content_type).close()
+        yield Step(rows=sum(row.appended for row in done))
+
+    def _is_wanted(self, stream: str) -> bool:
+        return self._wanted is None or bool(glob(self._wanted).fullmatch(stream))
+
+    def _target(self, stream: str) -> str:
+        return target_of(stream, self._to)
+
+    def _rows(self, noted: dict[str, _Noted]) -> DataFrame:
+        """The rows of the last incarnation of each stream. A fork has its source's offsets up to where it left it."""
+        version = self._lake.open().version()
+        paths = sorted(paths_of(self._lake, version))
+        places = scan(self._spark, self._lake, version, paths, ["stream", "offset"]).distinct()
+        begins = places.groupBy("stream", F.expr(_LIFE).alias("life")).agg(F.min(F.expr(_BEGIN)).alias("begin"))
+        found = {(row.stream, row.life): row.begin for row in begins.collect()}
+        for one in noted.values():  # made again, and empty
+            if byte_position(one.tail_offset) == 0 and one.incarnation:
+                found[one.stream, int(one.incarnation)] = 0
+        lives = [one for one in _with_ends(found) if self._is_wanted(one[0])]
+        ends = self._spark.createDataFrame(lives, "stream STRING, life BIGINT, ends BIGINT")
+        rows = scan(self._spark, self._lake, version, paths, _NEEDED).withColumn("life", F.expr(_LIFE))
+        kept = rows.join(F.broadcast(ends), ["stream", "life"]).where("ends IS NULL OR order < ends")
+        return kept.select("life", *_NEEDED)
+
+
+def _newest(lake: Lake) -> dict[str, _Noted]:
+    """The last incarnation of each stream that the archive has seen."""
+    beside = Lake(streams_table(lake.uri))
+    rows = beside.open().to_pyarrow_table().to_pylist() if beside.exists() else []
+    found = sorted((msgspec.convert(row, _Noted) for row in rows), key=lambda one: one.incarnation)
+    return {one.stream: one for one in found}
+
+
+def _with_ends(begins: dict[tuple[str, int], int | None]) -> list[tuple[str, int, int | None]]:
+    """Streams and their incarnations with where later ones begin: what one has from there on is not in the stream."""
+    found: list[tuple[str, int, int | None]] = []
+    ends: dict[str, int] = {}
+    for stream, life in sorted(begins, reverse=True):
+        found.append((stream, life, ends.get(stream)))
+        begin = begins[stream, life] or 0
+        ends[stream] = min(begin, ends.get(stream, begin))
+    return found
+
+
+def target_of(stream: str, to: str | None) -> str:
+    return stream if to is None else f"{to}/{stream}"
+
+
+def _make(client: Client, path: str, content_type: str) -> Stream:
+    """The target, made if it is missing."""
+    stream = client.stream(path)
+    try:
+        found = stream.head()
+    except StreamNotFoundError:
+        stream.create(content_type=content_type)
+        return stream
+    if kind_of(found.content_type) is not kind_of(content_type):
+        raise ReplayError(f"{path} is a stream of {found.content_type}, and the archive has {content_type}")
+    return stream
+
+
+class StreamWriter:
+    """Writes rows to streams, one stream after the other. Pickled for the tasks."""
+
+    def __init__(self, connection: ConnectionOptions, to: str | None) -> None:
+        self._connection = connection
+        self._to = to
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (row for batch in batches for row in batch.to_pylist())
+        with self._connection.open() as client:
+            for stream, own in groupby(rows, lambda row: row["stream"]):
+                first = next(own)
+                target = _make(client, target_of(stream, self._to), first["content_type"])
+                is_json = kind_of(first["content_type"]) is ContentKind.JSON
+                content = (Messages if is_json else Appends)(chain([first], own))  # noqa: B031
+                appended, has_more = write_back(target, content)
+                columns = {"stream": [stream], "appended": [appended], "has_more": [has_more]}
+                yield pa.RecordBatch.from_pydict(columns)
+
+
+class Messages:
+    """The messages of a stream of JSON that are still to be found in the target, or to be appended to it."""
+
+    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
+        self._rows = (row["value"] for row in rows)
+        self._returned: list[bytes] = []
+        self.done = 0  # messages, which is where the next one begins
+
+    def _next(self) -> bytes | None:
+        return self._returned.pop(0) if self._returned else next(self._rows, None)
+
+    def skip(self, there: bytes) -> bool:
+        """Leave out a message that the target has. False if there is no more, and so the target has more."""
+        message = self._next()
+        if message is None:
+            return False
+        if message != there:
+            raise ReplayError(f"message {self.done} is another one")
+        self.done += 1
+        return True
+
+    def take(self) -> list[bytes]:
+        """The next messages for one append."""
+        taken: list[bytes] = []
+        size = 0
+        while size < limits.PIPELINE_REPLAY_BYTES and len(taken) < limits.PIPELINE_REPLAY_MESSAGES:
+            message = self._next()
+            if message is None:
+                break
+            taken.append(message)
+            size += len(message) + 1
+        return taken
+
+    def give_back(self, taken: list[bytes]) -> None:
+        self._returned = taken + self._returned
+
+    def count(self, taken: list[bytes]) -> None:
+        self.done += len(taken)
+
+
+class Appends:
+    """The same for a stream of bytes. What was appended at once is appended at once, where the archive knows it."""
+
+    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
+        self._pieces = _joined(rows)
+        self._returned = b""
+        self.done = 0  # bytes
+
+    def _next(self) -> bytes:
+        piece, self._returned = self._returned or next(self._pieces, b""), b""
+        return piece
+
+    def skip(self, there: bytes) -> bool:
+        while there:
+            piece = self._next()
+            if not piece:
+                return False
+            same = min(len(piece), len(there))
+            if piece[:same] != there[:same]:
+                raise ReplayError(f"the bytes after {self.done} are others")
+            there, self._returned = there[same:], piece[same:]
+            self.done += same
+        return True
+
+    def take(self) -> list[bytes]:
+        piece = self._next()
+        return [piece] if piece else []
+
+    def give_back(self, taken: list[bytes]) -> None:
+        self._returned = b"".join(taken) + self._returned
+
+    def count(self, taken: list[bytes]) -> None:
+        self.done += sum(map(len, taken))
+
+
+def _joined(rows: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+    """The appends: rows whose appends end at the same byte are one, unless nobody knows."""
+    held, end = b"", None
+    for row in rows:
+        if held and (row[APPEND_END] is None or row[APPEND_END] != end):
+            yield held
+            held = b""
+        held, end = held + row["value"], row[APPEND_END]
+    if held:
+        yield held
+
+
+def write_back(target: Stream, content: Messages | Appends) -> tuple[int, bool]:
+    """Append what the target lacks: how many messages or bytes that was, and whether the target has more than that."""
+    position, found, failures = Position(), 0, 0
+    try:
+        while True:
+            with target.read(type=bytes, offset=position) as reader:
+                for batch in reader.batches():
+                    for item in batch.items:
+                        if not content.skip(item):
+                            return found, True
+                    position = batch.position
+            while taken := content.take():
+                seq = f"{content.done:020d}"
+                try:
+                    position = Position(target.append_many(taken, seq=seq).offset)
+                except (NetworkError, SequenceRegressionError) as error:
+                    failures += 1
+                    content.give_back(taken)
+                    if failures == limits.PIPELINE_REPLAY_ATTEMPTS:
+                        raise
+                    if isinstance(error, NetworkError):
+                        time.sleep(limits.PIPELINE_REPLAY_PAUSE_S)
+                    break
+                failures = 0
+                content.count(taken)
+                found += len(taken) if isinstance(content, Messages) else 1
+            else:
+                return found, False
+    except ReplayError as error:
+        raise ReplayError(f"{target.path}: {error}") from None

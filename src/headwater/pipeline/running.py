@@ -1,0 +1,222 @@
+"""Jobs at work: a streaming query of Spark, or a loop of steps.
+
+A job that is told to stop ends after the batch that it works on. A batch that had not begun is left to the next start.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headwater import errors, limits
+from headwater.errors import HeadwaterError
+from headwater.pipeline.jobs import Progress
+from headwater.pipeline.lags import lag_of
+
+Work: TypeAlias = Callable[[DataFrame, int, str], None]  # the rows of a batch, its number, and the job's id
+
+_TOLD = re.compile(r"headwater\.errors\.(\w+): (.+)")  # in the traceback of a task or a source
+
+
+class _StoppedError(Exception):
+    """A batch came after the job was told to stop."""
+
+
+class StreamingJob:
+    """A query whose batches are worked on here, one after the other."""
+
+    def __init__(self, name: str, work: Work) -> None:
+        self.name = name
+        self._work = work
+        self._query: StreamingQuery | None = None
+        self._has_started = threading.Event()
+        self._turn = threading.Lock()  # of the batch at work
+        self._is_stopping = False
+        self._has_refused = False
+        self._failure: Exception | None = None
+        self._rows: dict[int, int] = {}  # by batch
+
+    @property
+    def query(self) -> StreamingQuery:
+        """The query of Spark. Its id is the job's: it is kept in the checkpoint."""
+        self._has_started.wait()
+        if self._query is None:
+            raise RuntimeError(f"{self.name} did not start")
+        return self._query
+
+    @property
+    def is_active(self) -> bool:
+        return self.query.isActive
+
+    def progress(self) -> Progress:
+        seen = self._look()
+        last = next((one for one in reversed(seen) if one["numInputRows"]), None)
+        return Progress(
+            batches=len(self._rows),
+            rows=sum(self._rows.values()),
+            rows_per_s=last["processedRowsPerSecond"] if last is not None else 0.0,
+            lag_bytes=_lags(seen[-1]["sources"]) if seen else {},
+        )
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it has ended; raises what ended it if it failed."""
+        try:
+            if timeout_s is None:
+                self.query.awaitTermination()
+                return True
+            return bool(self.query.awaitTermination(max(timeout_s, 0.001)))  # type: ignore[arg-type]  # seconds, parts too
+        except StreamingQueryException as error:
+            if self._failure is None and self._has_refused:
+                return True
+            raise cause_of(self._failure or error) from error
+
+    def stop(self) -> None:
+        """End it after the batch that it works on."""
+        self._is_stopping = True
+        with self._turn:
+            pass  # not held any longer: the query waits for a batch that is refused
+        self.query.stop()
+
+    def _batch(self, rows: DataFrame, number: int) -> None:
+        with self._turn:
+            if self._is_stopping:
+                self._has_refused = True
+                raise _StoppedError(f"{self.name} was told to stop")
+            try:
+                self._look()
+                self._work(rows, number, self.query.id)
+            except Exception as error:
+                self._failure = error
+                raise
+
+    def _look(self) -> list[Mapping[str, Any]]:
+        """Spark keeps the last reports only: rows are counted with every batch."""
+        seen: list[Mapping[str, Any]] = list(self.query.recentProgress)
+        for one in seen:
+            if one["numInputRows"]:
+                self._rows[one["batchId"]] = one["numInputRows"]
+        return seen
+
+
+def start_query(
+    rows: DataFrame, work: Work, *, name: str, checkpoint: str, once: bool, every_s: float | None = None
+) -> StreamingJob:
+    """Start a query that gives each batch to `work`: what there is now (`once`), or for as long as it is let.
+
+    `every_s` is the time between two batches at least.
+    """
+    job = StreamingJob(name, work)
+    writer = rows.writeStream.foreachBatch(job._batch).option("checkpointLocation", checkpoint)
+    if once:
+        writer = writer.trigger(availableNow=True)
+    elif every_s is not None:
+        writer = writer.trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
+    try:
+        job._query = writer.start()
+    finally:
+        job._has_started.set()
+    return job
+
+
+def _lags(sources: list[Mapping[str, Any]]) -> dict[str, int]:
+    """Bytes of each stream behind the place that was reached, as they were when the source looked last."""
+    found: dict[str, int] = {}
+    for source in sources:
+        reached, ends = (json.loads(source[name] or "{}") for name in ("endOffset", "latestOffset"))
+        found |= {path: lag for path, end in ends.items() if (lag := lag_of(reached.get(path), end)) is not None}
+    return found
+
+
+def cause_of(error: Exception) -> Exception:
+    """What failed, where tasks and sources have only told it in the text of another error."""
+    if isinstance(error, HeadwaterError):
+        return error
+    for name, what in reversed(_TOLD.findall(str(error))):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, HeadwaterError):
+            return kind(what)
+    return error
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch of a loop."""
+
+    rows: int
+    lag_bytes: dict[str, int] = {}
+
+
+class LoopJob:
+    """A thread that takes steps: all that there are now, and again after a while."""
+
+    def __init__(self, name: str, steps: Callable[[], Iterator[Step]], *, once: bool, every_s: float) -> None:
+        self.name = name
+        self._steps = steps
+        self._once = once
+        self._every_s = every_s
+        self._stopping = threading.Event()
+        self._progress = Progress()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"headwater-{name}", daemon=True)
+
+    @property
+    def is_active(self) -> bool:
+        return self._thread.is_alive()
+
+    def progress(self) -> Progress:
+        return self._progress
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it has ended; raises what ended it if it failed."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return False
+        if self._failure is not None:
+            raise cause_of(self._failure) from self._failure
+        return True
+
+    def stop(self) -> None:
+        """End it after the step that it takes."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._take_steps()
+                if self._once or self._stopping.wait(self._every_s):
+                    return
+        except Exception as error:  # noqa: BLE001  # raised by `wait`
+            self._failure = error
+
+    def _take_steps(self) -> None:
+        began_s = time.monotonic()
+        for step in self._steps():
+            now_s = time.monotonic()
+            before = self._progress
+            self._progress = Progress(
+                batches=before.batches + (1 if step.rows else 0),
+                rows=before.rows + step.rows,
+                rows_per_s=step.rows / max(now_s - began_s, 0.001) if step.rows else before.rows_per_s,
+                lag_bytes={**before.lag_bytes, **step.lag_bytes},
+            )
+            if self._stopping.is_set():
+                return
+            began_s = time.monotonic()
+
+
+def start_loop(
+    steps: Callable[[], Iterator[Step]], *, name: str, once: bool, every_s: float = limits.PIPELINE_POLL_S
+) -> LoopJob:
+    """Start a thread that takes the steps there are: once, or again and again with a pause between."""
+    job = LoopJob(name, steps, once=once, every_s=every_s)
+    job._thread.start()
+    return job

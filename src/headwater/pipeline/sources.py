@@ -1,0 +1,88 @@
+"""What a job reads: streams by name or pattern, and where to begin. Fields are named as the flags are."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from headwater.client import Client, StreamInfo
+from headwater.errors import OptionError
+from headwater.spark.options import ReadOptions, read_options
+from headwater.spark.planning import Planner
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    streams: str  # paths, or a glob
+    token: str | None = None
+    starting_offsets: str | None = None
+    starting_timestamp: datetime | str | None = None
+    max_records: int | None = None  # of a batch
+    max_bytes: int | None = None
+    fail_on_data_loss: bool = True
+
+    def __repr__(self) -> str:
+        return f"Source({self.streams!r} of {self.url!r})"
+
+    def rows(self, spark: SparkSession, kind: str, *, is_first: bool, **more: Any) -> DataFrame:
+        """The streams as a streaming DataFrame. Where to begin counts for the first start only."""
+        options = {**self._options(), **more}
+        if is_first:
+            options |= self._start()
+        return spark.readStream.format(kind).options(**options).load()
+
+    def reading(self) -> ReadOptions:
+        return read_options(self._options(), bounded=False, state=False)
+
+    def tails(self, *, patient: bool = True) -> dict[str, StreamInfo]:
+        """Every stream that is read, with its end as it is now."""
+        options = self.reading()
+        with options.connection.open(patient=patient) as client:
+            return Planner(options, client).tails()
+
+    def client(self) -> Client:
+        return self.reading().connection.open()
+
+    def _options(self) -> dict[str, str]:
+        name = "pattern" if is_pattern(self.streams) else "streams"
+        given = {
+            "url": self.url,
+            name: self.streams,
+            "token": self.token,
+            "maxRecordsPerTrigger": self.max_records,
+            "maxBytesPerTrigger": self.max_bytes,
+        }
+        told = {name: str(value) for name, value in given.items() if value is not None}
+        return {**told, "failOnDataLoss": str(self.fail_on_data_loss).lower()}
+
+    def _start(self) -> dict[str, str]:
+        if self.starting_timestamp is None:
+            return {} if self.starting_offsets is None else {"startingOffsets": self.starting_offsets}
+        if self.starting_offsets is not None:
+            raise OptionError("starting_offsets and starting_timestamp say the same; give one of them")
+        moment = moment_of(self.starting_timestamp)
+        with self.client() as client:
+            found = {path: client.stream(path).offset_at(moment) for path in self.tails()}
+        return {"startingOffsets": json.dumps(found)} if found else {}
+
+
+def is_pattern(streams: str) -> bool:
+    return not streams.startswith("[") and bool(re.search(r"[*?\[]", streams))
+
+
+def moment_of(given: datetime | str) -> datetime:
+    """A time with its zone: where none is given, that of UTC."""
+    try:
+        moment = datetime.fromisoformat(given) if isinstance(given, str) else given
+    except ValueError:
+        raise OptionError(f"a time is written as 2026-11-15 or 2026-11-15T08:00:00Z, got {given!r}") from None
+    if moment.tzinfo is None:
+        if isinstance(given, datetime):
+            raise OptionError("a datetime needs a time zone")
+        moment = datetime.fromisoformat(f"{moment.isoformat()}+00:00")
+    return moment

@@ -1,0 +1,191 @@
+"""The options of pipeline commands, from flags and from files, and what their exit codes say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headwater import errors
+from headwater.cli import app
+from headwater.cli.pipeline import watching
+from headwater.cli.pipeline.config import (
+    ArchiveOptions,
+    MaterializeOptions,
+    Pipeline,
+    PublishOptions,
+    load_pipeline,
+)
+from headwater.cli.pipeline.exit_codes import NEEDS_A_PERSON, RETRY, WRONG_OPTIONS, exit_code
+from headwater.errors import OptionError
+from headwater.pipeline.jobs import Progress
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Pipeline]:
+    """What would be run."""
+    for name in ("HEADWATER_URL", "HEADWATER_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    found: list[Pipeline] = []
+    monkeypatch.setattr(watching, "run", found.append)
+    return found
+
+
+def call(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["pipeline", *arguments])
+    return result.exit_code, result.output
+
+
+def test_flags_are_options(ran: list[Pipeline]) -> None:
+    flags = ["--url", "http://h:1", "--streams", "a/*", "--table", "t", "--once", "--no-fail-on-data-loss"]
+    assert call("archive", *flags, "--max-records", "5", "--master", "local[3]") == (0, "")
+    [pipeline] = ran
+    assert pipeline.session.master == "local[3]"
+    assert pipeline.jobs == {
+        "archive": ArchiveOptions(
+            url="http://h:1", streams="a/*", table="t", once=True, fail_on_data_loss=False, max_records=5
+        )
+    }
+
+
+def test_flags_come_before_the_file(ran: list[Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('url = "http://file"\ntable = "t"\nkeys = ["a", "b"]\nto = "x"\ntype = "t"\nmetrics-port = 9\n')
+    monkeypatch.setenv("HEADWATER_TOKEN", "secret")
+    assert call("publish", "--config", str(file), "--to", "y", "--columns", "c, d") == (0, "")
+    [pipeline] = ran
+    assert pipeline.session.metrics_port == 9
+    [options] = pipeline.jobs.values()
+    expected = PublishOptions(
+        url="http://file", token="secret", table="t", keys=["a", "b"], to="y", type="t", columns=["c", "d"]
+    )
+    assert options == expected
+    assert "secret" not in repr(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["archive", "--table", "t"], "the options: missing: `streams`"),
+        (["archive", "--streams", "a", "--table", "t", "--max-bytes", "0"], "max_bytes"),
+        (["materialize", "--streams", "a", "--table", "t", "--scd", "3"], "scd"),
+        (["archive", "--tabel", "t"], "--table"),
+        (["run", "missing.toml"], "missing.toml"),
+    ],
+)
+def test_wrong_options(ran: list[Pipeline], arguments: list[str], told: str) -> None:
+    code, output = call(*arguments)
+    assert (code, told in output) == (1 if "missing.toml" in arguments else 2, True), output
+    assert not ran
+
+
+PIPELINE = """
+url = "http://shared"
+once = true
+master = "local[1]"
+
+[jobs.raw]
+job = "archive"
+streams = "orders/**"
+table = "lake/raw"
+
+[jobs.orders]
+job = "materialize"
+streams = "orders/**"
+table = "lake/orders"
+once = false
+url = "http://own"
+scd = 2
+track-history = ["total"]
+"""
+
+
+def test_a_file_of_jobs(ran: list[Pipeline], tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(PIPELINE)
+    assert call("run", str(file)) == (0, "")
+    assert call("run", str(file), "--once", "--master", "local[7]") == (0, "")
+    first, second = ran
+    assert first.session.master == "local[1]"
+    assert first.jobs == {
+        "raw": ArchiveOptions(url="http://shared", streams="orders/**", table="lake/raw", once=True),
+        "orders": MaterializeOptions(
+            url="http://own", streams="orders/**", table="lake/orders", scd=2, track_history=["total"]
+        ),
+    }
+    assert second.session.master == "local[7]"
+    assert [getattr(options, "once", None) for options in second.jobs.values()] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = ", "not TOML"),
+        ("url = 'http://a'", "has no jobs"),
+        ("[jobs.a]\njob = 'achive'", "job = one of archive"),
+        ("strems = 'a'\n[jobs.a]\njob = 'archive'\ntable = 't'", "no option strems; did you mean streams?"),
+        ("[jobs.a]\njob = 'archive'\ntabel = 't'", "[jobs.a]: there is no option tabel; did you mean table?"),
+        ("[jobs.a]\njob = 'archive'\ntable = 1\nstreams = 's'", "table"),
+        ("metrics_port = 'x'\n[jobs.a]\njob = 'archive'\ntable = 't'\nstreams = 's'", "metrics_port"),
+    ],
+)
+def test_files_that_are_wrong(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(text)
+    with pytest.raises(OptionError) as raised:
+        load_pipeline(file)
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.NetworkError(), RETRY),
+        (errors.OverloadedError(), RETRY),
+        (RuntimeError(), RETRY),
+        (errors.OptionError(), WRONG_OPTIONS),
+        (errors.DataLossError(), NEEDS_A_PERSON),
+        (errors.BatchReusedError(), NEEDS_A_PERSON),
+        (errors.ReplayError(), NEEDS_A_PERSON),
+        (errors.UnauthorizedError(), NEEDS_A_PERSON),
+    ],
+)
+def test_exit_codes(error: Exception, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_errors_end_with_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(error: Exception) -> Any:
+        def run(_: Pipeline) -> None:
+            raise error
+
+        return run
+
+    flags = ["archive", "--streams", "a", "--table", "t"]
+    for error, code, told in (
+        (errors.DataLossError("a: gone"), 3, "a: gone. Find out what deleted it"),
+        (RuntimeError("trace\nheadwater.errors.DataLossError: b: gone\n at"), 3, "b: gone"),
+        (RuntimeError("out of memory\n at java"), 1, "RuntimeError: out of memory. It can be tried again."),
+        (PermissionError(13, "Permission denied", "/lake"), 1, "/lake: Permission denied"),
+    ):
+        monkeypatch.setattr(watching, "run", failing(error))
+        found, output = call(*flags)
+        assert found == code
+        assert told in output
+        assert len(output.splitlines()) == 1
+
+
+def test_progress_in_words() -> None:
+    progress = Progress(batches=2, rows=1500, rows_per_s=99.6, lag_bytes={"a": 0, "b": 7, "c": 1000})
+    assert watching.told(progress) == "1,500 rows in 2 batches, 100 rows/s, 1,007 bytes behind (c 1,000, b 7)"
+    assert watching.told(Progress(lag_bytes={"a": 0})) == "0 rows in 0 batches, 0 rows/s, 0 bytes behind"
+    assert watching.told(Progress(rows=1, batches=1)) == "1 rows in 1 batches, 0 rows/s"
+
+
+def test_help_does_not_import_spark() -> None:
+    program = "import sys, headwater.cli; sys.exit('pyspark' in sys.modules or 'deltalake' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

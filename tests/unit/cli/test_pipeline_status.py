@@ -1,0 +1,96 @@
+"""Where jobs are, without Spark: by checkpoints as Spark and `publish` write them, and what the server says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from typer.testing import CliRunner
+
+from headwater.cli import app
+from headwater.client import Client
+from tests.servers import Server
+
+JOBS = """
+url = "{url}"
+
+[jobs.raw]
+job = "archive"
+streams = "status/*"
+table = "{here}/raw"
+
+[jobs.prices]
+job = "publish"
+table = "{here}/prices"
+checkpoint = "{here}/published"
+keys = "item"
+to-table = "prices"
+
+[jobs.bootstrap]
+job = "snapshot"
+streams = "status/a"
+
+[jobs.back]
+job = "replay"
+table = "{here}/raw"
+"""
+
+
+def _status(file: Path) -> list[dict[str, object]]:
+    result = CliRunner().invoke(app, ["pipeline", "status", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, object]] = json.loads(result.output)
+    return found
+
+
+def test_where_jobs_are(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(JOBS.format(url=server.url, here=tmp_path))
+    with Client(server.url) as client:
+        for name in ("a", "b"):
+            client.stream(f"status/{name}").create(messages=["x" * 8])
+        tail = client.stream("status/a").head().tail_offset
+    size = int(tail.partition("_")[2])
+    raw, prices, bootstrap, back = _status(file)
+    assert raw == {
+        "name": "raw",
+        "job": "archive",
+        "position": "not started",
+        "lag_bytes": {"status/a": size, "status/b": size},
+        "lag_versions": None,
+    }
+    assert (prices["position"], prices["lag_versions"]) == ("not started", None)
+    assert bootstrap["lag_bytes"] == {"status/a": size}
+    assert back["position"] == "keeps no position: it compares"
+
+    checkpoint = tmp_path / "raw.checkpoint"
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id":"x"}')
+    (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'status/a': tail})}")
+    (checkpoint / "offsets" / "1").write_text("v1\n{}\n{}")
+    (checkpoint / "commits" / "0").write_text("v1\n{}")
+    for price in (1.0, 2.0):
+        write_deltalake(tmp_path / "prices", pa.table({"item": ["tea"], "price": [price]}), mode="overwrite")
+    (tmp_path / "published").mkdir()
+    state = {"id": "x", "table": "y", "target": "the table prices", "published": 0, "publishing": 1}
+    (tmp_path / "published" / "published.json").write_text(json.dumps(state))
+    raw, prices, *_ = _status(file)
+    assert raw["position"] == "batch 0, another one begun"
+    assert raw["lag_bytes"] == {"status/a": 0, "status/b": size}
+    assert (prices["position"], prices["lag_versions"]) == ("version 0", 1)
+    shown = CliRunner().invoke(app, ["pipeline", "status", str(file)]).output
+    assert f"{size} bytes" in shown
+    assert "1 versions" in shown
+
+
+@pytest.mark.parametrize(("url", "code"), [("http://127.0.0.1:9", 1), ("nonsense", 2)])
+def test_a_server_that_is_not_there(tmp_path: Path, url: str, code: int) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(JOBS.format(url=url, here=tmp_path))
+    result = CliRunner().invoke(app, ["pipeline", "status", str(file)])
+    assert result.exit_code == code
+    assert len(result.output.splitlines()) == 1

@@ -1,0 +1,48 @@
+"""Where checkpoints are, and what one of a query says without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headwater.errors import OptionError
+from headwater.pipeline.checkpoints import beside, has_begun, local_path, position_of
+from headwater.spark.positions import Place
+
+
+def test_a_checkpoint_is_beside_its_table() -> None:
+    assert beside("/data/orders/", "checkpoint") == "/data/orders.checkpoint"
+    assert beside("s3://bucket/orders", "checkpoint", "/here") == "/here"
+    assert beside("file:///data/orders", "checkpoint") == "file:///data/orders.checkpoint"
+    with pytest.raises(OptionError, match="object store"):
+        beside("s3://bucket/orders", "checkpoint")
+
+
+def test_paths_of_checkpoints() -> None:
+    assert local_path("/a/b") == Path("/a/b")
+    assert local_path("file:///a%20b") == Path("/a b")
+    assert local_path("hdfs://a/b") is None
+
+
+def test_the_position_of_a_query(tmp_path: Path) -> None:
+    assert position_of(tmp_path) is None
+    (tmp_path / "metadata").write_text(json.dumps({"id": "x"}))
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+    assert not has_begun(str(tmp_path))
+    found = position_of(tmp_path)
+    assert found is not None
+    assert (found.job_id, found.batch, found.ends, found.is_unfinished) == ("x", None, {}, False)
+    for batch in (0, 9, 10):
+        ends = json.dumps({"a": f"0000000000000001_{batch:016d}+2"})
+        (tmp_path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{ends}")
+    (tmp_path / "offsets" / ".10.crc").write_text("")
+    (tmp_path / "commits" / "9").write_text("v1\n{}")
+    found = position_of(tmp_path)
+    assert found is not None
+    assert found.batch == 9
+    assert found.ends == {"a": Place("0000000000000001_0000000000000009", 2)}
+    assert found.is_unfinished
+    assert has_begun(str(tmp_path))

@@ -1,0 +1,135 @@
+"""What a replay appends: what the target lacks, whoever else appends it, and nothing if the content differs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headwater import limits
+from headwater.client import Client, Stream
+from headwater.errors import NetworkError, ReplayError, SequenceRegressionError, StreamClosedError
+from headwater.pipeline.replay import Appends, Messages, write_back
+from tests.servers import Server
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as client:
+        yield client
+
+
+@pytest.fixture(params=["application/json", "application/octet-stream"])
+def target(client: Client, request: pytest.FixtureRequest) -> Stream:
+    stream = client.stream(f"replayed/{next(_numbers)}")
+    stream.create(content_type=request.param)
+    return stream
+
+
+RECORDS = [bytes([48 + number]) * (number + 1) for number in range(1, 9)]  # each of them JSON
+
+
+def content(target: Stream, count: int = len(RECORDS)) -> Messages | Appends:
+    ends = list(itertools.accumulate(map(len, RECORDS)))
+    rows = ({"value": one, "append_end": end} for one, end in zip(RECORDS[:count], ends, strict=False))
+    return Messages(rows) if target.content_type == "application/json" else Appends(rows)
+
+
+def whole(target: Stream) -> bytes:
+    return b"".join(target.read(type=bytes).all())
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PIPELINE_REPLAY_MESSAGES", 2)
+    monkeypatch.setattr(limits, "PIPELINE_REPLAY_PAUSE_S", 0.0)
+
+
+def test_everything_is_written_once(target: Stream) -> None:
+    assert write_back(target, content(target)) == (len(RECORDS), False)
+    assert whole(target) == b"".join(RECORDS)
+    assert write_back(target, content(target)) == (0, False)
+    assert write_back(target, content(target, 3)) == (0, True)
+
+
+def test_an_archive_that_has_grown_gives_the_rest(target: Stream) -> None:
+    for count in (3, 3, 5, 8):
+        write_back(target, content(target, count))
+        assert whole(target) == b"".join(RECORDS[:count])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lost_requests_and_answers_change_nothing(target: Stream, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    append_many = Stream.append_many
+
+    def lossy(self: Stream, values: Any, **named: Any) -> Any:
+        lost = chance.choice(("request", "answer", "", ""))
+        if lost == "request":
+            raise NetworkError("lost")
+        appended = append_many(self, values, **named)
+        if lost == "answer":
+            raise NetworkError("lost")
+        return appended
+
+    monkeypatch.setattr(Stream, "append_many", lossy)
+    for _ in range(20):
+        try:
+            write_back(target, content(target))
+            break
+        except NetworkError:
+            pass  # the task fails, and Spark or a scheduler runs it again
+    assert whole(target) == b"".join(RECORDS)
+
+
+def test_an_append_of_an_earlier_run_that_arrives_late(
+    client: Client, target: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives after the new run has looked at the target, and before its first append, or after that."""
+    append_many = Stream.append_many
+    size = 2 if target.content_type == "application/json" else 1
+
+    def late(self: Stream, values: Any, **named: Any) -> Any:
+        monkeypatch.setattr(Stream, "append_many", append_many)
+        append_many(self, RECORDS[:size], seq=f"{0:020d}")
+        return append_many(self, values, **named)
+
+    monkeypatch.setattr(Stream, "append_many", late)
+    write_back(target, content(target))
+    assert whole(target) == b"".join(RECORDS)
+    with pytest.raises(SequenceRegressionError):
+        target.append_many(RECORDS[:size], seq=f"{0:020d}")
+
+
+def test_other_content_is_refused(target: Stream) -> None:
+    target.append(RECORDS[0])
+    target.append(b"9" * 30)
+    with pytest.raises(ReplayError, match=f"{target.path}: "):
+        write_back(target, content(target))
+
+
+def test_a_closed_target(target: Stream) -> None:
+    write_back(target, content(target, 3))
+    target.close()
+    assert write_back(target, content(target, 3)) == (0, False)
+    with pytest.raises(StreamClosedError):
+        write_back(target, content(target))
+
+
+def test_what_was_appended_at_once_is_appended_at_once(client: Client) -> None:
+    rows = [
+        {"value": b"ab", "append_end": 4},
+        {"value": b"cd", "append_end": 4},  # of a batch after the first row's
+        {"value": b"e", "append_end": 5},
+        {"value": b"f", "append_end": None},
+        {"value": b"g", "append_end": None},
+    ]
+    target = client.stream(f"replayed/{next(_numbers)}")
+    target.create(content_type="text/plain")
+    write_back(target, Appends(iter(rows)))
+    assert [int(record.offset.partition("_")[2]) for record in target.records()] == [0, 4, 5, 6]

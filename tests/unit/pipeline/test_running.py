@@ -1,0 +1,88 @@
+"""Loops of steps, the lag of a query, and what failed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from headwater.errors import DataLossError, NetworkError
+from headwater.pipeline.lags import lag_of
+from headwater.pipeline.running import Step, cause_of, start_loop
+
+
+def test_a_loop_that_runs_once_takes_all_steps_and_ends() -> None:
+    def steps() -> Iterator[Step]:
+        yield Step(rows=2, lag_bytes={"a": 10})
+        yield Step(rows=3, lag_bytes={"a": 0, "b": 5})
+
+    job = start_loop(steps, name="test", once=True)
+    assert job.wait(10)
+    assert not job.is_active
+    progress = job.progress()
+    assert (progress.batches, progress.rows, progress.lag_bytes) == (2, 5, {"a": 0, "b": 5})
+
+
+def test_a_loop_goes_on_until_it_is_stopped_after_a_step() -> None:
+    begun, release, taken = threading.Event(), threading.Event(), []
+
+    def steps() -> Iterator[Step]:
+        for number in range(3):
+            begun.set()
+            release.wait(10)
+            taken.append(number)
+            yield Step(rows=1)
+
+    job = start_loop(steps, name="test", once=False, every_s=0.001)
+    begun.wait(10)
+    assert not job.wait(0.01)
+    stopping = threading.Thread(target=job.stop)
+    stopping.start()
+    assert job.is_active  # the step is not interrupted
+    release.set()
+    stopping.join(10)
+    assert job.wait(10)
+    assert taken == [0]
+    assert job.progress().rows == 1
+
+
+def test_a_loop_that_fails_says_why() -> None:
+    def steps() -> Iterator[Step]:
+        yield Step(rows=1)
+        raise NetworkError("gone")
+
+    job = start_loop(steps, name="test", once=False)
+    with pytest.raises(NetworkError, match="gone"):
+        job.wait(10)
+    assert job.progress().rows == 1
+
+
+@pytest.mark.parametrize(
+    ("reached", "end", "lag"),
+    [
+        ("0000000000000001_0000000000000100", "0000000000000001_0000000000000150", 50),
+        ("0000000000000001_0000000000000100+3", "0000000000000001_0000000000000150", 50),
+        ("0000000000000001_0000000000000150 ended", "0000000000000001_0000000000000150", 0),
+        ("0000000000000001_0000000000000150", "0000000000000002_0000000000000020", 20),
+        ("-1", "0000000000000001_0000000000000150", 150),
+        (None, "0000000000000001_0000000000000150", 150),
+        ("x", "y", None),
+    ],
+)
+def test_the_lag_of_a_stream(reached: str | None, end: str, lag: int | None) -> None:
+    assert lag_of(reached, end) == lag
+
+
+def test_the_cause_of_a_failure_is_found_in_the_text_of_tasks() -> None:
+    told = "Job aborted\n  raise X\nheadwater.errors.DataLossError: orders: the stream is gone\n\tat org.apache"
+    cause = cause_of(RuntimeError(told))
+    assert isinstance(cause, DataLossError)
+    assert str(cause) == "orders: the stream is gone"
+
+
+def test_other_failures_are_as_they_are() -> None:
+    for error in (RuntimeError("headwater.errors.NoSuchError: what"), ValueError("no")):
+        assert cause_of(error) is error
+    known = DataLossError("x")
+    assert cause_of(known) is known
