@@ -61,6 +61,7 @@ class _Reading:
                 bad_events=self._options.bad_events,
                 dead_letters=self._options.dead_letters,
                 by_type=isinstance(self._options.value_schema, dict),
+                delete_values=self._options.delete_values,
             )
             for part in partition.ranges:
                 try:
