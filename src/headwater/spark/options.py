@@ -155,7 +155,13 @@ _MEANT = {  # what Kafka, Delta and the format stp call it
     "table": "streams, or the format stp",
     "topic": "streams",
 }
-_OF_STATE = ("badevents", "deadletterstream", "deletevalues", "valueschema", "nonfinitenumbers")  # options of stream-state
+_OF_STATE = (
+    "badevents",
+    "deadletterstream",
+    "deletevalues",
+    "valueschema",
+    "nonfinitenumbers",
+)  # options of stream-state
 _MEANT_FOR_WRITES = {
     "kafka.bootstrap.servers": "url",
     "path": "stream",

@@ -68,7 +68,9 @@ def test_an_answer_of_bad_events_only(
 def test_kept_events_say_what_is_wrong(server: Server, client: Client) -> None:
     path = f"skipping/{next(_numbers)}"
     delete = {"type": "t", "key": "k", "value": {"n": "x"}, "headers": {"operation": "delete"}}
-    client.stream(path).create(messages=[{**GOOD, "value": {"n": 1}}, {"é": True}, {**delete, "value": {"n": 7}}, delete])
+    client.stream(path).create(
+        messages=[{**GOOD, "value": {"n": 1}}, {"é": True}, {**delete, "value": {"n": 7}}, delete]
+    )
     fields = StructType([StructField("n", LongType())])
     schema = StructType([StructField("key", StringType()), StructField("value", fields)])
     kept = StructType([*schema.fields, StructField("bad", StringType()), StructField("message", StringType())])
@@ -80,7 +82,10 @@ def test_kept_events_say_what_is_wrong(server: Server, client: Client) -> None:
     assert "headers" in bad["bad"]
     assert (deleted["value"], deleted["bad"]) == ({"n": 7}, None)
     assert (deleted_badly["value"], deleted_badly["bad"]) == (None, None)
-    assert [row["value"] for row in read(options_of(server, path, badEvents="skip"), client, schema)][1:] == [None, None]
+    assert [row["value"] for row in read(options_of(server, path, badEvents="skip"), client, schema)][1:] == [
+        None,
+        None,
+    ]
 
 
 def test_dead_letters_are_there_once(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

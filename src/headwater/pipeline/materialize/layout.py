@@ -73,7 +73,7 @@ class Layout(msgspec.Struct, frozen=True):
         values that were replaced without a row of their own."""
         if self.is_history:
             return self.events
-        kept = [field for field in self._entity if field.name in self.identity]
+        kept = [field for field in self._entity if field.name in (*self.identity, BUCKET)]
         return pa.schema([*kept, pa.field("incarnation", pa.int64()), pa.field("order", pa.int64()), *self._sequence])
 
     @property

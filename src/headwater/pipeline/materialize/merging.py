@@ -8,7 +8,8 @@ greatest sequence; of two events with the same sequence the first one in the str
 event, if it is no delete. The history has a row for each event but deletes, that ends where the next event begins.
 
 With a sequence, events may be late: then the deletes count that came before them, so these are remembered. The history
-also remembers values that were replaced in their row, because no tracked column had changed: a late event may part them.
+also remembers values that were replaced in their row, because no tracked column had changed: a late event may come
+between them.
 
 A batch may be merged again after a crash that came when what is remembered was written and the table was not. The
 result is the same: what is remembered of this very batch wins over the same event only.
@@ -17,6 +18,7 @@ result is the same: what is remembered of this very batch wins over the same eve
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -26,8 +28,8 @@ import pyarrow.compute as pc
 
 from headwater.pipeline.materialize.layout import CURRENT, Layout, aligned
 
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _REMEMBERED, _ROWS, _EVENTS = 0, 1, 2  # where a candidate comes from, in the order of their arrival
 
@@ -68,7 +70,9 @@ def _merge_current(layout: Layout, rows: pa.Table, remembered: pa.Table, events:
     won, won_from = candidates.take(pa.array(winners)), source[winners]
     deleted = _flags(won, "deleted")
     kept = won.filter(pa.array(~deleted)).select(layout.rows.names)
-    noted = aligned(won.filter(pa.array(deleted if layout.sequence is not None else deleted & False)), layout.remembered)
+    noted = aligned(
+        won.filter(pa.array(deleted if layout.sequence is not None else deleted & False)), layout.remembered
+    )
     is_new = won_from == _EVENTS
     return Merged(
         kept,
@@ -82,9 +86,7 @@ def _merge_current(layout: Layout, rows: pa.Table, remembered: pa.Table, events:
 class _History:
     """Events in the order that counts, each with the row that it begins or goes on with."""
 
-    def __init__(
-        self, layout: Layout, rows: pa.Table, remembered: pa.Table, events: pa.Table, cuts: pa.Table
-    ) -> None:
+    def __init__(self, layout: Layout, rows: pa.Table, remembered: pa.Table, events: pa.Table, cuts: pa.Table) -> None:
         self._layout = layout
         self._frozen, self._remembered = rows.slice(0, 0), remembered
         if layout.sequence is not None and cuts.num_rows:
@@ -190,7 +192,9 @@ class _History:
         if self._layout.sequence is None:
             columns["valid_to"] = pc.if_else(pa.array(has_next), columns["valid_to"], at)
         values = self._events.take(last_index)
-        arrays = [columns.get(name, values.column(name) if name not in columns else None) for name in self._layout.rows.names]
+        arrays = [
+            columns.get(name, values.column(name) if name not in columns else None) for name in self._layout.rows.names
+        ]
         return pa.Table.from_arrays(arrays, schema=self._layout.rows)
 
 
@@ -228,7 +232,8 @@ class _Epochs:
     @property
     def is_over(self) -> Flags:
         """Which rows are of an epoch that had ended before the batch."""
-        return self.number < self._old
+        over: Flags = self.number < self._old
+        return over
 
     def put_last(self, chosen: Flags) -> None:
         """Rows that are current are of the last epoch before the batch."""
@@ -265,8 +270,9 @@ def _ranks(candidates: pa.Table) -> Numbers | None:
     """Numbers in the order of the sequence, equal where it is."""
     if "sequence" not in candidates.column_names:
         return None
-    ranks = pc.rank(candidates.column("sequence").combine_chunks(), tiebreaker="dense")
-    return ranks.to_numpy(zero_copy_only=False).astype(np.int64)
+    found = pc.rank(candidates.column("sequence").combine_chunks(), tiebreaker="dense")
+    ranks: Numbers = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    return ranks
 
 
 def _arrival(candidates: pa.Table, source: Numbers) -> Numbers:
@@ -281,7 +287,8 @@ def _last(ids: Numbers, ranks: Numbers | None, arrival: Numbers) -> Numbers:
     """The event of each entity that counts."""
     order = np.lexsort((arrival, ids)) if ranks is None else np.lexsort((-arrival, ranks, ids))
     is_last = np.append(_differs(ids[order])[1:], True) if len(order) else np.zeros(0, np.bool_)
-    return order[is_last]
+    last: Numbers = order[is_last]
+    return last
 
 
 def _differs(numbers: Numbers) -> Flags:
@@ -297,8 +304,10 @@ def _flagged(rows: pa.Table, *, deleted: bool) -> pa.Table:
 
 
 def _numbers(rows: pa.Table, name: str) -> Numbers:
-    return rows.column(name).to_numpy().astype(np.int64)
+    numbers: Numbers = rows.column(name).to_numpy().astype(np.int64)
+    return numbers
 
 
 def _flags(rows: pa.Table, name: str) -> Flags:
-    return rows.column(name).combine_chunks().to_numpy(zero_copy_only=False).astype(np.bool_)
+    flags: Flags = rows.column(name).combine_chunks().to_numpy(zero_copy_only=False).astype(np.bool_)
+    return flags

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+
+from headwater.pipeline.materialize.layout import TIME
 
 Row = dict[str, Any]
 
@@ -102,3 +105,17 @@ def _ordered(events: list[Event], *, sequenced: bool) -> list[Event]:
     for event in events:
         first.setdefault(event.sequence, event)
     return [first[number] for number in sorted(first)]
+
+
+def comparable(rows: list[Row]) -> list[Any]:
+    return sorted(([(name, row[name]) for name in sorted(row)] for row in rows), key=repr)
+
+
+def found(rows: pa.Table) -> list[Any]:
+    times = [name for name in rows.column_names if rows.schema.field(name).type == TIME]
+    for name in times:
+        number = rows.column_names.index(name)
+        rows = rows.set_column(number, name, rows.column(name).cast(pa.int64()))
+    return comparable(
+        rows.drop_columns([name for name in ("offset", "sequence") if name in rows.column_names]).to_pylist()
+    )

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater.pipeline.materialize.layout import TIME, Layout, aligned
+from headwater.pipeline.materialize.layout import Layout, aligned
 from headwater.pipeline.materialize.merging import merge
-from tests.unit.pipeline.materialize.oracle import Event, Row, current, history
+from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
 
 PAYLOAD = pa.schema([("key", pa.string()), ("value", pa.int64()), ("shade", pa.int64())])
 
@@ -101,18 +101,6 @@ def merged_in_batches(layout: Layout, streams: Streams) -> pa.Table:
             rows = rows.filter(is_current)
         old |= {event.stream: event for event in events if event.is_cut}
     return pa.concat_tables([closed, rows])
-
-
-def comparable(rows: list[Row]) -> list[Any]:
-    return sorted(([(name, row[name]) for name in sorted(row)] for row in rows), key=repr)
-
-
-def found(rows: pa.Table) -> list[Any]:
-    times = [name for name in rows.column_names if rows.schema.field(name).type == TIME]
-    for name in times:
-        number = rows.column_names.index(name)
-        rows = rows.set_column(number, name, rows.column(name).cast(pa.int64()))
-    return comparable(rows.drop_columns([name for name in ("offset", "sequence") if name in rows.column_names]).to_pylist())
 
 
 _DELETED_THEN_LATE = [("a", "k", 1, 0, 5), ("a", "k", None, 0, 7), "crashed", ("a", "k", 2, 0, 6), "committed"]
