@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from headwater.pipeline.archive import archive
 from headwater.pipeline.jobs import Job, Progress
+from headwater.pipeline.materialize import materialize
 from headwater.pipeline.publish import publish
 from headwater.pipeline.replay import replay
 from headwater.pipeline.snapshot import snapshot
 
-__all__ = ["Job", "Progress", "archive", "publish", "replay", "snapshot"]
+__all__ = ["Job", "Progress", "archive", "materialize", "publish", "replay", "snapshot"]

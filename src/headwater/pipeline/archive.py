@@ -25,7 +25,7 @@ from headwater.pipeline.lake import File, Lake, is_done
 from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
-from headwater.spark.options import ConnectionOptions
+from headwater.spark.connection import ConnectionOptions
 from headwater.spark.positions import Place, byte_position, incarnation
 
 COLUMNS = ("stream", "offset", "position", "order", "timestamp", "content_type", "value")

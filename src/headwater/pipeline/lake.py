@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 _COMPRESSION = "zstd"
 
@@ -37,6 +37,10 @@ class File(msgspec.Struct, frozen=True):
     def added(self) -> AddAction:
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         return AddAction(self.path, self.size, self.partition, now_ms, True, self.stats)
+
+    def removed(self) -> RemoveAction:
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        return RemoveAction(self.path, True, now_ms, self.size, dict(self.partition))
 
 
 class Lake(msgspec.Struct, frozen=True):
@@ -63,6 +67,7 @@ class Lake(msgspec.Struct, frozen=True):
                 mode="ignore",
                 partition_by=list(partition_by),
                 configuration=dict(configuration or {}),
+                raise_if_key_not_exists=False,  # keys of our own
             )
 
     def files(self) -> pyarrow.fs.PyFileSystem:
@@ -86,11 +91,15 @@ class Lake(msgspec.Struct, frozen=True):
         job: str,
         batch: int,
         replacing: Mapping[str, Sequence[str]] | None = None,
+        removing: Sequence[File] = (),
     ) -> None:
-        """Make files visible, in place of all that partitions had if `replacing` names these, and note the batch."""
+        """Make files visible, in place of all that partitions had if `replacing` names these, and note the batch.
+
+        Files in `removing` go with the same commit. If another commit removed one of them first, this one fails.
+        """
         filters = [(name, "in", list(values)) for name, values in (replacing or {}).items()]
         table.create_write_transaction(
-            [file.added() for file in files],
+            [*(file.added() for file in files), *(file.removed() for file in removing)],
             mode="overwrite" if filters else "append",
             schema=table.schema(),
             partition_by=table.metadata().partition_columns,

@@ -18,7 +18,7 @@ from headwater.errors import OptionError, StreamGoneError, StreamNotFoundError
 from headwater.log.content import ContentKind, kind_of
 from headwater.pipeline.running import LoopJob, Step, start_loop
 from headwater.pipeline.sources import Source, is_pattern
-from headwater.spark.options import ConnectionOptions
+from headwater.spark.connection import ConnectionOptions
 from headwater.spark.positions import byte_position, incarnation
 from headwater.state.bootstrap import SNAPSHOTS, newest_first
 from headwater.state.sync.streamdb import publish_snapshot

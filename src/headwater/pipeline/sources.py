@@ -29,12 +29,15 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Source({self.streams!r} of {self.url!r})"
 
-    def rows(self, spark: SparkSession, kind: str, *, is_first: bool, **more: Any) -> DataFrame:
+    def rows(
+        self, spark: SparkSession, kind: str, *, is_first: bool, schema: str | None = None, **more: Any
+    ) -> DataFrame:
         """The streams as a streaming DataFrame. Where to begin counts for the first start only."""
         options = {**self._options(), **more}
         if is_first:
             options |= self._start()
-        return spark.readStream.format(kind).options(**options).load()
+        reader = spark.readStream.format(kind).options(**options)
+        return (reader.schema(schema) if schema is not None else reader).load()
 
     def reading(self) -> ReadOptions:
         return read_options(self._options(), bounded=False, state=False)

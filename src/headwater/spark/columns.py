@@ -49,6 +49,7 @@ STATE_COLUMNS = {
     "control_offset": "STRING",
     "append_time": "TIMESTAMP_LTZ",
 }
+BAD_COLUMNS = {"bad": "STRING", "message": "STRING"}  # of state events with badEvents=keep
 _KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType(), "TIMESTAMP_LTZ": TimestampType()}
 
 
@@ -73,7 +74,7 @@ def check_schema(given: StructType, columns: dict[str, str]) -> None:
         kind = field.dataType
         if field.name not in VALUES:
             fits = kind == _KINDS[columns[field.name]]
-        elif columns is STATE_COLUMNS:
+        elif "old_value" in columns:
             fits = isinstance(kind, (StringType, StructType))
         else:
             fits = isinstance(kind, (StringType, BinaryType))
@@ -96,6 +97,7 @@ class RangeReader:
         dead_letters: str | None = None,
         by_type: bool = False,
         types: frozenset[str] | None = None,
+        delete_values: bool = False,
     ) -> None:
         self._connection = connection
         self._client = client
@@ -110,6 +112,7 @@ class RangeReader:
         self._dead_letters = dead_letters
         self._by_type = by_type
         self._types = types  # those that are wanted; None: all, and control events
+        self._delete_values = delete_values
 
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
         of = part.snapshot_of
@@ -132,6 +135,7 @@ class RangeReader:
             dead_letters=self._dead_letters,
             by_type=self._by_type,
             types=self._types,
+            delete_values=self._delete_values,
         )
 
     def _rows(self, part: Range) -> Iterator[pa.RecordBatch]:
@@ -163,7 +167,13 @@ class RangeReader:
 
     def _decoder(self) -> ColumnDecoder:
         if self._state:
-            return Events(self._spark_schema, by_type=self._by_type, sized=self._is_ordered, types=self._types)
+            return Events(
+                self._spark_schema,
+                by_type=self._by_type,
+                sized=self._is_ordered,
+                types=self._types,
+                delete_values=self._delete_values,
+            )
         return Values(self._schema.field("value").type if "value" in self._names else pa.string(), self._is_ordered)
 
     def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -230,6 +240,8 @@ class RangeReader:
         return payload
 
     def _without_bad(self, part: Range, payload: pa.RecordBatch, skipped: SkippedEvents) -> pa.RecordBatch:
+        if self._bad_events is BadEvents.KEEP:
+            return _with_messages(payload)
         bad = payload.column("bad")
         if bad.null_count == len(bad):
             return payload
@@ -303,6 +315,13 @@ class RangeReader:
             told = f"{part.path}: text ends inside a character at {part.end}, and the rest of it is not there yet"
             here = Position(part.start.offset, position)
             raise MessageError(f"{told}; try again, or set valueType to binary", here)
+
+
+def _with_messages(payload: pa.RecordBatch) -> pa.RecordBatch:
+    if "message" not in payload.schema.names:
+        return payload.append_column("message", pa.nulls(payload.num_rows, pa.string()))
+    messages = payload.column("message").cast(pa.string())
+    return payload.set_column(payload.schema.get_field_index("message"), "message", messages)
 
 
 def _starts(part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[Numbers | None, int | None]:

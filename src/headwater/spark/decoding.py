@@ -67,7 +67,13 @@ class Events:
     """Messages as state events."""
 
     def __init__(
-        self, schema: StructType, *, by_type: bool = False, sized: bool = False, types: frozenset[str] | None = None
+        self,
+        schema: StructType,
+        *,
+        by_type: bool = False,
+        sized: bool = False,
+        types: frozenset[str] | None = None,
+        delete_values: bool = False,
     ) -> None:
         self._decoder = EventDecoder(msgspec.Raw)
         arrow = to_arrow_schema(schema, timezone="UTC")
@@ -79,6 +85,7 @@ class Events:
                 self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
         self._sized = sized
         self._types = types  # whose values are wanted
+        self._delete_values = delete_values
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         """Columns of events, `size` as above, and if anything is wrong with it `bad`, what that is, and
@@ -87,6 +94,8 @@ class Events:
         events = self._decoder.decode_array(text)
         reasons = [_reason(event) for event in events]
         columns = {name: self._column(name, events, reasons) for name in self._kinds}
+        if self._delete_values and any(reasons):  # the value of a delete never makes it a bad event
+            reasons = [None if _is_delete(event) else reason for event, reason in zip(events, reasons, strict=True)]
         if self._sized:
             sizes = [len(memoryview(message)) + 1 for message in split_array(text)]
             columns["size"] = pa.array(sizes, pa.int64())
@@ -97,7 +106,8 @@ class Events:
         return pa.RecordBatch.from_pydict(columns)
 
     def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:
-        values = list(map(_EVENT_COLUMNS[name], events))
+        wanted = _any_value if name == "value" and self._delete_values else _EVENT_COLUMNS[name]
+        values = list(map(wanted, events))
         if self._types is not None and name in VALUES:
             kinds = map(_EVENT_COLUMNS["type"], events)
             values = [value if kind in self._types else None for value, kind in zip(values, kinds, strict=True)]
@@ -132,6 +142,14 @@ def _json(value: Any) -> bytes | None:
 
 def _has_value(event: Any) -> bool:
     return type(event) is ChangeEvent and event.headers.operation != "delete"
+
+
+def _is_delete(event: Any) -> bool:
+    return type(event) is ChangeEvent and event.headers.operation == "delete"
+
+
+def _any_value(event: Any) -> bytes | None:
+    return _json(event.value) if type(event) is ChangeEvent else None
 
 
 _EVENT_COLUMNS: dict[str, Any] = {

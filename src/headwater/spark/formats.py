@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.tables.content_type import parse_table_type
-from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl, values_type
-from headwater.spark.options import WriteOptions, read_options, write_options
+from headwater.spark.columns import BAD_COLUMNS, STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl, values_type
+from headwater.spark.options import BadEvents, ReadOptions, WriteOptions, read_options, write_options
 from headwater.spark.planning import Planner
 from headwater.spark.rows import Encoder
 from headwater.spark.sinks import BatchWriter, StreamWriter
@@ -49,18 +49,23 @@ class DurableStreamsFormat(DataSource):
         return ddl(self.columns, "BINARY" if kinds == {ContentKind.BINARY} else "STRING")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        check_schema(schema, self.columns)
-        return BatchReader(read_options(self.options, bounded=True, state=self.state), schema, state=self.state)
+        options = read_options(self.options, bounded=True, state=self.state)
+        check_schema(schema, self._columns(options))
+        return BatchReader(options, schema, state=self.state)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        check_schema(schema, self.columns)
-        return StreamReader(read_options(self.options, bounded=False, state=self.state), schema, state=self.state)
+        options = read_options(self.options, bounded=False, state=self.state)
+        check_schema(schema, self._columns(options))
+        return StreamReader(options, schema, state=self.state)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(write_options(self.options, state=self.state), schema, self._encoder, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         return StreamWriter(write_options(self.options, state=self.state), schema, self._encoder, overwrite=overwrite)
+
+    def _columns(self, options: ReadOptions) -> dict[str, str]:
+        return {**self.columns, **BAD_COLUMNS} if options.bad_events is BadEvents.KEEP else self.columns
 
     def _encoder(self, schema: StructType, options: WriteOptions) -> Encoder:
         return Encoder(schema, options.target, appended_as(options), state=self.state, non_finite=options.non_finite)
@@ -80,7 +85,7 @@ class StreamStateFormat(DurableStreamsFormat):
         options = read_options(self.options, bounded=None, state=self.state)
         with options.connection.open(patient=False) as client:
             Planner(options, client).tails()
-        return ddl(self.columns, values_type(options.value_schema))
+        return ddl(self._columns(options), values_type(options.value_schema))
 
 
 class StpFormat(DataSource):

@@ -11,7 +11,7 @@ from headwater.errors import OptionError
 T = TypeVar("T", int, float)
 
 _OF_SPARK = ("checkpointLocation", "queryName")  # which every sink of a query is given
-_OF_STATE = ("badevents", "deadletterstream", "valueschema", "nonfinitenumbers")  # options of stream-state
+_OF_STATE = ("badevents", "deadletterstream", "deletevalues", "nonfinitenumbers", "valueschema")  # of stream-state
 
 
 class GivenOptions:

@@ -28,6 +28,7 @@ class BadEvents(enum.Enum):
 
     FAIL = "fail"
     SKIP = "skip"
+    KEEP = "keep"  # as a row that says what is wrong with it
     DEAD_LETTER = "deadletter"
 
 
@@ -49,6 +50,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     value_schema: str | dict[str, str] | None = None  # of all values, or by type
     bad_events: BadEvents = BadEvents.FAIL
     dead_letters: str | None = None  # the stream that takes bad events
+    delete_values: bool = False  # whether a delete has the value that its event has
 
 
 class NonFinite(enum.Enum):
@@ -92,7 +94,7 @@ _READ = (
     "longPollTimeout",
 )
 _READ_STREAMS = (*_READ, "valueType")
-_READ_STATE = (*_READ, "valueSchema", "badEvents", "deadLetterStream")
+_READ_STATE = (*_READ, "valueSchema", "badEvents", "deadLetterStream", "deleteValues")
 _FOR_QUERIES = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "longPollTimeout")
 WRITING = (  # streams and tables alike
     "createTarget",
@@ -167,6 +169,7 @@ def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool 
         value_schema=_value_schema(found),
         bad_events=bad_events,
         dead_letters=dead_letters,
+        delete_values=found.flag("deleteValues", default=False),
     )
 
 
@@ -185,7 +188,7 @@ def _value_schema(found: GivenOptions) -> str | dict[str, str] | None:
 
 
 def _bad_events(found: GivenOptions, streams: tuple[str, ...]) -> tuple[BadEvents, str | None]:
-    wanted = BadEvents(found.choice("badEvents", ("fail", "skip", "deadLetter")) or "fail")
+    wanted = BadEvents(found.choice("badEvents", ("fail", "skip", "keep", "deadLetter")) or "fail")
     named = found.text("deadLetterStream")
     if (named is not None) != (wanted is BadEvents.DEAD_LETTER):
         raise OptionError("badEvents=deadLetter and deadLetterStream, the stream that takes them, need each other")

@@ -56,6 +56,7 @@ class _Reading:
                 dead_letters=self._options.dead_letters,
                 by_type=isinstance(self._options.value_schema, dict),
                 types=self._wanted.types,
+                delete_values=self._options.delete_values,
             )
             for part in partition.ranges:
                 try:

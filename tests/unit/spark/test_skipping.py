@@ -44,6 +44,7 @@ def read(options: ReadOptions, client: Client, schema: StructType = COLUMNS) -> 
         state=True,
         bad_events=options.bad_events,
         dead_letters=options.dead_letters,
+        delete_values=options.delete_values,
     )
     ranges = [one for part in planner.partitions({}, end) for one in part]
     return [row for one in ranges for batch in reader.read(one) for row in batch.to_pylist()]
@@ -62,6 +63,29 @@ def test_an_answer_of_bad_events_only(
     assert read(options_of(server, path, badEvents="skip"), client) == [{"stream": path, "key": "k", "position": 2}]
     with pytest.raises(InvalidEventError):
         read(options_of(server, path), client)
+
+
+def test_kept_events_say_what_is_wrong(server: Server, client: Client) -> None:
+    path = f"skipping/{next(_numbers)}"
+    delete = {"type": "t", "key": "k", "value": {"n": "x"}, "headers": {"operation": "delete"}}
+    client.stream(path).create(
+        messages=[{**GOOD, "value": {"n": 1}}, {"é": True}, {**delete, "value": {"n": 7}}, delete]
+    )
+    fields = StructType([StructField("n", LongType())])
+    schema = StructType([StructField("key", StringType()), StructField("value", fields)])
+    kept = StructType([*schema.fields, StructField("bad", StringType()), StructField("message", StringType())])
+    good, bad, deleted, deleted_badly = read(
+        options_of(server, path, badEvents="keep", deleteValues="true"), client, kept
+    )
+    assert (good["bad"], good["message"]) == (None, None)
+    assert (bad["key"], bad["value"], bad["message"]) == (None, None, '{"é":true}')
+    assert "headers" in bad["bad"]
+    assert (deleted["value"], deleted["bad"]) == ({"n": 7}, None)
+    assert (deleted_badly["value"], deleted_badly["bad"]) == (None, None)
+    assert [row["value"] for row in read(options_of(server, path, badEvents="skip"), client, schema)][1:] == [
+        None,
+        None,
+    ]
 
 
 def test_dead_letters_are_there_once(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +119,7 @@ def test_a_pattern_does_not_read_the_dead_letters(server: Server, client: Client
         ({"badEvents": "deadLetter"}, "need each other"),
         ({"deadLetterStream": "x"}, "need each other"),
         ({"badEvents": "deadLetter", "deadLetterStream": "a"}, "a is read, so it cannot be the deadLetterStream"),
-        ({"badEvents": "drop"}, "badEvents is fail or skip or deadLetter"),
+        ({"badEvents": "drop"}, "badEvents is fail or skip or keep or deadLetter"),
     ],
 )
 def test_mistakes_are_named(server: Server, given: dict[str, str], message: str) -> None:

@@ -1,0 +1,106 @@
+"""How the driver applies a batch: it finds where streams begin anew, has the merge done, and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from headwater.pipeline.lake import File, is_done
+from headwater.pipeline.materialize.batches import (
+    Cuts,
+    Life,
+    cuts_of,
+    joined,
+    new_lives,
+    noted_streams,
+    quarantined,
+    resets,
+)
+from headwater.pipeline.materialize.buckets import BucketWork, Done
+from headwater.pipeline.materialize.layout import Layout
+from headwater.pipeline.materialize.merges import merge_here
+from headwater.pipeline.materialize.tables import Streams, Tables, commit, files_of, read_streams
+
+Run: TypeAlias = Callable[[BucketWork], list[Done]]  # has every bucket of a batch merged
+
+
+class Applier:
+    """Applies the batches of one job, one after the other, each on the one or the other path."""
+
+    def __init__(self, tables: Tables, layout: Layout, job: str) -> None:
+        self._tables = tables
+        self._layout = layout
+        self._job = job
+        self._streams: Streams | None = None  # as of the batch before
+
+    def is_done(self, batch: int) -> bool:
+        return is_done(self._tables.rows.open(), self._job, batch)
+
+    def apply_here(self, events: pa.Table, batch: int) -> None:
+        """All events are in memory: what they change is merged into the table."""
+        streams = self._known(batch)
+        lives = joined(new_lives(events, streams.lives))
+        cuts = cuts_of(streams, lives, resets(events))
+        bad = quarantined(events, self._job, batch)
+        self._commit_quarantine([self._tables.quarantine.write(bad, {})] if bad.num_rows else [], batch)
+        noted = self._commit_streams(lives, cuts, batch)
+        merge_here(self._tables, self._layout, events, cuts, job=self._job, batch=batch)
+        streams.note(noted)
+
+    def apply_buckets(self, run: Run, batch: int) -> None:
+        """Tasks merge the buckets, and their files take the place of the ones that they read."""
+        streams = self._known(batch)
+        table = self._tables.rows.open()
+        remembered = self._tables.remembered.open() if self._layout.sequence is not None else None
+        work = BucketWork(
+            tables=self._tables,
+            layout=self._layout,
+            rows=files_of(table),
+            remembered={} if remembered is None else files_of(remembered),
+            lives=streams.lives,
+            cuts=cuts_of(streams, [], []),
+            job=self._job,
+            batch=batch,
+        )
+        done = run(work)
+        lives = joined(life for one in done for life in one.lives)
+        cuts = cuts_of(streams, lives, [reset for one in done for reset in one.resets])
+        if cuts.new:
+            done = run(msgspec.structs.replace(work, cuts=cuts))
+        self._commit_quarantine([file for one in done for file in one.quarantine], batch)
+        noted = self._commit_streams(lives, cuts, batch)
+        self._commit_buckets(done, work, table, remembered)
+        streams.note(noted)
+
+    def _known(self, batch: int) -> Streams:
+        if self._streams is None:
+            self._streams = read_streams(self._tables, self._job, batch)
+        return self._streams
+
+    def _commit_quarantine(self, files: list[File], batch: int) -> None:
+        commit(self._tables.quarantine, files, [], job=self._job, batch=batch)
+
+    def _commit_streams(self, lives: Sequence[Life], cuts: Cuts, batch: int) -> pa.Table:
+        rows = noted_streams(lives, cuts, self._job, batch)
+        files = [self._tables.streams.write(rows, {})] if rows.num_rows else []
+        commit(self._tables.streams, files, [], job=self._job, batch=batch)
+        return rows
+
+    def _commit_buckets(
+        self, done: Sequence[Done], work: BucketWork, table: DeltaTable, remembered: DeltaTable | None
+    ) -> None:
+        if remembered is not None:
+            removed = _named(work.remembered, {path for one in done for path in one.remembered_removed})
+            added = [file for one in done for file in one.remembered]
+            commit(self._tables.remembered, added, removed, job=work.job, batch=work.batch, table=remembered)
+        removed = _named(work.rows, {path for one in done for path in one.rows_removed})
+        added = [file for one in done for file in one.rows]
+        commit(self._tables.rows, added, removed, job=work.job, batch=work.batch, table=table)
+
+
+def _named(files: dict[int, list[File]], paths: set[str]) -> list[File]:
+    return [file for some in files.values() for file in some if file.path in paths]

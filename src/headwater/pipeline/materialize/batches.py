@@ -1,0 +1,101 @@
+"""What a batch turns out to be: its changes, its bad events, and where streams begin anew in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.pipeline.materialize.layout import Layout
+from headwater.pipeline.materialize.tables import QUARANTINE, Streams, stream_rows
+
+
+class Life(msgspec.Struct, frozen=True, order=True):
+    """An incarnation of a stream that was not seen before."""
+
+    stream: str
+    incarnation: int
+    begin: int  # the first byte that was read of it
+    at: datetime | None
+
+
+class Reset(msgspec.Struct, frozen=True, order=True):
+    stream: str
+    incarnation: int
+    order: int
+    at: datetime | None
+
+
+class Cuts(msgspec.Struct, frozen=True):
+    """Where streams begin anew: the last time before a batch, and within it."""
+
+    old: tuple[Reset, ...] = ()
+    new: tuple[Reset, ...] = ()
+
+    def table(self, layout: Layout) -> pa.Table:
+        rows = [(cut, False) for cut in self.old] + [(cut, True) for cut in self.new]
+        names = ("stream", "incarnation", "order", "at")
+        columns = {name: [getattr(cut, name) for cut, _ in rows] for name in names}
+        return pa.table({**columns, "is_new": [is_new for _, is_new in rows]}, schema=layout.cuts)
+
+
+def changes(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.is_null(rows.column("control"))))
+
+
+def resets(rows: pa.Table) -> list[Reset]:
+    found = rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.is_valid(rows.column("control"))))
+    columns = (found.column(name).to_pylist() for name in ("stream", "incarnation", "order", "updated_at"))
+    return [Reset(*row) for row in zip(*columns, strict=True)]
+
+
+def new_lives(rows: pa.Table, known: Mapping[str, set[int]]) -> list[Life]:
+    found = rows.group_by(["stream", "incarnation"]).aggregate([("begin", "min"), ("updated_at", "min")])
+    columns = (found.column(name).to_pylist() for name in ("stream", "incarnation", "begin_min", "updated_at_min"))
+    return [Life(*row) for row in zip(*columns, strict=True) if row[1] not in known.get(row[0], ())]
+
+
+def quarantined(rows: pa.Table, job: str, batch: int) -> pa.Table:
+    bad = rows.filter(pc.is_valid(rows.column("bad")))
+    columns = {
+        **{name: bad.column(name) for name in ("stream", "offset", "order", "type", "key", "message")},
+        "append_time": bad.column("updated_at"),
+        "reason": bad.column("bad"),
+        "job": pa.repeat(pa.scalar(job, pa.string()), bad.num_rows),
+        "batch": pa.repeat(pa.scalar(batch, pa.int64()), bad.num_rows),
+    }
+    arrays = [columns[field.name].cast(field.type) for field in QUARANTINE]
+    return pa.Table.from_arrays(arrays, schema=QUARANTINE)
+
+
+def joined(lives: Iterable[Life]) -> list[Life]:
+    """One for each incarnation, of what many tasks saw."""
+    found: dict[tuple[str, int], Life] = {}
+    for life in lives:
+        before = found.setdefault((life.stream, life.incarnation), life)
+        times = [at for at in (before.at, life.at) if at is not None]
+        first = Life(life.stream, life.incarnation, min(before.begin, life.begin), min(times, default=None))
+        found[(life.stream, life.incarnation)] = first
+    return sorted(found.values(), key=lambda life: (life.stream, life.incarnation))
+
+
+def cuts_of(streams: Streams, lives: Iterable[Life], found: Iterable[Reset]) -> Cuts:
+    """A stream that was seen before begins anew where another incarnation of it begins, at its first byte. A fork has
+    its source's offsets up to where it left it: there it goes on."""
+    seen = {stream: set(known) for stream, known in streams.lives.items()}
+    new = list(found)
+    for life in lives:
+        if life.begin == 0 and seen.get(life.stream):
+            new.append(Reset(life.stream, life.incarnation, 0, life.at))
+        seen.setdefault(life.stream, set()).add(life.incarnation)
+    old = [Reset(stream, *cut) for stream, cut in streams.cuts.items()]  # type: ignore[arg-type]
+    return Cuts(tuple(old), tuple(sorted(new, key=lambda cut: (cut.stream, cut.incarnation, cut.order))))
+
+
+def noted_streams(lives: Iterable[Life], cuts: Cuts, job: str, batch: int) -> pa.Table:
+    seen = [(life.stream, life.incarnation, life.begin, life.at, False) for life in lives]
+    cut = [(one.stream, one.incarnation, one.order, one.at, True) for one in cuts.new]
+    return stream_rows(seen + cut, job, batch)

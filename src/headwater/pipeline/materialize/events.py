@@ -1,0 +1,211 @@
+"""The events of a batch as a DataFrame: their columns, what is wrong with them, and the bucket that each belongs to."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, MapType, StructType, VariantType
+
+from headwater.errors import OptionError, SchemaError
+from headwater.pipeline.materialize.layout import BUCKET, Layout
+from headwater.pipeline.materialize.settings import Settings, column_of
+from headwater.spark.columns import BAD_COLUMNS, STATE_COLUMNS, ddl
+
+_BATCH_BITS = 32  # of an order where the server's offsets count no bytes: batch and position
+_NOT_ORDERED = (BooleanType, BinaryType, StructType, ArrayType, MapType, VariantType)
+_READ = (
+    "stream",
+    "offset",
+    "position",
+    "order",
+    "type",
+    "key",
+    "operation",
+    "value",
+    "old_value",
+    "timestamp",
+    "control",
+    "append_time",
+)
+_EVERY = ("stream", "offset", "incarnation", "begin", "order", "type", "key", "updated_at", "control", "bad", "message")
+
+
+class EventColumns:
+    """Makes columns of the events that a `stream-state` source gives."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._fields = _fields(settings.schema) if settings.schema is not None else None
+        if self._fields is not None:
+            names = [column_of(name).lower() for name in self._fields.names]
+            if len(set(names)) < len(names):
+                raise SchemaError("the schema has the same field twice; names of columns have no case")
+        known = {column_of(name) for name in self._fields.names} if self._fields is not None else {"key", "value"}
+        for name in (*settings.keys, *(settings.tracked or ())):
+            if name not in known | {"key"}:
+                raise OptionError(f"there is no column {name}; there are {', '.join(sorted(known | {'key'}))}")
+
+    @property
+    def source_schema(self) -> str:
+        """What the source is to give: no more than is needed."""
+        settings = self._settings
+        needed = [name for name in _READ if name in _ALWAYS or self._uses(name)]
+        value = "STRING"
+        if settings.schema is not None:
+            value = f"STRUCT<{settings.schema}>"
+            if settings.type is not None:
+                value = f"STRUCT<{_quoted(settings.type)}: {value}>"
+        kinds = {**{name: STATE_COLUMNS[name] for name in needed}, **BAD_COLUMNS}
+        if "old_value" in kinds and settings.schema is not None:
+            kinds["old_value"] = f"STRUCT<{settings.schema}>"
+        return ddl(kinds, value)
+
+    @property
+    def source_options(self) -> dict[str, str]:
+        settings = self._settings
+        if settings.schema is None:
+            return {}
+        by_type = settings.schema if settings.type is None else json.dumps({settings.type: settings.schema})
+        return {"valueSchema": by_type}
+
+    def _uses(self, name: str) -> bool:
+        if name == "old_value":
+            return self._settings.keys != ("key",)
+        return any(name in (text or "") for text in (self._settings.sequence_by, self._settings.apply_as_deletes))
+
+    def prepare(self, events: DataFrame, batch: int = 0) -> DataFrame:
+        """Changes, resets and bad events, each with all the columns that the merge and the quarantine need."""
+        settings = self._settings
+        placed = events.select(*self._placed(events, batch), *self._values(events))
+        if settings.type is not None:
+            wanted = F.col("type").eqNullSafe(settings.type) | (F.col("type").isNull() & F.col("bad").isNotNull())
+            placed = placed.where(wanted | F.col("control").isNotNull())
+        placed = placed.where("control IS NULL OR control = 'reset'")
+        deleted = F.expr("operation = 'delete'")
+        if settings.apply_as_deletes is not None:
+            deleted = deleted | F.coalesce(F.expr(settings.apply_as_deletes).cast("boolean"), F.lit(False))
+        columns = [F.coalesce(deleted, F.lit(False)).alias("deleted")]
+        if settings.sequence_by is not None:
+            columns.append(F.expr(settings.sequence_by).alias("sequence"))
+        checked = placed.select("*", *columns)
+        reason = F.coalesce(F.col("bad"), F.when(F.col("control").isNull(), self._reason(checked)))
+        told = F.when(F.col("bad").isNull() & reason.isNotNull(), self._message()).otherwise(F.col("message"))
+        names = [*_EVERY, *self.payload_names, *checked.columns[len(placed.columns) :]]
+        kept = checked.withColumns({"bad": reason, "message": told}).select(*dict.fromkeys(names))
+        is_change = F.col("bad").isNull() & F.col("control").isNull()
+        identity = F.when(is_change, F.xxhash64("stream", "type", *map(_column, settings.keys)))
+        hashed = F.coalesce(identity, F.xxhash64("stream", "incarnation", "order"))
+        return kept.select(F.pmod(hashed, F.lit(settings.buckets)).cast("int").alias(BUCKET), "*")
+
+    @property
+    def payload_names(self) -> list[str]:
+        return ["key", *(["value"] if self._fields is None else map(column_of, self._fields.names))]
+
+    def layout(self, events: DataFrame) -> Layout:
+        """The tables that fit these columns; the types of expressions are for Spark to say."""
+        settings = self._settings
+        try:
+            schema = self.prepare(events).schema
+        except AnalysisException as error:
+            raise OptionError(f"sequence_by or apply_as_deletes is no expression over the columns: {error}") from None
+        for name in settings.keys + (settings.tracked or ()):
+            if isinstance(schema[name].dataType, (StructType, ArrayType, MapType, VariantType)):
+                raise OptionError(f"{name} is {schema[name].dataType.simpleString()}, which cannot be compared")
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        sequence = None
+        if settings.sequence_by is not None:
+            if isinstance(schema["sequence"].dataType, _NOT_ORDERED):
+                raise OptionError(f"sequence_by is {schema['sequence'].dataType.simpleString()}, which has no order")
+            sequence = arrow.field("sequence").type
+        return Layout(
+            pa.schema([pa.field(name, arrow.field(name).type) for name in self.payload_names]),
+            keys=settings.keys,
+            sequence=sequence,
+            is_history=settings.is_history,
+            tracked=settings.tracked,
+        )
+
+    def _placed(self, events: DataFrame, batch: int) -> list[Column]:
+        """Where an event is. A server whose offsets count no bytes gives one range of a stream in each batch."""
+        begin = F.expr("try_cast(substring_index(offset, '_', -1) AS BIGINT)")
+        life = F.expr("try_cast(substring_index(offset, '_', 1) AS BIGINT)")
+        counted = F.lit(batch << _BATCH_BITS) + F.col("position")
+        given = [
+            _null(name, "STRING").alias(name) if name not in events.columns else F.col(name)
+            for name in ("stream", "offset", "type", "operation", "control", "bad", "message")
+        ]
+        time = F.col("append_time") if "append_time" in events.columns else F.lit(None).cast("timestamp")
+        stamped = [F.expr("try_cast(timestamp AS TIMESTAMP) AS timestamp")] if "timestamp" in events.columns else []
+        return [
+            *given,
+            *stamped,
+            F.greatest(F.coalesce(life, F.lit(0)), F.lit(0)).alias("incarnation"),
+            F.greatest(F.coalesce(begin, F.lit(0)), F.lit(0)).alias("begin"),
+            F.coalesce(F.col("order"), counted).alias("order"),
+            time.alias("updated_at"),
+            time.alias("append_time"),
+        ]
+
+    def _values(self, events: DataFrame) -> list[Column]:
+        if self._fields is None:
+            return [F.col("key"), F.col("value")]
+        settings = self._settings
+        at = "value" if settings.type is None else f"value.{_quoted(settings.type)}"
+        columns = [F.col("key")]
+        for name in self._fields.names:
+            value = F.col(f"{at}.{_quoted(name)}")
+            if column_of(name) in settings.keys and "old_value" in events.columns:  # a delete may have that only
+                value = F.coalesce(value, F.col(f"old_value.{_quoted(name)}"))
+            columns.append(value.alias(column_of(name)))
+        return columns
+
+    def _reason(self, events: DataFrame) -> Column:
+        """What keeps a change from being applied, though it is a state event."""
+        told = F.lit(None).cast("string")
+        for name in self._settings.keys:
+            told = F.coalesce(told, F.when(_column(name).isNull(), F.lit(f"no {name}, which is part of the key")))
+        if self._settings.sequence_by is not None:
+            missing = F.col("sequence").isNull()
+            if events.schema["sequence"].dataType.typeName() in ("float", "double"):
+                missing = missing | F.isnan("sequence")
+            told = F.coalesce(told, F.when(missing, F.lit(f"no sequence: {self._settings.sequence_by} is null")))
+        return told
+
+    def _message(self) -> Column:
+        """The event again, as far as its columns tell it."""
+        if self._fields is None:
+            value = F.try_parse_json("value")
+        else:
+            value = F.struct(*(_column(column_of(name)).alias(name) for name in self._fields.names))
+        headers = F.struct("operation").alias("headers")
+        return F.to_json(F.struct("type", "key", value.alias("value"), headers))
+
+
+_ALWAYS = frozenset(_READ) - {"timestamp", "old_value"}
+
+
+def _fields(schema: str) -> StructType:
+    try:
+        found = StructType.fromDDL(schema)
+    except PySparkException as error:
+        raise OptionError(f"schema is the fields of a value, such as name STRING, age INT: {error}") from None
+    if not isinstance(found, StructType):
+        raise OptionError(f"schema is the fields of a value, such as name STRING, age INT; got {schema}")
+    return found
+
+
+def _column(name: str) -> Column:
+    return F.col(_quoted(name))
+
+
+def _null(name: str, kind: str) -> Column:
+    return F.lit(None).cast(kind).alias(name)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

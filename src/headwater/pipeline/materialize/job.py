@@ -1,0 +1,144 @@
+"""State streams to a Delta table of their current state, or of its history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import DataFrame, SparkSession
+
+from headwater import limits
+from headwater.errors import JobConflictError, OptionError
+from headwater.pipeline.checkpoints import beside, has_begun
+from headwater.pipeline.materialize.applying import Applier
+from headwater.pipeline.materialize.buckets import run_buckets
+from headwater.pipeline.materialize.events import EventColumns
+from headwater.pipeline.materialize.layout import Layout
+from headwater.pipeline.materialize.settings import Settings, checked
+from headwater.pipeline.materialize.tables import Tables, has_many_files, prepare, tables_at
+from headwater.pipeline.running import StreamingJob, start_query
+from headwater.pipeline.sources import Source
+
+
+def materialize(
+    spark: SparkSession,
+    *,
+    url: str,
+    streams: str,
+    table: str,
+    type: str | None = None,  # noqa: A002
+    schema: str | None = None,
+    keys: Sequence[str] | str | None = None,
+    sequence_by: str | None = None,
+    apply_as_deletes: str | None = None,
+    stored_as_scd_type: int | str = 1,
+    track_history_column_list: Sequence[str] | str | None = None,
+    path: str = "auto",
+    buckets: int = limits.PIPELINE_BUCKETS,
+    checkpoint: str | None = None,
+    once: bool = False,
+    every_s: float | None = None,
+    token: str | None = None,
+    starting_offsets: str | None = None,
+    starting_timestamp: datetime | str | None = None,
+    max_records: int | None = None,
+    max_bytes: int | None = limits.PIPELINE_BATCH_BYTES,
+    fail_on_data_loss: bool = True,
+    compact_every: int = limits.PIPELINE_COMPACT_EVERY,
+    retain_hours: int | None = limits.PIPELINE_RETAIN_H,
+    name: str = "materialize",
+) -> StreamingJob:
+    """Keep a Delta table of the entities of state streams, which is made if it is missing.
+
+    The table has the current state (`stored_as_scd_type=1`) or the history (2). Events that cannot be applied go to the
+    table `{table}.quarantine`, with the reason. With `sequence_by`, an expression over the columns, the greatest
+    sequence of an entity wins and not the last event.
+
+    After every `compact_every` batches small files are joined, and files that no version younger than `retain_hours`
+    needs are deleted, unless that is None. With 0 neither is done.
+    """
+    if retain_hours is not None and retain_hours < 1:
+        raise OptionError("retain_hours is 1 at least: tasks may be writing files that no version has yet")
+    settings = checked(
+        type=type,
+        schema=schema,
+        keys=keys,
+        sequence_by=sequence_by,
+        apply_as_deletes=apply_as_deletes,
+        stored_as_scd_type=stored_as_scd_type,
+        track_history_column_list=track_history_column_list,
+        buckets=buckets,
+        path=path,
+    )
+    source = Source(
+        url=url,
+        streams=streams,
+        token=token,
+        starting_offsets=starting_offsets,
+        starting_timestamp=starting_timestamp,
+        max_records=max_records,
+        max_bytes=None if max_records is not None else max_bytes,
+        fail_on_data_loss=fail_on_data_loss,
+    )
+    place = beside(table, "checkpoint", checkpoint)
+    columns = EventColumns(settings)
+    options = {"badEvents": "keep", "deleteValues": "true", **columns.source_options}
+    rows = source.rows(spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **options)
+    layout = columns.layout(rows)
+    tables = tables_at(table)
+    settings = prepare(tables, settings, layout)
+    work = _Materializing(tables, settings, layout, compact_every, retain_hours)
+    return start_query(rows, work.work, name=name, checkpoint=place, once=once, every_s=None if once else every_s)
+
+
+class _Materializing:
+    """What the driver does with each batch."""
+
+    def __init__(
+        self, tables: Tables, settings: Settings, layout: Layout, compact_every: int, retain_hours: int | None
+    ) -> None:
+        self._tables = tables
+        self._settings = settings
+        self._layout = layout
+        self._columns = EventColumns(settings)
+        self._compact_every = compact_every
+        self._retain_hours = retain_hours
+        self._applier: Applier | None = None
+
+    def work(self, rows: DataFrame, batch: int, job: str) -> None:
+        applier = self._applier or Applier(self._tables, self._layout, job)
+        if applier.is_done(batch):  # by the run before, which was ended before it could say so
+            return
+        self._applier = applier
+        try:
+            self._apply(applier, self._columns.prepare(rows, batch), batch)
+        except CommitFailedError as error:
+            if applier.is_done(batch):
+                told = f"batch {batch} of {self._tables.rows.uri} was committed by another run of the job"
+                raise JobConflictError(told) from error
+            raise
+        if self._compact_every and batch % self._compact_every == self._compact_every - 1:
+            self._tidy()
+
+    def _apply(self, applier: Applier, events: DataFrame, batch: int) -> None:
+        path = self._settings.path
+        if path == "merge":
+            applier.apply_here(events.toArrow(), batch)
+            return
+        if path == "auto" and not has_many_files(self._tables.rows):
+            some = events.limit(limits.PIPELINE_MERGE_EVENTS + 1).toArrow()
+            if some.num_rows <= limits.PIPELINE_MERGE_EVENTS:
+                applier.apply_here(some, batch)
+                return
+        applier.apply_buckets(lambda work: run_buckets(events, work), batch)
+
+    def _tidy(self) -> None:
+        for lake in (self._tables.rows, self._tables.remembered, self._tables.streams, self._tables.quarantine):
+            if lake.exists():
+                table = lake.open()
+                table.optimize.compact()
+                table.create_checkpoint()
+                if self._retain_hours is not None:
+                    table.vacuum(self._retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
+                    table.cleanup_metadata()

@@ -1,0 +1,101 @@
+"""The columns of the tables that `materialize` keeps: rows, what is remembered beside them, and the events between."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+TIME = pa.timestamp("us", tz="UTC")
+
+_PLACE = [
+    pa.field("offset", pa.string()),
+    pa.field("incarnation", pa.int64()),
+    pa.field("order", pa.int64()),
+    pa.field("updated_at", TIME),
+]
+_CUTS = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("incarnation", pa.int64()),
+        ("order", pa.int64()),
+        ("at", TIME),
+        ("is_new", pa.bool_()),
+    ]
+)
+BUCKET = "_bucket"
+CURRENT = "is_current"
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Which columns a table has. `payload` is the event's key and the value, as text or as the columns of a schema."""
+
+    payload: pa.Schema
+    keys: tuple[str, ...] = ("key",)
+    sequence: pa.DataType | None = None  # of what `sequence_by` names; None: events are in the order of their stream
+    is_history: bool = False
+    tracked: tuple[str, ...] | None = None  # whose changes begin a new row of the history; None: every event does
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return ("stream", "type", *self.keys)
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """What no two rows of the table share."""
+        return (*self.identity, "incarnation", "valid_from_order") if self.is_history else self.identity
+
+    @property
+    def events(self) -> pa.Schema:
+        """What a batch brings: changes that were checked, deletes among them."""
+        return pa.schema([*self._entity, *_PLACE, *self._sequence, pa.field("deleted", pa.bool_())])
+
+    @property
+    def rows(self) -> pa.Schema:
+        """The table itself, without the bucket."""
+        if not self.is_history:
+            return pa.schema([*self._entity, *_PLACE, *self._sequence])
+        bound = self.sequence or TIME
+        return pa.schema(
+            [
+                *self._entity,
+                *_PLACE,
+                pa.field("valid_from", bound),
+                pa.field("valid_to", bound),
+                pa.field("valid_from_order", pa.int64()),
+                pa.field("valid_to_order", pa.int64()),
+                pa.field(CURRENT, pa.bool_()),
+            ]
+        )
+
+    @property
+    def remembered(self) -> pa.Schema:
+        """What is kept of events that are not in the table, for the sake of late ones: deletes, and in a history also
+        values that were replaced without a row of their own."""
+        if self.is_history:
+            return self.events
+        kept = [field for field in self._entity if field.name in (*self.identity, BUCKET)]
+        return pa.schema([*kept, pa.field("incarnation", pa.int64()), pa.field("order", pa.int64()), *self._sequence])
+
+    @property
+    def cuts(self) -> pa.Schema:
+        """Where streams begin anew: at a reset, or made again."""
+        return _CUTS
+
+    @property
+    def _entity(self) -> list[pa.Field]:
+        return [pa.field("stream", pa.string()), pa.field("type", pa.string()), *self.payload]
+
+    @property
+    def _sequence(self) -> list[pa.Field]:
+        return [] if self.sequence is None else [pa.field("sequence", self.sequence)]
+
+
+def aligned(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with the columns of a schema: those that are missing are null, others are left out."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,102 @@
+"""The merge that the driver does, for small batches: what changed goes into the table by one MERGE of delta-rs."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from headwater.pipeline.lake import File, Lake, is_done, noted
+from headwater.pipeline.materialize.batches import Cuts, changes
+from headwater.pipeline.materialize.layout import BUCKET, CURRENT, Layout, aligned
+from headwater.pipeline.materialize.merging import merge
+from headwater.pipeline.materialize.tables import Tables, files_of, read_files
+
+_GONE = "_gone"
+
+
+def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, job: str, batch: int) -> None:
+    """Apply the events of a batch, all of them in memory."""
+    layout = msgspec.structs.replace(layout, payload=layout.payload.append(pa.field(BUCKET, pa.int32())))
+    events = aligned(changes(events), layout.events)
+    table = tables.rows.open()
+    if is_done(table, job, batch) or not (events.num_rows or cuts.new):
+        return
+    scope = _Scope(layout, events, cuts)
+    is_partial = not layout.is_history and layout.sequence is None and not cuts.new
+    rows = layout.rows.empty_table() if is_partial else scope.read(tables.rows, table, layout.rows)
+    remembered = layout.remembered.empty_table()
+    if layout.sequence is not None:
+        remembered_table = tables.remembered.open()
+        remembered = scope.read(tables.remembered, remembered_table, layout.remembered)
+    merged = merge(layout, rows, remembered, events, cuts.table(layout))
+    if merged.remembered_changed:
+        key = (*layout.identity, *(("incarnation", "order") if layout.is_history else ()))
+        gone = _absent(remembered, merged.remembered, key)
+        _merge_into(remembered_table, merged.remembered, gone, key, job=job, batch=batch)
+    if merged.rows_changed or is_partial:
+        before = rows
+        if is_partial:  # rows of deleted entities go, if there are any
+            before = events.select([*layout.identity, BUCKET])
+        gone = _absent(before, merged.rows, layout.row_key)
+        _merge_into(table, merged.rows, gone, layout.row_key, job=job, batch=batch)
+
+
+class _Scope:
+    """What of a table can be concerned."""
+
+    def __init__(self, layout: Layout, events: pa.Table, cuts: Cuts) -> None:
+        self._keys = layout.keys[0]
+        self._values = events.column(self._keys).combine_chunks()
+        self._buckets = set(events.column(BUCKET).to_pylist())
+        self._cut = pa.array(sorted({cut.stream for cut in cuts.new}), pa.string())
+        self._current_only = layout.is_history and layout.sequence is None
+
+    def read(self, lake: Lake, table: DeltaTable, schema: pa.Schema) -> pa.Table:
+        rows = read_files(lake, self._files(table), schema)
+        wanted = pc.is_in(rows.column(self._keys), value_set=self._values)
+        if len(self._cut):
+            wanted = pc.or_(wanted, pc.is_in(rows.column("stream"), value_set=self._cut))
+        return rows.filter(wanted)
+
+    def _files(self, table: DeltaTable) -> list[File]:
+        found = files_of(table)
+        buckets = found if len(self._cut) else self._buckets & found.keys()
+        files = [file for bucket in sorted(buckets) for file in found[bucket]]
+        return [file for file in files if not self._current_only or file.partition.get(CURRENT) != "false"]
+
+
+def _absent(before: pa.Table, after: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """The keys of rows that are no longer there, with their buckets."""
+    names = [*key, BUCKET]
+    keys = before.select(names).group_by(names).aggregate([])
+    return keys.join(after.select(list(key)), keys=list(key), join_type="left anti")
+
+
+def _merge_into(
+    table: DeltaTable, rows: pa.Table, gone: pa.Table, key: tuple[str, ...], *, job: str, batch: int
+) -> None:
+    if is_done(table, job, batch) or not (rows.num_rows or gone.num_rows):
+        return
+    schema = rows.schema
+    source = pa.concat_tables([_marked(rows, gone=False), _marked(aligned(gone, schema), gone=True)])
+    buckets = ", ".join(map(str, sorted(set(source.column(BUCKET).to_pylist()))))
+    same = [f"t.`{name}` = s.`{name}`" for name in (BUCKET, *key)]
+    (
+        table.merge(
+            source,
+            " AND ".join([f"t.`{BUCKET}` IN ({buckets})", *same]),
+            source_alias="s",
+            target_alias="t",
+            commit_properties=noted(job, batch),
+        )
+        .when_matched_delete(f"s.`{_GONE}`")
+        .when_matched_update_all(f"NOT s.`{_GONE}`", except_cols=[_GONE])
+        .when_not_matched_insert_all(f"NOT s.`{_GONE}`", except_cols=[_GONE])
+        .execute()
+    )
+
+
+def _marked(rows: pa.Table, *, gone: bool) -> pa.Table:
+    return rows.append_column(_GONE, pa.repeat(pa.scalar(gone), rows.num_rows))

@@ -1,0 +1,199 @@
+"""The tables of a job: the rows, what is remembered for late events, where streams begin anew, and the quarantine.
+
+All but the rows are beside the table, so that no reader of the table sees them. Commits of a batch come in one order:
+quarantine, streams, what is remembered, rows. Each notes the batch, and one that was made is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+
+from headwater import limits
+from headwater.errors import SchemaError
+from headwater.pipeline.lake import File, Lake, is_done
+from headwater.pipeline.materialize.layout import BUCKET, CURRENT, TIME, Layout, aligned
+from headwater.pipeline.materialize.settings import Settings
+
+_SETTINGS = "headwater.materialize"
+_STREAMS = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("incarnation", pa.int64()),
+        ("order", pa.int64()),
+        ("at", TIME),
+        ("is_cut", pa.bool_()),
+        ("job", pa.string()),
+        ("batch", pa.int64()),
+    ]
+)
+QUARANTINE = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("offset", pa.string()),
+        ("order", pa.int64()),
+        ("append_time", TIME),
+        ("type", pa.string()),
+        ("key", pa.string()),
+        ("reason", pa.string()),
+        ("message", pa.string()),
+        ("job", pa.string()),
+        ("batch", pa.int64()),
+    ]
+)
+
+
+class Tables(msgspec.Struct, frozen=True):
+    """Where they are."""
+
+    rows: Lake
+    remembered: Lake
+    streams: Lake
+    quarantine: Lake
+
+
+def tables_at(uri: str) -> Tables:
+    uri = uri.rstrip("/")
+    names = ("", ".tombstones", ".streams", ".quarantine")
+    return Tables(*(Lake(f"{uri}{name}") for name in names))
+
+
+def prepare(tables: Tables, settings: Settings, layout: Layout) -> Settings:
+    """Make the tables, or check those that are there; columns that they lack are added. The settings that hold."""
+    if tables.rows.exists():
+        settings = _checked(tables.rows.open(), settings)
+    lasting = {_SETTINGS: json.dumps(settings.lasting())}
+    partitions = [BUCKET, CURRENT] if layout.is_history else [BUCKET]
+    _fit(tables.rows, layout.rows, partitions, lasting)
+    if layout.sequence is not None:
+        _fit(tables.remembered, layout.remembered, [BUCKET], {})
+    tables.streams.create(_STREAMS)
+    tables.quarantine.create(QUARANTINE)
+    return settings
+
+
+def _checked(table: DeltaTable, settings: Settings) -> Settings:
+    text = table.metadata().configuration.get(_SETTINGS)
+    if text is None:
+        raise SchemaError(f"{table.table_uri} is a table that materialize did not make; name another one")
+    before, now = json.loads(text), settings.lasting()
+    settings = msgspec.structs.replace(settings, buckets=before["buckets"])
+    for name, value in before.items():
+        if name != "buckets" and now.get(name) != value:
+            told = f"{table.table_uri} was made with {name}={value!r} and not {now.get(name)!r}"
+            raise SchemaError(f"{told}; materialize into another table")
+    return settings
+
+
+def _fit(lake: Lake, schema: pa.Schema, partitions: Sequence[str], configuration: dict[str, str]) -> None:
+    wanted = pa.schema([*schema, pa.field(BUCKET, pa.int32())])
+    table = lake.create(wanted, partitions, configuration)
+    there = {field.name: field for field in table.schema().fields}
+    asked = Schema.from_arrow(wanted).fields
+    for field in asked:
+        found = there.get(field.name)
+        if found is not None and found.type != field.type:
+            told = f"{field.name} is {_name(found.type)} in {lake.uri} and not {_name(field.type)}"
+            raise SchemaError(f"{told}; keep its type, or materialize into another table")
+    missing = sorted(there.keys() - {field.name for field in asked})
+    if missing:
+        raise SchemaError(f"{lake.uri} has columns that the schema lacks: {', '.join(missing)}; add them to it")
+    added = [field for field in asked if field.name not in there]
+    if added:
+        table.alter.add_columns(added)
+
+
+def _name(kind: object) -> str:
+    return str(getattr(kind, "type", kind))
+
+
+def files_of(table: DeltaTable) -> dict[int, list[File]]:
+    """The files of a table by bucket."""
+    found: dict[int, list[File]] = {}
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if not actions.num_rows:
+        return found
+    is_current = f"partition.{CURRENT}"
+    for row in actions.select([n for n in actions.column_names if n in _ACTION_COLUMNS or n == is_current]).to_pylist():
+        partition = {BUCKET: str(row[f"partition.{BUCKET}"])}
+        if is_current in row:
+            partition[CURRENT] = "true" if row[is_current] else "false"
+        file = File(row["path"], row["size_bytes"], partition, "")
+        found.setdefault(row[f"partition.{BUCKET}"], []).append(file)
+    return found
+
+
+def has_many_files(lake: Lake) -> bool:
+    """Whether it is time to write buckets anew, which joins their files: a MERGE adds some."""
+    found = files_of(lake.open()).values()
+    return sum(map(len, found)) > limits.PIPELINE_BUCKET_FILES_MAX * max(1, len(found))
+
+
+_ACTION_COLUMNS = ("path", "size_bytes", f"partition.{BUCKET}")
+
+
+def read_files(lake: Lake, files: Sequence[File], schema: pa.Schema) -> pa.Table:
+    """The rows of files, with the columns of a schema, those of their partition among them."""
+    if not files:
+        return schema.empty_table()
+    found = []
+    storage = lake.files()
+    for file in files:
+        with storage.open_input_file(file.path) as source:
+            rows = pq.read_table(source, partitioning=None)
+        if CURRENT in file.partition:
+            rows = rows.append_column(CURRENT, pa.repeat(pa.scalar(file.partition[CURRENT] == "true"), rows.num_rows))
+        if BUCKET in schema.names:
+            bucket = pa.scalar(int(file.partition[BUCKET]), pa.int32())
+            rows = rows.append_column(BUCKET, pa.repeat(bucket, rows.num_rows))
+        found.append(aligned(rows, schema))
+    return pa.concat_tables(found)
+
+
+class Streams:
+    """The incarnations of streams that were seen, and the last cut of each."""
+
+    def __init__(self) -> None:
+        self.lives: dict[str, set[int]] = {}
+        self.cuts: dict[str, tuple[int, int, object]] = {}
+
+    def note(self, rows: pa.Table) -> None:
+        for row in rows.sort_by(
+            [("batch", "ascending"), ("incarnation", "ascending"), ("order", "ascending")]
+        ).to_pylist():
+            self.lives.setdefault(row["stream"], set()).add(row["incarnation"])
+            if row["is_cut"]:
+                self.cuts[row["stream"]] = (row["incarnation"], row["order"], row["at"])
+
+
+def read_streams(tables: Tables, job: str, batch: int) -> Streams:
+    """What batches before this one saw; this one may have been begun before."""
+    rows = pa.table(tables.streams.open().to_pyarrow_table())
+    streams = Streams()
+    kept = [row for row in rows.to_pylist() if row["job"] != job or row["batch"] < batch]
+    streams.note(pa.Table.from_pylist(kept, schema=_STREAMS))
+    return streams
+
+
+def stream_rows(found: Sequence[tuple[str, int, int, object, bool]], job: str, batch: int) -> pa.Table:
+    rows = [
+        {"stream": stream, "incarnation": life, "order": order, "at": at, "is_cut": is_cut, "job": job, "batch": batch}
+        for stream, life, order, at, is_cut in found
+    ]
+    return pa.Table.from_pylist(rows, schema=_STREAMS)
+
+
+def commit(
+    lake: Lake, added: Sequence[File], removed: Sequence[File], *, job: str, batch: int, table: DeltaTable | None = None
+) -> None:
+    """Once, if there is anything to commit."""
+    if not added and not removed:
+        return
+    table = table or lake.open()
+    if not is_done(table, job, batch):
+        lake.commit(table, added, job=job, batch=batch, removing=removed)

@@ -1,0 +1,183 @@
+"""Batches on both paths into real tables, killed between any two commits and started again, give what a naive fold
+gives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from headwater.pipeline.materialize import applying, merges
+from headwater.pipeline.materialize.applying import Applier
+from headwater.pipeline.materialize.buckets import BucketWork, Done
+from headwater.pipeline.materialize.layout import BUCKET, TIME, Layout
+from headwater.pipeline.materialize.settings import Settings
+from headwater.pipeline.materialize.tables import Tables, prepare, tables_at
+from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
+
+PAYLOAD = pa.schema([("key", pa.string()), ("value", pa.int64()), ("shade", pa.int64())])
+BUCKETS = 3
+
+
+class KilledError(Exception):
+    """The process ended here."""
+
+
+class History:
+    """Random events of two streams, in batches."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._lives = {"a": 10, "b": 20}
+        self._orders = {"a": 0, "b": 0}
+        self.events: list[Event] = []
+        self.bad: list[tuple[str, int]] = []
+        self.batches = [self._batch() for _ in range(chance.randint(4, 8))]
+
+    def _batch(self) -> list[dict[str, Any]]:
+        began = dict(self._orders)
+        return [row for _ in range(self._chance.randint(1, 12)) for row in self._step(began)]
+
+    def _step(self, began: dict[str, int]) -> list[dict[str, Any]]:
+        chance = self._chance
+        stream, happening = chance.choice("ab"), chance.random()
+        if happening < 0.05 and self._orders[stream]:
+            self._lives[stream] += chance.randint(100, 200)
+            self._orders[stream] = began[stream] = 0
+            self.events.append(Event(stream, self._lives[stream], 0, self._at + 1000, is_cut=True))
+        place = {"stream": stream, "incarnation": self._lives[stream], "order": self._orders[stream]}
+        row = {**place, "begin": began[stream], "type": "t", "updated_at": self._at, "offset": f"{place}"}
+        self._orders[stream] += chance.randint(20, 90)
+        if happening > 0.95:
+            self.bad.append((stream, place["order"]))
+            return [{**row, "type": None, "bad": "no event", "message": "{}"}]
+        if happening > 0.88:
+            self.events.append(Event(**place, at=row["updated_at"], is_cut=True))
+            return [{**row, "type": None, "control": "reset"}]
+        value = None if chance.random() < 0.25 else chance.randint(0, 999)
+        told = {"key": chance.choice("klmn"), "value": value, "shade": chance.randint(0, 1)}
+        sequence = chance.randint(0, 30)
+        self.events.append(Event(**place, at=row["updated_at"], sequence=sequence, **told))
+        return [{**row, **told, "sequence": sequence, "deleted": value is None}]
+
+    @property
+    def _at(self) -> int:
+        return 1000 * len(self.events) + len(self.bad)
+
+
+def prepared(rows: list[dict[str, Any]]) -> pa.Table:
+    """As Spark prepares them."""
+    text = ("stream", "offset", "type", "key", "control", "bad", "message")
+    numbers = ("incarnation", "begin", "order", "value", "shade", "sequence")
+    columns = {
+        BUCKET: pa.array([hash_of(row) for row in rows], pa.int32()),
+        **{name: pa.array([row.get(name) for row in rows], pa.string()) for name in text},
+        **{name: pa.array([row.get(name) for row in rows], pa.int64()) for name in numbers},
+        "updated_at": pa.array([row["updated_at"] for row in rows], TIME),
+        "deleted": pa.array([row.get("deleted", False) for row in rows]),
+    }
+    return pa.table(columns)
+
+
+def hash_of(row: dict[str, Any]) -> int:
+    return sum(f"{row['stream']}{row.get('key') or row['order']}".encode()) % BUCKETS
+
+
+def in_buckets(events: pa.Table) -> Callable[[BucketWork], list[Done]]:
+    """As executors do it, one bucket after the other."""
+
+    def run(work: BucketWork) -> list[Done]:
+        buckets = set(events.column(BUCKET).to_pylist())
+        if work.cuts.new:
+            buckets |= {*work.rows, *work.remembered}
+        return [work.run(with_bucket(events.filter(pc.equal(events.column(BUCKET), one)), one)) for one in buckets]
+
+    def with_bucket(rows: pa.Table, bucket: int) -> pa.Table:
+        empty = {name: [bucket if name == BUCKET else None] for name in rows.column_names}
+        return pa.concat_tables([rows, pa.table(empty, schema=rows.schema)])
+
+    return run
+
+
+class Killer:
+    """Ends the process before or after one of the next commits."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
+        self._chance = chance
+        self.kills = 0
+        for module, name in ((applying, "commit"), (merges, "_merge_into")):
+            monkeypatch.setattr(module, name, self._deadly(getattr(module, name)))
+
+    def _deadly(self, commit: Callable[..., None]) -> Callable[..., None]:
+        def killed(*args: Any, **kwargs: Any) -> None:
+            if self._chance.random() < 0.15:
+                self.kills += 1
+                if self._chance.random() < 0.5:
+                    commit(*args, **kwargs)
+                raise KilledError
+            commit(*args, **kwargs)
+
+        return killed
+
+
+def run(tables: Tables, layout: Layout, history: History, path: str, chance: random.Random) -> None:
+    applier = Applier(tables, layout, "job")
+    for number, rows in enumerate(history.batches):
+        events = prepared(rows)
+        while True:
+            taken = path if path != "both" else chance.choice(["merge", "buckets"])
+            try:
+                if applier.is_done(number):
+                    break
+                if taken == "merge":
+                    applier.apply_here(events, number)
+                else:
+                    applier.apply_buckets(in_buckets(events), number)
+                break
+            except KilledError:
+                applier = Applier(tables, layout, "job")
+        if chance.random() < 0.2:
+            applier = Applier(tables, layout, "job")
+
+
+@pytest.mark.parametrize("path", ["merge", "buckets", "both"])
+@pytest.mark.parametrize(
+    ("is_history", "tracked"), [(False, None), (True, None), (True, ("shade",))], ids=["scd1", "scd2", "tracked"]
+)
+@pytest.mark.parametrize("sequence", [None, pa.int64()], ids=["order", "sequence"])
+def test_any_history(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    is_history: bool,
+    tracked: tuple[str, ...] | None,
+    sequence: pa.DataType | None,
+) -> None:
+    layout = Layout(PAYLOAD, sequence=sequence, is_history=is_history, tracked=tracked)
+    settings = Settings(buckets=BUCKETS, scd=2 if is_history else 1)
+    kills = 0
+    for seed in range(2):
+        chance = random.Random(f"{seed} {path} {layout.rows.names} {tracked}")
+        told = History(chance)
+        tables = tables_at(str(tmp_path / str(seed)))
+        prepare(tables, settings, layout)
+        with monkeypatch.context() as patch:
+            killer = Killer(patch, chance)
+            run(tables, layout, told, path, chance)
+            kills += killer.kills
+        is_sequenced = sequence is not None
+        expected = (
+            history(told.events, sequenced=is_sequenced, tracked=tracked is not None)
+            if is_history
+            else current(told.events, sequenced=is_sequenced)
+        )
+        rows = tables.rows.open().to_pyarrow_table().drop_columns(BUCKET)
+        assert found(rows) == comparable(expected), f"seed {seed}"
+        bad = tables.quarantine.open().to_pyarrow_table()
+        assert sorted(zip(bad["stream"].to_pylist(), bad["order"].to_pylist(), strict=True)) == sorted(told.bad)
+    assert kills
