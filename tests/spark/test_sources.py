@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from headwater.client import Client, Put, Remove
-from headwater.spark import StreamLag, lag
+from headwater.spark import StreamLag, current_state, lag
 from tests.edges import free_port
 
 Read = Callable[..., DataFrame]
@@ -130,34 +130,17 @@ def test_several_streams_by_list_and_by_pattern(read: Read, client: Client, path
     assert read(pattern=f"{path}/nothing*").count() == 0
 
 
-@pytest.mark.parametrize("allowed", ["true", "false"])
-def test_conditions_on_streams_and_types(
-    read: Read, client: Client, path: str, spark: SparkSession, allowed: str
-) -> None:
-    """With and without push-down, which is Spark's default."""
-    for name in "abc":
-        fill(client, f"{path}/{name}", 3)
-        event = {"type": name, "key": "1", "value": {"n": name}, "headers": {"operation": "insert"}}
-        client.stream(f"{path}/events/{name}").create(messages=[{**event, "type": kind} for kind in "abc"])
-    before = spark.conf.get("spark.sql.python.filterPushdown.enabled")
-    assert before == "true"
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", allowed)
-    try:
-        rows = read(pattern=f"{path}/*").where(f"stream IN ('{path}/a', '{path}/c', '{path}/d', '../x')")
-        assert [(row.stream, row.order) for row in rows.where("order > 0").orderBy("stream", "order").collect()] == [
-            (f"{path}/{name}", order) for name in "ac" for order in (8, 16)
-        ]
-        assert read(streams=f"{path}/a,{path}/b").where(f"stream = '{path}/b' AND value LIKE '%2%'").count() == 1
-        assert read(streams=f"{path}/a").where("stream = 'other'").count() == 0
-        events = read("stream-state", pattern=f"{path}/events/*", valueSchema="n STRING")
-        found = events.where(f"type = 'b' AND stream != '{path}/events/a'").orderBy("stream").collect()
-        assert [(row.stream, row.type, row.value.n, row.position) for row in found] == [
-            (f"{path}/events/{name}", "b", name, 1) for name in "bc"
-        ]
-        plan = rows._jdf.queryExecution().executedPlan().toString()
-        assert (" IN (" in plan) == (allowed == "false"), plan
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", before)
+def test_a_condition_on_one_use_of_a_frame_leaves_others_alone(read: Read, client: Client, path: str) -> None:
+    """Push-down would narrow the reader that all uses share."""
+    event = {"key": "1", "value": {}, "headers": {"operation": "insert"}}
+    messages = [{**event, "type": kind} for kind in "ab"]
+    client.stream(path).create(messages=[*messages, {"headers": {"control": "reset"}}, messages[0]])
+    events = read("stream-state", streams=path)
+    assert events.where("type = 'a'").count() == 2
+    assert events.count() == 4
+    state = current_state(events)
+    assert state.where("type = 'b'").count() == 0
+    assert state.where(f"type = 'a' AND stream = '{path}'").count() == 1
 
 
 def test_a_stream_s_own_url(spark: SparkSession, server: Server, client: Client, path: str) -> None:

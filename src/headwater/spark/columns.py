@@ -111,18 +111,15 @@ class RangeReader:
         self._bad_events = bad_events
         self._dead_letters = dead_letters
         self._by_type = by_type
-        self._types = types  # those that are wanted; None: all, and control events
+        self._types = types  # those that are wanted, besides control events; None: all
         self._delete_values = delete_values
 
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
         of = part.snapshot_of
-        rows = self._rows(part) if of is None else rows_of(part, of, self._with_needed()._rows(part), self._schema)
-        if self._types is None:
-            yield from rows
-            return
-        wanted = pa.array(sorted(self._types), pa.string())
-        for batch in rows:
-            yield batch.filter(pc.is_in(batch.column("type"), wanted))
+        if of is None:
+            yield from self._rows(part)
+        else:
+            yield from rows_of(part, of, self._with_needed()._rows(part), self._schema)
 
     def _with_needed(self) -> RangeReader:
         """The same with the columns that the rows of snapshots are made from."""
@@ -191,6 +188,7 @@ class RangeReader:
                 numbers = pa.array(np.arange(position + first, position + rows, dtype=np.int64))
                 if self._state:
                     kept = kept.append_column("position", numbers)
+                    kept = kept if self._types is None else kept.filter(kept.column("wanted"))
                     kept = self._without_bad(part, kept, skipped)
                 yield position + first, kept
             position += rows

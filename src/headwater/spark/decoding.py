@@ -84,12 +84,12 @@ class Events:
                 decoder = TypedDecoder if by_type and field.name == "value" else ValueDecoder
                 self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
         self._sized = sized
-        self._types = types  # whose values are wanted
+        self._types = types  # of which events are wanted; None: of all
         self._delete_values = delete_values
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        """Columns of events, `size` as above, and if anything is wrong with it `bad`, what that is, and
-        `message`, its text."""
+        """Columns of events, `size` as above, `wanted` if types are given, and if anything is wrong with it `bad`, what
+        that is, and `message`, its text."""
         _check_text(text)
         events = self._decoder.decode_array(text)
         reasons = [_reason(event) for event in events]
@@ -99,6 +99,8 @@ class Events:
         if self._sized:
             sizes = [len(memoryview(message)) + 1 for message in split_array(text)]
             columns["size"] = pa.array(sizes, pa.int64())
+        if self._types is not None:
+            columns["wanted"] = pa.array([self._is_wanted(event) for event in events], pa.bool_())
         columns["bad"] = pa.array(reasons, pa.string())
         if any(reasons):
             texts = zip(split_array(text), reasons, strict=True)
@@ -109,14 +111,17 @@ class Events:
         wanted = _any_value if name == "value" and self._delete_values else _EVENT_COLUMNS[name]
         values = list(map(wanted, events))
         if self._types is not None and name in VALUES:
-            kinds = map(_EVENT_COLUMNS["type"], events)
-            values = [value if kind in self._types else None for value, kind in zip(values, kinds, strict=True)]
+            values = [value if self._is_wanted(event) else None for value, event in zip(values, events, strict=True)]
         decoder = self._by_schema.get(name)
         if decoder is None:
             return pa.array(values, self._kinds[name])
         if isinstance(decoder, TypedDecoder):
             return decoder.column(list(map(_EVENT_COLUMNS["type"], events)), values, reasons)
         return decoder.column(values, reasons if name == "value" else [None] * len(values))  # an old one never matters
+
+    def _is_wanted(self, event: Any) -> bool:
+        """Also control events, which concern all types, and bad ones, whose type is not known."""
+        return type(event) is not ChangeEvent or event.type in (self._types or ())
 
 
 def _reason(event: Any) -> str | None:

@@ -11,7 +11,14 @@ from headwater.errors import OptionError
 T = TypeVar("T", int, float)
 
 _OF_SPARK = ("checkpointLocation", "queryName")  # which every sink of a query is given
-_OF_STATE = ("badevents", "deadletterstream", "deletevalues", "nonfinitenumbers", "valueschema")  # of stream-state
+_OF_STATE = (
+    "badevents",
+    "deadletterstream",
+    "deletevalues",
+    "nonfinitenumbers",
+    "types",
+    "valueschema",
+)  # its options
 
 
 class GivenOptions:

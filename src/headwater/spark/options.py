@@ -47,6 +47,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     fail_on_data_loss: bool = True
     binary: bool | None = None  # None: as the streams are
     wait_s: float = limits.SPARK_WAIT_S
+    types: frozenset[str] | None = None  # of state events; None: all
     value_schema: str | dict[str, str] | None = None  # of all values, or by type
     bad_events: BadEvents = BadEvents.FAIL
     dead_letters: str | None = None  # the stream that takes bad events
@@ -94,7 +95,7 @@ _READ = (
     "longPollTimeout",
 )
 _READ_STREAMS = (*_READ, "valueType")
-_READ_STATE = (*_READ, "valueSchema", "badEvents", "deadLetterStream", "deleteValues")
+_READ_STATE = (*_READ, "types", "valueSchema", "badEvents", "deadLetterStream", "deleteValues")
 _FOR_QUERIES = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "longPollTimeout")
 WRITING = (  # streams and tables alike
     "createTarget",
@@ -166,6 +167,7 @@ def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool 
         fail_on_data_loss=found.flag("failOnDataLoss", default=True),
         binary={None: None, "string": False, "binary": True}[found.choice("valueType", ("string", "binary"))],
         wait_s=found.number("longPollTimeout", float, limits.SPARK_WAIT_S),
+        types=_types(found),
         value_schema=_value_schema(found),
         bad_events=bad_events,
         dead_letters=dead_letters,
@@ -279,17 +281,24 @@ def _split_url(url: str) -> tuple[str, list[str]]:
     return (server + STREAM_ROOT if found else url, [unquote(below.rstrip("/"))] if below else [])
 
 
+def _types(found: GivenOptions) -> frozenset[str] | None:
+    text = found.text("types")
+    return None if text is None else frozenset(_list("types is a list of types", text))
+
+
 def _names(text: str | None) -> list[str]:
     if text is None:
         return []
-    if text.startswith("["):
-        try:
-            names = msgspec.json.decode(text, type=list[str])
-        except msgspec.MsgspecError:
-            raise OptionError(f'streams is a list of paths, a,b or ["a","b"], got {text[:200]}') from None
-    else:
-        names = text.split(",")
-    return [checked_path(name.strip().strip("/")) for name in names]
+    return [checked_path(name.strip("/")) for name in _list("streams is a list of paths", text)]
+
+
+def _list(what: str, text: str) -> list[str]:
+    if not text.startswith("["):
+        return [name.strip() for name in text.split(",")]
+    try:
+        return msgspec.json.decode(text, type=list[str])
+    except msgspec.MsgspecError:
+        raise OptionError(f'{what}, a,b or ["a","b"], got {text[:200]}') from None
 
 
 def checked_path(path: str) -> str:

@@ -43,6 +43,5 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",  # a small machine's worth; the default of 200 makes every batch slow
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",  # streams that a condition leaves out are not asked for
     "spark.python.unix.domain.socket.enabled": "true",  # between the JVM and its workers: 5 % more rows than over TCP
 }

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from headwater.client import Client, StreamInfo
+from headwater.client import StreamInfo
 from headwater.errors import (
     DataLossError,
     InvalidOffsetError,
@@ -21,7 +20,6 @@ from headwater.errors import (
 )
 from headwater.spark.bounds import Bounds
 from headwater.spark.columns import RangeReader
-from headwater.spark.filters import OptionalMethod, Wanted, is_path
 from headwater.spark.options import SNAPSHOT, ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
 from headwater.spark.querying import Part, QueryReader
@@ -40,7 +38,6 @@ class _Reading:
         self._options = options
         self._schema = schema
         self._state = state
-        self._wanted = Wanted()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):
@@ -55,7 +52,7 @@ class _Reading:
                 bad_events=self._options.bad_events,
                 dead_letters=self._options.dead_letters,
                 by_type=isinstance(self._options.value_schema, dict),
-                types=self._wanted.types,
+                types=self._options.types,
                 delete_values=self._options.delete_values,
             )
             for part in partition.ranges:
@@ -70,38 +67,19 @@ class _Reading:
 
 
 class BatchReader(_Reading, DataSourceReader):
-    @property
-    def pushFilters(self) -> OptionalMethod:  # noqa: N802
-        return OptionalMethod(self._push)
-
-    def _push(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Take the conditions on streams and types; Spark applies those that are returned."""
-        for each in filters:
-            narrowed = self._wanted.narrowed(each, state=self._state)
-            if narrowed is None:
-                yield each
-            else:
-                self._wanted = narrowed
+    """It has no `pushFilters`: Spark 4.3 keeps one reader for all uses of a DataFrame, so that a condition on one of
+    them would narrow the others. The options `streams`, `pattern` and `types` say what is not read."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        with self._options.connection.open() as client:
-            options = self._narrowed(client)
+        options = self._options
+        with options.connection.open() as client:
             planner = Planner(options, client)
-            found = planner.tails() if self._options.pattern is not None else planner.check()
+            found = planner.check()
             bounds = Bounds(options, client, planner)
             start, end = bounds.start(found), bounds.end(found)
             bounds.check_order(start, end)
             snapshots = find_snapshots(options, client, end) if options.starting == SNAPSHOT else {}
             return [Part(ranges) for ranges in partitions(planner, start, end, snapshots)]
-
-    def _narrowed(self, client: Client) -> ReadOptions:
-        """The options, with names of their own for the streams that a condition is about."""
-        options, streams = self._options, self._wanted.streams
-        if streams is None:
-            return options
-        planner = Planner(options, client)
-        named = sorted(path for path in streams if is_path(path) and planner.is_wanted(path))
-        return msgspec.structs.replace(options, streams=tuple(named), pattern=None)
 
 
 class StreamReader(_Reading, QueryReader["_Driver"]):
