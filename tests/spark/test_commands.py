@@ -57,6 +57,7 @@ class Command:
     def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process.stdout is not None and not self.process.stdout.closed:
             self.process.communicate()
 
     def end(self, timeout_s: float = 120) -> tuple[int, str, str]:

@@ -170,10 +170,27 @@ class StreamWriter:
                 first = next(own)
                 target = _make(client, target_of(stream, self._to), first["content_type"])
                 is_json = kind_of(first["content_type"]) is ContentKind.JSON
-                content = (Messages if is_json else Appends)(chain([first], own))  # noqa: B031
+                rows_of = without_repeats(chain([first], own), is_json=is_json)  # noqa: B031
+                content = (Messages if is_json else Appends)(rows_of)
                 appended, has_more = write_back(target, content)
                 columns = {"stream": [stream], "appended": [appended], "has_more": [has_more]}
                 yield pa.RecordBatch.from_pydict(columns)
+
+
+def without_repeats(rows: Iterator[dict[str, Any]], *, is_json: bool) -> Iterator[dict[str, Any]]:
+    """Rows in order without what is there again: an archive that was begun anew in the same table has it twice."""
+    reached = 0
+    for row in rows:
+        first, value = row["order"], row["value"]
+        if first is None:
+            yield row
+        elif is_json:
+            if first >= reached:
+                yield row
+                reached = first + 1
+        elif first + len(value) > reached:
+            yield {**row, "value": value[max(0, reached - first) :]}
+            reached = first + len(value)
 
 
 class Messages:

@@ -12,7 +12,7 @@ import pytest
 from headwater import limits
 from headwater.client import Client, Stream
 from headwater.errors import NetworkError, ReplayError, SequenceRegressionError, StreamClosedError
-from headwater.pipeline.replay import Appends, Messages, write_back
+from headwater.pipeline.replay import Appends, Messages, without_repeats, write_back
 from tests.servers import Server
 
 _numbers = itertools.count()
@@ -133,3 +133,13 @@ def test_what_was_appended_at_once_is_appended_at_once(client: Client) -> None:
     target.create(content_type="text/plain")
     write_back(target, Appends(iter(rows)))
     assert [int(record.offset.partition("_")[2]) for record in target.records()] == [0, 4, 5, 6]
+
+
+def test_an_archive_that_was_begun_anew_in_the_same_table() -> None:
+    def values(is_json: bool, *rows: tuple[int | None, bytes]) -> list[bytes]:
+        given = iter([{"order": order, "value": value} for order, value in rows])
+        return [row["value"] for row in without_repeats(given, is_json=is_json)]
+
+    assert values(True, (0, b"1"), (0, b"1"), (2, b"22"), (2, b"22"), (5, b"3")) == [b"1", b"22", b"3"]
+    assert values(False, (0, b"abc"), (0, b"ab"), (2, b"cde"), (5, b"f"), (5, b"f")) == [b"abc", b"de", b"f"]
+    assert values(True, (None, b"1"), (None, b"1")) == [b"1", b"1"]  # of a server that does not tell
