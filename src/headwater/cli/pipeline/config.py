@@ -114,7 +114,6 @@ class MaterializeOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fie
     track_history: Annotated[Names | None, _about("SCD 2: columns whose changes make a new row. Default: all.")] = None
     path: Annotated[str, _about("How rows are merged: auto, merge or buckets.")] = "auto"
     buckets: Annotated[Count | None, _about("Buckets of a table that is made.")] = None
-    evolve: Annotated[bool, _about("Add columns for fields that the schema does not have.")] = False
 
 
 class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
