@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 import threading
@@ -17,6 +18,8 @@ from headwater.client.transport import tls_context
 from headwater.errors import OptionError
 from headwater.spark.given import GivenOptions
 from headwater.spark.tokens import current_token, is_header_value, new_token
+
+log = logging.getLogger(__name__)
 
 CONNECTION = (
     "url",
@@ -111,6 +114,7 @@ class _RetryDeadline:
             self._of_thread.since_s = now_s
         elif now_s + report.delay_s - self._of_thread.since_s > self._most_s:
             raise report.error
+        log.warning("attempt %d failed, the next is in %.1f s: %s", report.attempt, report.delay_s, report.error)
 
 
 def connection_options(root: str, found: GivenOptions) -> ConnectionOptions:

@@ -26,6 +26,7 @@ from headwater.spark.tables.columns import SCHEMA as TABLE_SCHEMA
 from headwater.spark.tables.options import Use, table_read_options
 from headwater.spark.tables.planning import TablePlanner
 from headwater.spark.tables.reading import RowRangeReader
+from tests.edges import free_port
 from tests.gates import Gate, gate
 from tests.servers import Server
 
@@ -259,3 +260,11 @@ def test_targets_that_are_made_with_a_lifetime(server: Server) -> None:
 def test_lifetimes_that_cannot_be(given: dict[str, str], told: str) -> None:
     with pytest.raises(OptionError, match=told):
         write_options({"url": "http://127.0.0.1:1", "stream": "a", **given})
+
+
+def test_retries_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    options = read_options({"url": f"http://127.0.0.1:{free_port()}", "streams": "a"}, bounded=True)
+    with options.connection.open(patient=False) as client, pytest.raises(NetworkError):
+        client.stream("a").head()
+    told = [record.getMessage() for record in caplog.records if record.name == "headwater.spark.connection"]
+    assert [text[:17] for text in told] == ["attempt 1 failed,", "attempt 2 failed,"]
