@@ -64,7 +64,7 @@ class StreamingJob:
             batches=len(self._rows),
             rows=sum(self._rows.values()),
             rows_per_s=last["processedRowsPerSecond"] if last is not None else 0.0,
-            lag_bytes=_lags(seen[-1]["sources"]) if seen else {},
+            lag_bytes=lags_of(seen[-1]["sources"]) if seen else {},
         )
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -127,11 +127,11 @@ def start_query(
     return job
 
 
-def _lags(sources: list[Mapping[str, Any]]) -> dict[str, int]:
+def lags_of(sources: list[Mapping[str, Any]]) -> dict[str, int]:
     """Bytes of each stream behind the place that was reached, as they were when the source looked last."""
     found: dict[str, int] = {}
     for source in sources:
-        reached, ends = (json.loads(source[name] or "{}") for name in ("endOffset", "latestOffset"))
+        reached, ends = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))
         found |= {path: lag for path, end in ends.items() if (lag := lag_of(reached.get(path), end)) is not None}
     return found
 

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.errors import DataLossError, NetworkError
 from headwater.pipeline.lags import lag_of
-from headwater.pipeline.running import Step, cause_of, start_loop
+from headwater.pipeline.running import Step, cause_of, lags_of, start_loop
 
 
 def test_a_loop_that_runs_once_takes_all_steps_and_ends() -> None:
@@ -86,3 +86,10 @@ def test_other_failures_are_as_they_are() -> None:
         assert cause_of(error) is error
     known = DataLossError("x")
     assert cause_of(known) is known
+
+
+def test_the_lags_of_a_query_that_has_not_looked_yet() -> None:
+    at, end = "0000000000000001_0000000000000010", "0000000000000001_0000000000000030"
+    assert lags_of([{"endOffset": None, "latestOffset": "null"}]) == {}
+    assert lags_of([{"endOffset": "null", "latestOffset": f'{{"a": "{end}"}}'}]) == {"a": 30}
+    assert lags_of([{"endOffset": f'{{"a": "{at}"}}', "latestOffset": f'{{"a": "{end}"}}'}]) == {"a": 20}
