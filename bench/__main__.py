@@ -1,6 +1,6 @@
 """`python -m bench`: every bench, or those named.
 
-python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [--seconds 5] [--out bench/results]
+python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pipeline] [--seconds 5] [--out DIR]
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from bench.client_bench import run_client
+from bench.pipeline_bench import run_pipeline
 from bench.report import save, table
 from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
@@ -24,6 +25,7 @@ BENCHES = {
     "spark": run_spark,
     "scale": run_scale,
     "tables": run_tables,
+    "pipeline": run_pipeline,
 }
 
 

@@ -1,0 +1,146 @@
+"""The pipeline: state events into a table on each path, beside the same upserts done by plain Spark."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.report import Row
+from bench.server_bench import Bench
+from bench.servers import Server, headwater
+from headwater.client import Client
+from headwater.pipeline import materialize
+from headwater.spark import current_state, session
+
+EVENTS, KEYS = 5_000_000, 500_000
+STEP = 20_000
+STATES = (10_000, 100_000, 1_000_000)  # keys that a table has before a batch
+BUCKETS, BATCH_KEYS, BATCHES = 1_024, 1_000, 5
+GOAL = ">= 250,000"
+
+
+def run_pipeline(bench: Bench) -> None:
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as name:
+        directory = Path(name)
+        with headwater("--data-dir", str(directory / "data")) as server:
+            config = {"spark.driver.memory": "4g"}
+            spark = session("bench", master="local[2]", config=config)
+            spark.sparkContext.setLogLevel("ERROR")
+            try:
+                _append(server, "state", _events(EVENTS, KEYS))
+                _materialize(bench, spark, server, directory)
+                _growth(bench, spark, server, directory)
+            finally:
+                spark.stop()
+
+
+def _events(count: int, keys: int) -> Iterator[bytes]:
+    chance = random.Random(15)
+    for number in range(count):
+        yield _event(chance.randrange(keys), number)
+
+
+def _event(key: int, number: int) -> bytes:
+    value = b'{"id":%d,"name":"customer %d","n":%d}' % (key, key, number)
+    return b'{"type":"t","key":"key %d","value":%s,"headers":{"operation":"upsert"}}' % (key, value)
+
+
+def _append(server: Server, path: str, events: Iterator[bytes]) -> None:
+    with Client(server.url) as client:
+        stream = client.stream(path, content_type="application/json")
+        stream.create()
+        while some := list(itertools.islice(events, STEP)):
+            stream.append_body(b"[" + b",".join(some) + b"]")
+    time.sleep(5)  # the fold is done by then, and the rest is reads
+
+
+def _took_s(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _materialize(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
+    numbers = itertools.count()
+
+    def read(kind: str, schema: str | None = None) -> DataFrame:
+        reader = spark.read.format(kind).options(url=server.url, streams="state", minPartitions=4)
+        return (reader.schema(schema) if schema else reader).load()
+
+    def to_nothing() -> None:
+        read("stream-state").write.format("noop").mode("overwrite").save()
+
+    def run(**options: Any) -> Callable[[], None]:
+        def run() -> None:
+            table = str(directory / f"table{next(numbers)}")
+            job = materialize(spark, url=server.url, streams="state", table=table, once=True, **options)
+            job.wait()
+
+        return run
+
+    def by_spark() -> None:
+        """What one would write without us: the newest event of each key, as a snapshot in Parquet files."""
+        current_state(read("stream-state")).write.mode("overwrite").parquet(str(directory / "parquet"))
+
+    what = "materialize 5 M events over 500 k keys"
+    typed = {"schema": "id BIGINT, name STRING, n BIGINT", "type": "t"}
+    works = {
+        "a read to nothing": to_nothing,
+        "plain Spark to Parquet": by_spark,
+        "buckets": run(path="buckets"),
+        "buckets, with a schema": run(path="buckets", **typed),
+        "buckets, by sequence": run(path="buckets", **typed, sequence_by="n"),
+        "buckets, history": run(path="buckets", stored_as_scd_type=2),
+        "merge": run(path="merge", max_bytes=16 * 1024 * 1024),
+    }
+    rates = {}
+    for name, work in works.items():
+        runs = [EVENTS / _took_s(work) for _ in range(1 if name == "merge" else 2)]
+        rates[name] = max(runs)
+    base = rates["plain Spark to Parquet"]
+    for name, rate in rates.items():
+        goal = GOAL if name == "buckets" else ""
+        note = {"plain Spark to Parquet": "all events at once, no later batch", "merge": "batches of 16 MiB"}.get(
+            name, ""
+        )
+        bench.note(Row(what, name, rate, "events/s", rate / base if rate is not base else None, goal, note))
+
+
+def _growth(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
+    """A batch of the same keys while the state grows around them, and one of keys all over it."""
+    for keys in STATES:
+        path = f"state-{keys}"
+        _append(server, path, (_event(key, 0) for key in range(keys)))
+        table = str(directory / path)
+        options = {"url": server.url, "streams": path, "table": table, "buckets": BUCKETS, "path": "buckets"}
+        materialize(spark, once=True, **options).wait()
+        for name, chosen in (
+            ("16 buckets", _in_few_buckets(spark, path)),
+            ("all over", range(0, keys, keys // BATCH_KEYS)),
+        ):
+            spans = []
+            for number in range(BATCHES):
+                with Client(server.url) as client:
+                    body = b",".join(_event(key, number + 1) for key in chosen)
+                    client.stream(path, content_type="application/json").append_body(b"[" + body + b"]")
+                job = materialize(spark, once=True, **options)
+                job.wait()
+                spans.append(job.query.lastProgress["durationMs"]["addBatch"])
+            title = f"a batch of 1,000 events, {keys:,} keys"
+            bench.note(Row(title, name, statistics.median(spans), "ms", None, "", "", f"a batch, by state, {name}"))
+
+
+def _in_few_buckets(spark: SparkSession, path: str) -> list[int]:
+    """Keys that are in the table and share 16 buckets, at most as many as a batch has."""
+    hashed = f"pmod(xxhash64('{path}', 't', concat('key ', id)), {BUCKETS})"
+    keys = int(path.rpartition("-")[2])
+    found = [row.id for row in spark.range(keys).where(f"{hashed} < 16").limit(BATCH_KEYS).collect()]
+    return list(itertools.islice(itertools.cycle(found), BATCH_KEYS))
