@@ -1,6 +1,6 @@
 """A query from streams to streams, as a program of its own that can be killed.
 
-python -m tests.spark.pipe URL MASTER CHECKPOINT SEED: every stream below `src/` to its namesake below `dst/`, all that
+python -m tests.spark.pipe MASTER CHECKPOINT SEED URL: every stream below `src/` to its namesake below `dst/`, all that
 there is now. Tasks fail at their first attempt as the seed decides.
 """
 
@@ -16,7 +16,7 @@ from pyspark import TaskContext
 import headwater.spark
 
 
-def main(url: str, master: str, checkpoint: str, seed: str) -> None:
+def main(master: str, checkpoint: str, seed: str, url: str) -> None:
     spark = headwater.spark.session("pipe", master=master)
     spark.sparkContext.setLogLevel("OFF")
 
