@@ -29,7 +29,9 @@ def history(random: random.Random, count: int, first: int) -> list[dict[str, Any
     for number in range(first, first + count):
         version = max(0, number - random.choice([0, 0, 0, 5, 20]))
         operation = random.choice(["upsert", "upsert", "upsert", "delete"])
-        value = {"n": random.choice([number, number, "none"]), "version": version}
+        value: dict[str, Any] = {"version": version}
+        if operation == "upsert":
+            value["n"] = random.choice([number, number, "none"])
         events.append({"type": "item", "key": random.choice(KEYS), "value": value, "headers": {"operation": operation}})
         if random.random() < 0.1:
             events.append(events[-1])
