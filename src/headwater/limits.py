@@ -275,15 +275,21 @@ BENCH_LIVE_MESSAGES = 200
 BENCH_LIVE_PAUSE_S = 0.005
 
 # The demo's bounds.
-DEMO_LINE_EVERY_S = 5.0  # where there is no terminal
+DEMO_LINE_EVERY_S = 2.0  # where there is no terminal
 DEMO_LOOK_EVERY_S = 0.25
 DEMO_RATE_OVER_S = 5.0
-DEMO_CATCH_UP_S = 120.0
+DEMO_CATCH_UP_S = 600.0  # a busy machine takes minutes to start Spark
 DEMO_FEED_EVERY_S = 0.02
 DEMO_STOP_S = 30.0  # for the last events to be stored, and for the server to stop
-DEMO_VERSIONS_KEPT = 2  # of the table
+DEMO_BATCH_EVERY_S = 1.0  # of materialize
+DEMO_BUCKETS = 4  # of the table, which has some thousand rows
+DEMO_CAUGHT_UP_S = 5.0  # Spark is said to follow once it is less behind than this
 DEMO_CUSTOMERS_MAX = 500
 DEMO_OPEN_ORDERS_MAX = 1_000
+DEMO_LATE_SHARE = 0.02  # of the events
+DEMO_REPEATED_SHARE = 0.01
+DEMO_BAD_SHARE = 0.01
+DEMO_LATE_BY_MAX = 300  # events
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from bench.servers import ROOT, Server
 
 from headwater.client import Client
-from headwater.demo.shop import Shop
+from headwater.demo.shop import STREAMS, Shop
 from headwater.state import MaterializedState
 
 
@@ -22,13 +23,13 @@ from headwater.state import MaterializedState
 def test_the_declarative_example(server: Server, tmp_path: Path) -> None:
     expected = MaterializedState()
     with Client(server.url) as client:
-        stream = client.stream("shop/events")
-        stream.create()
-        occasions = Shop(random.Random(1), MaterializedState()).events()
-        for _ in range(300):
-            events = next(occasions)
-            stream.append_many(events)
+        for path in STREAMS.values():
+            client.stream(path).create()
+        for events in itertools.islice(Shop(random.Random(1)).events(), 300):
+            for event in events:
+                client.stream(STREAMS[event.type]).append(event)  # type: ignore[index]
             expected.apply_batch(events)
+        client.stream("shop/orders").append("not an event")
     shutil.copytree(ROOT / "examples" / "declarative", tmp_path / "shop")
     spec = tmp_path / "shop" / "spark-pipeline.yml"
     text = spec.read_text().replace("http://127.0.0.1:4437", server.url.removesuffix("/v1/stream"))

@@ -11,18 +11,19 @@ spark = SparkSession.active()
 
 @dp.table
 def shop_events() -> DataFrame:
-    """What happened, once each, in the order of the stream."""
+    """What happened, once each, in the order of each stream."""
     return (
         spark.readStream.format("stream-state")
         .option("url", spark.conf.get("headwater.url"))
-        .option("streams", "shop/events")
+        .option("pattern", "shop/*")
+        .option("badEvents", "skip")
         .load()
     )
 
 
 @dp.materialized_view
 def shop_state() -> DataFrame:
-    """The newest value of every key that was not deleted."""
+    """The last value of every key that was not deleted."""
     return current_state(spark.read.table("shop_events")).select("type", "key", "value")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 import sys
 import time
@@ -17,37 +18,41 @@ from rich.text import Text
 
 from headwater import limits
 from headwater.cli.failing import FAILED, fail, failures
-from headwater.cli.output import shown
+from headwater.cli.output import say, shown
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT
+from headwater.protocol.tables.paths import TABLE_ROOT
 
 if TYPE_CHECKING:
-    from headwater.demo.run import Comparison, Status
+    from headwater.demo.run import Outcome
+    from headwater.demo.watching import Flow, Spark, Status
 
 
 def command(
-    seconds: float = typer.Option(0, min=0, help="End after so long; 0 goes on until Ctrl-C."),
+    seconds: float = typer.Option(0, min=0, help="Close the shop after so long; 0 goes on until Ctrl-C."),
     rate: float = typer.Option(200, min=0.1, help="Events of the shop per second."),
     port: int = typer.Option(4437, min=0, max=65535, help="Port of the server; 0 takes a free one."),
     data_dir: Path = typer.Option(
-        Path("headwater-demo"), help="Directory that keeps streams, table and checkpoint; an earlier run is continued."
+        Path("headwater-demo"), help="Directory that keeps streams and tables; an earlier run is continued."
     ),
 ) -> None:
-    """Run a server, a small shop that changes, and a Spark job that keeps its current state.
+    """Run a server, a small shop, and the jobs of the pipeline over its events.
 
-    The shop's state events flow into a stream; Spark reads them exactly once, keeps the current state as a table and
-    writes what changed back as a stream. At the end both are compared with a plain fold of all events.
+    The shop appends state events to four streams, some late, some twice and some bad. On Spark, materialize keeps the
+    current state as a Delta table, and publish sends its changes to a state stream and to an STP table. At the end all
+    three, and the quarantine, are compared with a plain fold of the events; the exit code is 1 if one differs.
     """
-    try:
-        from headwater.demo.run import run
-    except ImportError as error:
-        fail(f"the demo needs Spark ({error})", "Install it with: pip install 'headwater[spark]'")
-    console = Console(highlight=False)
+    for needed in ("pyspark", "deltalake"):
+        if importlib.util.find_spec(needed) is None:
+            fail(f"the demo needs Spark ({needed} is missing)", "Install it with: pip install 'headwater[spark]'")
+    from headwater.demo.run import Watcher, run
+
     stopping = _Stopping(seconds)
-    board = _Board(console)
+    board = _Board(data_dir)
+    watcher = Watcher(board.open, stopping.going, board.show, board.say)
     with failures(f"cannot listen on port {port}"), board, stopping:
-        comparison = run(data_dir, port=port, per_second=rate, going=stopping.going, show=board.show, say=board.say)
-    _print_comparison(console, comparison)
-    raise typer.Exit(0 if comparison.right else FAILED)
+        outcome = run(data_dir, watcher, port=port, per_second=rate)
+    _print_outcome(outcome)
+    raise typer.Exit(0 if outcome.is_right else FAILED)
 
 
 class _Stopping:
@@ -59,9 +64,7 @@ class _Stopping:
         self._told = False
 
     def going(self) -> bool:
-        if not self._until_s:
-            self._listen()  # again: Spark has taken Ctrl-C for itself meanwhile
-            self._until_s = time.monotonic() + (self._seconds or float("inf"))
+        self._until_s = self._until_s or time.monotonic() + (self._seconds or float("inf"))
         return not self._told and time.monotonic() < self._until_s
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -70,10 +73,8 @@ class _Stopping:
         self._told = True
 
     def __enter__(self) -> None:
-        self._before = self._listen()
-
-    def _listen(self) -> dict[signal.Signals, Any]:
-        return {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, self._stop) for number in signals}
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -83,10 +84,10 @@ class _Stopping:
 class _Board:
     """What flows where: a table that stays in place on a terminal, else a line now and then."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, refresh_per_second=8) if sys.stdout.isatty() else None
-        self._said_s = 0.0
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._live = Live(console=Console(highlight=False), refresh_per_second=8) if sys.stdout.isatty() else None
+        self._next_line_s = 0.0
 
     def __enter__(self) -> None:
         """It appears with the first thing there is to show."""
@@ -95,53 +96,79 @@ class _Board:
         if self._live is not None:
             self._live.stop()
 
+    def open(self, url: str) -> None:
+        """What there is to look at with a browser or curl."""
+        streams, tables = f"{url}{STREAM_ROOT}", f"{url}{TABLE_ROOT}"
+        say("The shop is open. Its events, as they come, and what Spark makes of them:")
+        say(f"  {streams}shop/orders?offset=-1&live=sse")
+        say(f"  {streams}published/shop?offset=-1&live=sse")
+        say(f"  {tables}shop?view=active&timeout=0")
+        say(f"  {streams}{RESERVED}/streams")
+        say(f"  {self._data_dir / 'lake' / 'shop'} (Delta table), {self._data_dir / 'pipeline.toml'} (jobs)")
+        say("")
+
     def say(self, what: str) -> None:
-        self._console.print(Text(shown(f"headwater: {what}")))
+        if self._live is not None and self._live.is_started:
+            self._live.console.print(Text(shown(what)))
+        else:
+            say(what)
 
     def show(self, status: Status) -> None:
         if self._live is not None:
             self._live.start()
             self._live.update(_board(status))
-        elif status.seconds - self._said_s >= limits.DEMO_LINE_EVERY_S:
-            self._said_s = status.seconds
-            lag = status.fed - status.taken
-            told = f"{status.seconds:6.1f} s  fed {status.fed:,} ({status.fed_per_second:,.0f}/s)  "
-            told += f"Spark {status.taken:,} ({status.taken_per_second:,.0f}/s, {max(lag, 0):,} behind)  "
-            self._console.print(told + f"batch {status.batch}  published {status.published:,}", soft_wrap=True)
+        elif status.fed.count and status.seconds >= self._next_line_s:
+            self._next_line_s = status.seconds + limits.DEMO_LINE_EVERY_S
+            say(_line(status))
+            sys.stdout.flush()
+
+
+def _line(status: Status) -> str:
+    spark = status.spark
+    told = f"{status.seconds:5.1f} s  shop {_told(status.fed)}  Spark {_phase(status)}"
+    if spark.version is None:
+        return told
+    told += f"  Delta {_told(spark.taken)}, version {spark.version}"
+    return f"{told}  published {status.published.count:,}  STP {status.table.count:,}  bad {spark.quarantined:,}"
+
+
+def _told(flow: Flow) -> str:
+    return f"{flow.count:,} ({flow.per_second:,.0f}/s)"
+
+
+def _phase(status: Status) -> str:
+    return f"{status.spark.phase.value}, {status.spark.lag_s:.1f} s behind"
 
 
 def _board(status: Status) -> Group:
     flows = Table(box=None, pad_edge=False, header_style="bold")
-    for column, justify in (
-        ("from", "left"),
-        ("to", "left"),
-        ("events", "right"),
-        ("per second", "right"),
-        ("", "left"),
-    ):
+    for column, justify in (("from", "left"), ("to", "left"), ("events", "right"), ("per s", "right")):
         flows.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    lag = max(status.fed - status.taken, 0)
-    lag_s = lag / status.fed_per_second if status.fed_per_second else 0.0
-    flows.add_row("shop", "shop/events", f"{status.fed:,}", f"{status.fed_per_second:,.0f}", "")
-    behind = Text(f"{lag:,} events, {lag_s:.1f} s behind", style="yellow" if lag_s > 10 else "green")
-    flows.add_row("shop/events", "Spark", f"{status.taken:,}", f"{status.taken_per_second:,.0f}", behind)
-    batch = "no batch yet" if status.batch is None else f"batch {status.batch}"
-    flows.add_row("Spark", "shop/current", f"{status.published:,}", f"{status.published_per_second:,.0f}", batch)
-    root = f"{status.url}{STREAM_ROOT}"
-    places = Text(
-        f"\ntable: {status.table or 'no version yet'}\n{root}shop/events?offset=-1\n"
-        f"{root}shop/current?offset=-1\n{root}{RESERVED}/streams\n",
-        style="cyan",
-        overflow="fold",
-    )
-    return Group(Text(f"{status.seconds:.0f} s  (Ctrl-C ends it)\n", style="bold"), flows, places)
+    flows.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    for flow in status.streams:
+        flows.add_row("shop", flow.name, *_numbers(flow), Text(shown(flow.last), style="dim"))
+    spark = Text(f"Spark is {_phase(status)}", style="green" if status.spark.phase.value == "following" else "yellow")
+    flows.add_row("shop/*", "Delta table", *_numbers(status.spark.taken), spark)
+    note = f"of the shop's events {status.late:,} were late, {status.repeated:,} came twice, {status.bad:,} were bad"
+    flows.add_row("", "quarantine", f"{status.spark.quarantined:,}", "", Text(note, style="dim"))
+    for job, to, flow in (("to-stream", "published/shop", status.published), ("to-table", "STP table", status.table)):
+        flows.add_row("Delta table", to, *_numbers(flow), Text(_versions(status.spark, job)))
+    return Group(Text(f"{status.seconds:.0f} s  (Ctrl-C ends it)\n", style="bold"), flows)
 
 
-def _print_comparison(console: Console, comparison: Comparison) -> None:
-    def told(right: bool) -> str:
-        return "[green]the same[/green]" if right else "[bold red]DIFFERENT[/bold red]"
+def _numbers(flow: Flow) -> tuple[str, str]:
+    return f"{flow.count:,}", f"{flow.per_second:,.0f}"
 
-    console.print(f"{comparison.events:,} events, {comparison.batches:,} batches in {comparison.seconds:.1f} s")
-    console.print(f"state by a plain fold:   {comparison.keys:,} keys")
-    console.print(f"state in the table:      {comparison.table_keys:,} keys, {told(comparison.table_right)}")
-    console.print(f"state by the new stream: {comparison.stream_keys:,} keys, {told(comparison.stream_right)}")
+
+def _versions(spark: Spark, job: str) -> str:
+    behind = spark.versions_behind.get(job)
+    return "" if behind is None else f"version {spark.version}" if not behind else f"{behind} versions behind"
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    say("")
+    say(f"{outcome.events:,} events, of which {outcome.lost:,} lost (late or repeated); {outcome.keys:,} keys left")
+    for check in outcome.checks:
+        told = "as in the books" if check.is_right else f"WRONG: {check.wrong:,} differ from the books"
+        say(f"  {check.name:<20} {check.count:>9,} {check.what:<7} {told}")
+    say("no plot: matplotlib is not installed" if outcome.plot is None else f"throughput and lag: {outcome.plot}")

@@ -1,1 +1,1 @@
-"""The system at work: a small shop whose state flows through a server, Spark, a table and back into a stream."""
+"""The system at work: a small shop whose state flows through a server, Spark, a Delta table and back to the server."""

@@ -1,4 +1,4 @@
-"""Feeds the shop's events to a stream at a rate, in a thread of its own."""
+"""Feeds the shop's events to their streams at a rate, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import time
 
 from headwater import limits
 from headwater.client import Client
-from headwater.demo.shop import Shop
+from headwater.demo.delivery import Delivery, Message
+from headwater.demo.shop import STREAMS, Shop
 
 
 class Feeder:
-    def __init__(self, client: Client, path: str, shop: Shop, per_second: float) -> None:
-        self._producer = client.stream(path).producer()
+    def __init__(self, client: Client, shop: Shop, delivery: Delivery, per_second: float) -> None:
+        self._producers = {path: client.stream(path).producer() for path in STREAMS.values()}
         self._shop = shop
         self._per_second = per_second
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headwater-feeder", daemon=True)
+        self.delivery = delivery
         self.fed = 0
         self.failure: Exception | None = None
 
@@ -24,10 +26,21 @@ class Feeder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait until all that was fed is stored."""
+        """Stop, and wait until all that was fed, and all that was late, is stored."""
+        self.halt()
+        for message in self.delivery.rest():
+            self._send(message)
+        for producer in self._producers.values():
+            producer.close(timeout_s=limits.DEMO_STOP_S)
+        self.check()
+
+    def halt(self) -> None:
+        """Feed no more."""
         self._stopping.set()
         self._thread.join()
-        self._producer.close(timeout_s=limits.DEMO_STOP_S)
+
+    def check(self) -> None:
+        """Raises what stopped it before it was told to."""
         if self.failure is not None:
             raise self.failure
 
@@ -35,11 +48,17 @@ class Feeder:
         occasions = self._shop.events()
         started_s = time.monotonic()
         try:
-            while not self._stopping.wait(limits.DEMO_FEED_EVERY_S):
-                due = (time.monotonic() - started_s) * self._per_second
+            while True:
+                due = (time.monotonic() - started_s) * self._per_second + 1
                 while self.fed < due and not self._stopping.is_set():
-                    for event in next(occasions):
-                        self._producer.append(event)
-                        self.fed += 1
+                    for message in self.delivery.deliver(next(occasions)):
+                        self._send(message)
+                if self._stopping.wait(limits.DEMO_FEED_EVERY_S):
+                    return
         except Exception as error:  # noqa: BLE001 - whoever stops the feeder hears of it
             self.failure = error
+
+    def _send(self, message: Message) -> None:
+        path, event = message
+        self._producers[path].append(event)
+        self.fed += 1

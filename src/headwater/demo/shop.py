@@ -1,124 +1,159 @@
-"""A small shop: customers come and go, orders are placed and move on, stock is sold and filled up again."""
+"""A small shop: customers come and go, orders are placed, paid and delivered, stock is sold and filled up again.
+
+Every value has a `version`, which grows with each change of its key. A delete has one too, in its value, so that
+whoever gets the events in another order still knows which one is the newest.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from headwater import limits
-from headwater.state import Collection, MaterializedState, define_state
-from headwater.state.events import ChangeEvent
+from headwater.state.events import ChangeEvent, ChangeHeaders
 
 _NAMES = ("Ada", "Alan", "Barbara", "Donald", "Edsger", "Frances", "Grace", "John", "Leslie", "Margaret", "Niklaus")
 _CITIES = ("Basel", "Bruges", "Delft", "Ghent", "Lyon", "Porto", "Turku", "Uppsala")
-_GOODS = ("kettle", "lamp", "chair", "clock", "vase", "bowl", "rug", "mirror", "bench", "shelf")
-_NEXT = {"placed": "paid", "paid": "shipped", "shipped": "delivered"}
+_COLOURS = ("blue", "green", "grey", "red", "white")
+_GOODS = ("bench", "bowl", "chair", "clock", "kettle", "lamp", "mirror", "rug", "shelf", "vase")
+_METHODS = ("card", "invoice", "transfer")
+_NEXT = {"paid": "shipped", "shipped": "delivered"}
+_FULL = 100  # pieces of an item
 
-STATE = define_state(
-    {
-        "customers": Collection("customer", dict[str, Any]),
-        "stock": Collection("stock", dict[str, Any], key="item"),
-        "orders": Collection("order", dict[str, Any]),
-    }
-)
+Type: TypeAlias = Literal["customer", "order", "payment", "stock"]
+STREAMS: Mapping[Type, str] = {
+    "customer": "shop/customers",
+    "order": "shop/orders",
+    "payment": "shop/payments",
+    "stock": "shop/stock",
+}
+Value: TypeAlias = dict[str, Any]
+
+
+class Known(msgspec.Struct, frozen=True):
+    """The newest of a key: its version, and its value unless it was deleted."""
+
+    version: int
+    value: Value | None
 
 
 class Shop:
-    """Makes events. It goes on from a state, so that a shop that was closed opens again as it was."""
+    """Makes events. It goes on from what is known of each type and key, so that a shop that was closed opens again.
 
-    def __init__(self, chance: random.Random, state: MaterializedState) -> None:
+    Keys are never used twice, also not for two types. Only items of the stock come back after they were deleted.
+    """
+
+    def __init__(self, chance: random.Random, known: Mapping[tuple[str, str], Known] | None = None) -> None:
         self._chance = chance
-        self._customers = dict(state.get_type("customer"))
-        self._stock = dict(state.get_type("stock"))
-        self._orders = dict(state.get_type("order"))
+        self._values: dict[str, dict[str, Value]] = {kind: {} for kind in STREAMS}
+        self._versions: dict[str, int] = {}
         self._made = 0
-        self._run = f"{chance.getrandbits(32):08x}"
+        for (kind, key), found in (known or {}).items():
+            if found.value is not None:
+                self._values[kind][key] = found.value
+            if found.value is not None or kind == "stock":
+                self._versions[key] = found.version
+            if kind != "stock":
+                self._made = max(self._made, int(key.rpartition("-")[2]))
 
-    def events(self) -> Iterator[list[ChangeEvent[Any]]]:
+    def events(self) -> Iterator[list[ChangeEvent[Value]]]:
         """What happens, one occasion after the other; the changes of one belong together."""
-        for number, goods in enumerate(_GOODS * 5):
-            item = f"{goods}-{number // len(_GOODS)}"
-            if item not in self._stock:
-                yield [self._stocked(item, {"item": item, "quantity": 100, "price": 5 + number})]
+        for number, item in enumerate(f"{colour}-{goods}" for colour in _COLOURS for goods in _GOODS):
+            if item not in self._versions:
+                yield [self._put("stock", item, {"item": item, "quantity": _FULL, "price_cents": 550 + 100 * number})]
         while True:
             yield self._occasion()
 
-    def _occasion(self) -> list[ChangeEvent[Any]]:
+    def _occasion(self) -> list[ChangeEvent[Value]]:
         die = self._chance.random()
-        if die < 0.10 or not self._customers:
-            return [self._customer()]
+        if die < 0.10 or not self._values["customer"]:
+            return [self._customer_comes_or_goes()]
         if die < 0.15:
             return [self._customer_moves()]
-        if die < 0.45 and len(self._orders) < limits.DEMO_OPEN_ORDERS_MAX:
+        if die < 0.16:
+            return [self._range_changes()]
+        orders = self._values["order"]
+        if not orders or (die < 0.40 and len(orders) < limits.DEMO_OPEN_ORDERS_MAX):
             return self._order()
-        if self._orders:
-            return [self._order_moves_on()]
-        return self._order()
+        return self._order_moves_on()
 
-    def _customer(self) -> ChangeEvent[Any]:
-        if len(self._customers) >= limits.DEMO_CUSTOMERS_MAX:
-            leaving = self._pick(self._customers)
-            del self._customers[leaving]
-            return STATE.customers.delete(key=leaving, **self._told())
+    def _customer_comes_or_goes(self) -> ChangeEvent[Value]:
         chance = self._chance
-        customer = {
-            "id": self._id("c"),
-            "name": f"{chance.choice(_NAMES)} {chance.choice(_NAMES)[0]}.",
-            "city": chance.choice(_CITIES),
-        }
-        self._customers[customer["id"]] = customer
-        return STATE.customers.insert(customer, **self._told())
+        if len(self._values["customer"]) >= limits.DEMO_CUSTOMERS_MAX:
+            return self._remove("customer", self._pick("customer"))
+        self._made += 1
+        key = f"customer-{self._made}"
+        name = f"{chance.choice(_NAMES)} {chance.choice(_NAMES)[0]}."
+        return self._put("customer", key, {"id": key, "name": name, "city": chance.choice(_CITIES)})
 
-    def _customer_moves(self) -> ChangeEvent[Any]:
-        known = self._customers[self._pick(self._customers)]
-        moved = {**known, "city": self._chance.choice(_CITIES)}
-        self._customers[known["id"]] = moved
-        return STATE.customers.update(moved, old_value=known, **self._told())
+    def _customer_moves(self) -> ChangeEvent[Value]:
+        key = self._pick("customer")
+        return self._put("customer", key, {**self._values["customer"][key], "city": self._chance.choice(_CITIES)})
 
-    def _order(self) -> list[ChangeEvent[Any]]:
-        item = self._stock[self._pick(self._stock)]
-        told = self._told()
-        if item["quantity"] == 0:
-            return [self._stocked(item["item"], {**item, "quantity": 100})]
+    def _range_changes(self) -> ChangeEvent[Value]:
+        """An item is no longer sold, or is sold again."""
+        stock = self._values["stock"]
+        gone = [key for key in self._versions if "-" in key and key not in stock and key.split("-")[0] in _COLOURS]
+        if gone and (self._chance.random() < 0.5 or len(stock) < len(_GOODS)):
+            item = self._chance.choice(gone)
+            return self._put("stock", item, {"item": item, "quantity": _FULL, "price_cents": 950})
+        return self._remove("stock", self._pick("stock"))
+
+    def _order(self) -> list[ChangeEvent[Value]]:
+        item = self._values["stock"][self._pick("stock")]
+        pieces = self._chance.randint(1, 3)
+        if item["quantity"] < pieces:
+            return [self._put("stock", item["item"], {**item, "quantity": _FULL})]
+        self._made += 1
         order = {
-            "id": self._id("o"),
-            "customer": self._pick(self._customers),
+            "id": f"order-{self._made}",
+            "customer": self._pick("customer"),
             "item": item["item"],
+            "pieces": pieces,
+            "total_cents": pieces * item["price_cents"],
             "status": "placed",
         }
-        self._orders[order["id"]] = order
-        sold = {**item, "quantity": item["quantity"] - 1}
-        self._stock[item["item"]] = sold
-        return [STATE.orders.insert(order, **told), STATE.stock.update(sold, **told)]
+        left = {**item, "quantity": item["quantity"] - pieces}
+        return [self._put("order", order["id"], order), self._put("stock", item["item"], left)]
 
-    def _order_moves_on(self) -> ChangeEvent[Any]:
-        order = self._orders[self._pick(self._orders)]
-        status = _NEXT.get(order["status"])
-        if status is None:
-            del self._orders[order["id"]]
-            return STATE.orders.delete(key=order["id"], old_value=order, **self._told())
-        moved = {**order, "status": status}
-        self._orders[order["id"]] = moved
-        return STATE.orders.update(moved, **self._told())
+    def _order_moves_on(self) -> list[ChangeEvent[Value]]:
+        key = self._pick("order")
+        order = self._values["order"][key]
+        payment = key.replace("order", "payment")
+        if order["status"] == "placed":
+            method = self._chance.choice(_METHODS)
+            paid = {"id": payment, "order": key, "amount_cents": order["total_cents"], "method": method}
+            return [self._put("payment", payment, paid), self._put("order", key, {**order, "status": "paid"})]
+        if order["status"] in _NEXT:
+            return [self._put("order", key, {**order, "status": _NEXT[order["status"]]})]
+        return [self._remove("order", key), self._remove("payment", payment)]
 
-    def _stocked(self, item: str, value: dict[str, Any]) -> ChangeEvent[Any]:
-        known = self._stock.get(item)
-        self._stock[item] = value
-        if known is None:
-            return STATE.stock.insert(value, **self._told())
-        return STATE.stock.update(value, old_value=known, **self._told())
+    def _put(self, kind: Type, key: str, value: Value) -> ChangeEvent[Value]:
+        known = self._values[kind]
+        operation: Literal["insert", "update"] = "update" if key in known else "insert"
+        known[key] = value | {"version": self._next_version(key)}
+        return ChangeEvent(type=kind, key=key, value=known[key], headers=self._headers(operation))
 
-    def _pick(self, among: dict[str, Any]) -> str:
-        """Any of the last hundred or so: what is new is what moves."""
-        keys = list(among) if len(among) < 128 else list(among)[-128:]
-        return self._chance.choice(keys)
+    def _remove(self, kind: Type, key: str) -> ChangeEvent[Value]:
+        del self._values[kind][key]
+        value = {"version": self._next_version(key)}
+        if kind != "stock":
+            del self._versions[key]
+        return ChangeEvent(type=kind, key=key, value=value, headers=self._headers("delete"))
 
-    def _id(self, kind: str) -> str:
-        self._made += 1
-        return f"{kind}-{self._run}-{self._made}"
+    def _next_version(self, key: str) -> int:
+        self._versions[key] = self._versions.get(key, 0) + 1
+        return self._versions[key]
 
-    def _told(self) -> dict[str, Any]:
+    def _headers(self, operation: Literal["insert", "update", "delete"]) -> ChangeHeaders:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return {"txid": f"{self._run}-{self._made}-{self._chance.getrandbits(24):06x}", "timestamp": now}
+        return ChangeHeaders(operation=operation, timestamp=now)
+
+    def _pick(self, kind: Type) -> str:
+        """Any of the last hundred or so: what is new is what moves."""
+        keys = list(self._values[kind])
+        return self._chance.choice(keys[-128:])

@@ -1,0 +1,30 @@
+"""A server on the embedded store, as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from headwater import limits
+from headwater.errors import ClientError
+
+
+@contextlib.contextmanager
+def serving(data_dir: Path, port: int) -> Iterator[str]:
+    """Its URL."""
+    command = [sys.executable, "-m", "headwater", "serve", "--port", str(port), "--data-dir", str(data_dir)]
+    # In a session of its own: a Ctrl-C is for us, who still need the server to finish.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)  # noqa: S603
+    try:
+        line = process.stdout.readline() if process.stdout is not None else ""
+        found = re.search(r"http://[^/\s]+", line)
+        if found is None:
+            raise ClientError("the server did not start; its message is above")
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait(limits.DEMO_STOP_S)

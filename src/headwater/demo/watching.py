@@ -1,0 +1,180 @@
+"""What goes on at any moment: how much flows where, how fast, and how far Spark is behind."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections import deque
+
+import msgspec
+
+from headwater import limits
+from headwater.client import Client
+from headwater.demo.feeding import Feeder
+from headwater.demo.jobs import PUBLISHED, TABLE, Jobs
+from headwater.demo.shop import STREAMS
+from headwater.errors import StreamNotFoundError
+
+
+class Phase(enum.Enum):
+    """Of Spark. It follows once it has caught up, be it a little behind."""
+
+    STARTING = "starting"
+    CATCHING_UP = "catching up"
+    FOLLOWING = "following"
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """Messages in a stream or rows of a table."""
+
+    name: str
+    count: int
+    per_second: float
+    last: str = ""  # the newest one
+
+
+class Spark(msgspec.Struct, frozen=True, kw_only=True):
+    """What the jobs have done."""
+
+    phase: Phase
+    taken: Flow  # events that are in the Delta table, or lost against what is there
+    lag_s: float  # the age of the oldest event that is not
+    lag_events: int
+    version: int | None  # of the Delta table
+    versions_behind: dict[str, int]  # by publishing job
+    quarantined: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    seconds: float
+    fed: Flow
+    late: int
+    repeated: int
+    bad: int
+    streams: list[Flow]  # of the shop
+    spark: Spark
+    published: Flow
+    table: Flow
+
+
+class Rate:
+    """How fast a count grows, over the last seconds."""
+
+    def __init__(self) -> None:
+        self._past: deque[tuple[float, int]] = deque()
+
+    def per_second(self, now_s: float, count: int) -> float:
+        self._past.append((now_s, count))
+        while now_s - self._past[0][0] > limits.DEMO_RATE_OVER_S:
+            self._past.popleft()
+        then_s, before = self._past[0]
+        return (count - before) / (now_s - then_s) if now_s > then_s else 0.0
+
+
+class Tail:
+    """Counts the messages of a stream; only what is new since the last time is read.
+
+    It remembers when it saw what, to tell how far another reader is.
+    """
+
+    def __init__(self, client: Client, path: str) -> None:
+        self._stream = client.stream(path, content_type="application/json")
+        self._offset = "-1"
+        self._rate = Rate()
+        self._last = b""
+        self._seen: deque[tuple[int, int, float]] = deque()  # bytes, messages, and when
+        self._reached = 0  # messages
+        self.path = path
+        self.count = 0
+
+    def look(self, now_s: float) -> Flow:
+        try:
+            for batch in self._stream.read(type=bytes, offset=self._offset).batches():
+                self._note(batch.items, batch.offset, now_s)
+        except StreamNotFoundError:
+            pass  # it is made with the first event that is published
+        return Flow(self.path, self.count, self._rate.per_second(now_s, self.count), self._last.decode())
+
+    def _note(self, messages: list[bytes], offset: str, now_s: float) -> None:
+        self._offset = offset
+        if messages:
+            self._last = messages[-1]
+            self.count += len(messages)
+            self._seen.append((int(offset.rpartition("_")[2]), self.count, now_s))
+
+    def progress(self, now_s: float, reached_bytes: int) -> tuple[int, float]:
+        """The messages that a reader has, and the age of the oldest that it has not."""
+        while self._seen and self._seen[0][0] <= reached_bytes:
+            self._reached = self._seen.popleft()[1]
+        return self._reached, now_s - self._seen[0][2] if self._seen else 0.0
+
+
+class Monitor:
+    """Looks at everything, again and again, and keeps what it saw."""
+
+    def __init__(self, client: Client, feeder: Feeder, jobs: Jobs) -> None:
+        self._feeder = feeder
+        self._jobs = jobs
+        self._table = client.table(TABLE)
+        self._tails = [Tail(client, path) for path in STREAMS.values()]
+        self._published = Tail(client, PUBLISHED)
+        self._rates = {name: Rate() for name in ("fed", "taken", "table")}
+        self._phase = Phase.STARTING
+        self._began_s = time.monotonic()
+        self.seen: list[Status] = []
+
+    def look(self) -> Status:
+        self._feeder.check()
+        self._jobs.check()
+        now_s = time.monotonic() - self._began_s
+        delivery = self._feeder.delivery
+        status = Status(
+            seconds=now_s,
+            fed=self._flow("fed", now_s, self._feeder.fed),
+            late=delivery.late,
+            repeated=delivery.repeated,
+            bad=delivery.bad,
+            streams=[tail.look(now_s) for tail in self._tails],
+            spark=self._spark(now_s),
+            published=self._published.look(now_s),
+            table=self._flow("table", now_s, self._table_rows()),
+        )
+        self.seen.append(status)
+        return status
+
+    def has_caught_up(self) -> bool:
+        """Whether all that the last look saw is materialized and published."""
+        spark = self.seen[-1].spark
+        is_done = spark.phase is not Phase.STARTING and spark.lag_events == 0
+        return is_done and not any(spark.versions_behind.values())
+
+    def _spark(self, now_s: float) -> Spark:
+        """Before it has begun nothing is imported that would take Spark's time to import."""
+        if self._phase is Phase.STARTING and self._jobs.have_begun:
+            self._phase = Phase.CATCHING_UP
+        has_begun = self._phase is not Phase.STARTING
+        reached = self._jobs.reached() if has_begun else {}
+        places = [tail.progress(now_s, reached.get(tail.path, 0)) for tail in self._tails]
+        taken, lag_s = sum(count for count, _ in places), max(age for _, age in places)
+        if self._phase is Phase.CATCHING_UP and taken and lag_s < limits.DEMO_CAUGHT_UP_S:
+            self._phase = Phase.FOLLOWING
+        sent = self._jobs.published_versions() if has_begun else {}
+        version = self._jobs.version() if has_begun else None
+        return Spark(
+            phase=self._phase,
+            taken=self._flow("taken", now_s, taken),
+            lag_s=lag_s,
+            lag_events=sum(tail.count for tail in self._tails) - taken,
+            version=version,
+            versions_behind={name: (version or 0) - (-1 if one is None else one) for name, one in sent.items()},
+            quarantined=self._jobs.quarantine_size() if has_begun else 0,
+        )
+
+    def _flow(self, name: str, now_s: float, count: int) -> Flow:
+        return Flow(name, count, self._rates[name].per_second(now_s, count))
+
+    def _table_rows(self) -> int:
+        try:
+            return self._table.info().last_seqno or 0
+        except StreamNotFoundError:
+            return 0  # it is made with the first row that is published
