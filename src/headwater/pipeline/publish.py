@@ -192,20 +192,26 @@ class _Publishing:
             yield self._publish(state)
 
     def _publish(self, state: _State) -> Step:
-        changes = self._difference(state.published, state.publishing or 0).persist()
-        try:
-            rows = changes.count()
-            if rows:
-                self._target.write(changes, state.id, state.publishing or 0)
-        finally:
-            changes.unpersist()
+        rows = self._send(state.published, state.publishing or 0, state.id)
         state.published, state.publishing = state.publishing, None
         self._save(state)
         return Step(rows=rows)
 
-    def _difference(self, before: int | None, after: int) -> DataFrame:
-        """Keys whose values differ. Only files that one of the versions lacks are read."""
+    def _send(self, before: int | None, after: int, job: str) -> int:
         new, old = self._paths(after), self._paths(before)
+        if new == old:  # nothing but metadata changed, or there are no rows yet
+            return 0
+        changes = self._difference(before, after, new, old).persist()
+        try:
+            rows = changes.count()
+            if rows:
+                self._target.write(changes, job, after)
+        finally:
+            changes.unpersist()
+        return rows
+
+    def _difference(self, before: int | None, after: int, new: set[str], old: set[str]) -> DataFrame:
+        """Keys whose values differ. Only files that one of the versions lacks are read."""
         names = self._names(after)
         added = self._side(after, new - old, names).selectExpr("key", "NULL AS old", "value AS new")
         removed = self._side(before, old - new, names).selectExpr("key", "value AS old", "NULL AS new")
