@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from headwater import limits
@@ -141,19 +140,23 @@ def _phase(status: Status) -> str:
 
 
 def _board(status: Status) -> Group:
-    flows = Table(box=None, pad_edge=False, header_style="bold")
-    for column, justify in (("from", "left"), ("to", "left"), ("events", "right"), ("per s", "right")):
-        flows.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    flows.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
-    for flow in status.streams:
-        flows.add_row("shop", flow.name, *_numbers(flow), Text(shown(flow.last), style="dim"))
-    spark = Text(f"Spark is {_phase(status)}", style="green" if status.spark.phase.value == "following" else "yellow")
-    flows.add_row("shop/*", "Delta table", *_numbers(status.spark.taken), spark)
+    spark = status.spark
+    colour = "green" if spark.phase.value == "following" else "yellow"
+    flows = [_row("shop", flow.name, _numbers(flow), Text(shown(flow.last), style="dim")) for flow in status.streams]
+    told = Text(f"Spark is {_phase(status)}", style=colour)
+    flows.append(_row("shop/*", "Delta table", _numbers(spark.taken), told))
     note = f"of the shop's events {status.late:,} were late, {status.repeated:,} came twice, {status.bad:,} were bad"
-    flows.add_row("", "quarantine", f"{status.spark.quarantined:,}", "", Text(note, style="dim"))
+    flows.append(_row("", "quarantine", (f"{spark.quarantined:,}", ""), Text(note, style="dim")))
     for job, to, flow in (("to-stream", "published/shop", status.published), ("to-table", "STP table", status.table)):
-        flows.add_row("Delta table", to, *_numbers(flow), Text(_versions(status.spark, job)))
-    return Group(Text(f"{status.seconds:.0f} s  (Ctrl-C ends it)\n", style="bold"), flows)
+        flows.append(_row("Delta table", to, _numbers(flow), Text(_versions(spark, job))))
+    head = Text(f"{'from':<11}  {'to':<14}  {'events':>9}  {'per s':>7}", style="bold")
+    return Group(Text(f"{status.seconds:.0f} s  (Ctrl-C ends it)\n", style="bold"), head, *flows)
+
+
+def _row(source: str, target: str, numbers: tuple[str, str], note: Text) -> Text:
+    """A line that is cut off at the edge of the terminal."""
+    told = f"{source:<11}  {target:<14}  {numbers[0]:>9}  {numbers[1]:>7}  "
+    return Text.assemble(told, note, no_wrap=True, overflow="ellipsis")
 
 
 def _numbers(flow: Flow) -> tuple[str, str]:
