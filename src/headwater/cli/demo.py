@@ -127,8 +127,10 @@ def _line(status: Status) -> str:
     told = f"{status.seconds:5.1f} s  shop {_told(status.fed)}  Spark {_phase(status)}"
     if spark.version is None:
         return told
-    told += f"  Delta {_told(spark.taken)}, version {spark.version}"
-    return f"{told}  published {status.published.count:,}  STP {status.table.count:,}  bad {spark.quarantined:,}"
+    told += f"  Delta {_told(spark.taken)}, version {spark.version}, {spark.quarantined:,} bad"
+    for job, name, flow in (("to-stream", "published", status.published), ("to-table", "STP", status.table)):
+        told += f"  {name} {flow.count:,}" + (f", {_versions(spark, job)}" if spark.versions_behind.get(job) else "")
+    return told
 
 
 def _told(flow: Flow) -> str:
@@ -165,7 +167,9 @@ def _numbers(flow: Flow) -> tuple[str, str]:
 
 def _versions(spark: Spark, job: str) -> str:
     behind = spark.versions_behind.get(job)
-    return "" if behind is None else f"version {spark.version}" if not behind else f"{behind} versions behind"
+    if not behind:
+        return "" if behind is None else f"version {spark.version}"
+    return f"{behind} version{'s' if behind > 1 else ''} behind"
 
 
 def _print_outcome(outcome: Outcome) -> None:

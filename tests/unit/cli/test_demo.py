@@ -60,5 +60,5 @@ def test_a_lag_is_shown_before_spark_has_begun() -> None:
 
 def test_a_line_has_everything() -> None:
     line = _line(status(Phase.FOLLOWING))
-    assert "Spark following, 7.2 s behind  Delta 1,000 (90/s), version 3" in line
-    assert line.endswith("published 1,234,567  STP 700  bad 12")
+    assert "Spark following, 7.2 s behind  Delta 1,000 (90/s), version 3, 12 bad  published 1,234,567  STP" in line
+    assert line.endswith("  STP 700, 2 versions behind")
