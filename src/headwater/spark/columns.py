@@ -176,7 +176,7 @@ class RangeReader:
     def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         position, at = 0, byte_position(part.start.offset)
         times = self._times(part)
-        skipped = SkippedEvents(self._client, part, self._dead_letters)
+        skipped = SkippedEvents(self._client, part, self._dead_letters, self._fitting())
         for payload in self._payloads(part):
             rows = payload.num_rows
             first = max(0, part.start.skip - position)  # what the batch before has read
@@ -195,6 +195,11 @@ class RangeReader:
         skipped.finish()
         if position < part.start.skip:
             raise DataLossError(f"{part.path} has {position} messages from {part.start.offset} to {part.end.offset}")
+
+    def _fitting(self) -> str:
+        """What decides whether an event is a bad one."""
+        values = [field.json() for field in self._spark_schema.fields if field.name == "value"]
+        return repr((values, self._by_type, self._types and sorted(self._types)))
 
     def _payloads(self, part: Range) -> Iterator[pa.RecordBatch]:
         stream = self._client.stream(part.path, content_type=part.content_type)

@@ -65,6 +65,16 @@ class SnapshotOf(msgspec.Struct, frozen=True):
     tail: str
 
 
+def bytes_between(place: Position, end: Position) -> int | None:
+    """Bytes from a place to the end of a stream, on servers whose offsets count them. Where the end is of another
+    incarnation, the stream was made again and is read from its beginning."""
+    first, last = byte_position(place.offset), byte_position(end.offset)
+    if first is None or last is None:
+        return None
+    is_same = place.offset == BEGINNING or incarnation(place.offset) == incarnation(end.offset)
+    return last - first if is_same and last >= first else last
+
+
 class Range(msgspec.Struct, frozen=True):
     """What one task reads of one stream."""
 

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headwater.client import Client
 from headwater.errors import OptionError
 from headwater.spark.catalogue import Streams
-from headwater.spark.positions import Place, byte_position, parse_place
+from headwater.spark.positions import Place, bytes_between, parse_place
 
 log = logging.getLogger(__name__)
 
@@ -122,17 +122,10 @@ def _lag(read: dict[str, Place], ends: dict[str, Place], row_bytes: float | None
     found = []
     for path, end in ends.items():
         place = read.get(path, Place())
-        size = 0 if place.is_at(end) else _bytes_between(place, end)
+        size = 0 if place.is_at(end) else bytes_between(place, end)
         rows = 0 if size == 0 else None if size is None or row_bytes is None else max(1, round(size / row_bytes))
         found.append(StreamLag(path, size, rows))
     return found
-
-
-def _bytes_between(place: Place, end: Place) -> int | None:
-    first, last = byte_position(place.offset), byte_position(end.offset)
-    if first is None or last is None:
-        return None
-    return last - first if last >= first else last  # a stream that was made again is read from its beginning
 
 
 def _row_bytes(source: SourceProgress) -> float | None:
@@ -140,7 +133,7 @@ def _row_bytes(source: SourceProgress) -> float | None:
     start, end = _parse(source.startOffset), _parse(source.endOffset)
     if not isinstance(start, dict) or not isinstance(end, dict) or not source.numInputRows:
         return None
-    sizes = [_bytes_between(start.get(path, Place()), place) for path, place in end.items()]
+    sizes = [bytes_between(start.get(path, Place()), place) for path, place in end.items()]
     total = sum(size for size in sizes if size is not None)
     return total / source.numInputRows if total else None
 

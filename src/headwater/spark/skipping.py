@@ -21,13 +21,14 @@ _JSON = "application/json"
 class SkippedEvents:
     """The bad events of one range.
 
-    They are appended by a producer of the range, in parts that depend on nothing else: if the range is read again, by
-    a task that is repeated or a batch that is replayed, the server recognises them.
+    They are appended by a producer of the range and of what events have to fit, in parts that depend on nothing else:
+    if the range is read again, by a task that is repeated or a batch that is replayed, the server recognises them.
     """
 
-    def __init__(self, client: Client, part: Range, dead_letters: str | None) -> None:
+    def __init__(self, client: Client, part: Range, dead_letters: str | None, fitting: str) -> None:
         self._client = client
         self._part = part
+        self._fitting = fitting
         self._dead_letters = dead_letters
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -57,7 +58,7 @@ class SkippedEvents:
     def _append(self) -> None:
         stream = self._client.stream(self._dead_letters or "", content_type=_JSON)
         body = b"[" + b",".join(self._held) + b"]"
-        producer = ProducerTuple(f"spark-bad-{_name(self._part)}", 0, self._appended)
+        producer = ProducerTuple(f"spark-bad-{_name(self._part, self._fitting)}", 0, self._appended)
         try:
             stream.append_body(body, producer=producer)
         except StreamNotFoundError:
@@ -66,6 +67,6 @@ class SkippedEvents:
         self._held, self._held_bytes, self._appended = [], 0, self._appended + 1
 
 
-def _name(part: Range) -> str:
-    named = msgspec.json.encode([part.path, str(part.start), part.end.offset, part.end.skip])
+def _name(part: Range, fitting: str) -> str:
+    named = msgspec.json.encode([part.path, str(part.start), part.end.offset, part.end.skip, fitting])
     return hashlib.sha256(named).hexdigest()[:24]

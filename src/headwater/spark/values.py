@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, TypedDict
+from typing import Any, Required, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -47,12 +47,15 @@ _PLAIN: list[tuple[type[DataType], Any]] = [
 
 def _python_type(kind: DataType) -> Any:
     if isinstance(kind, StructType):
-        fields = {field.name: _python_type(field.dataType) | None for field in kind.fields}
+        kinds = {field.name: (_python_type(field.dataType), field.nullable) for field in kind.fields}
+        fields = {name: one | None if nullable else Required[one] for name, (one, nullable) in kinds.items()}
         return TypedDict("Value", fields, total=False)  # type: ignore[operator]
     if isinstance(kind, ArrayType):
-        return list[_python_type(kind.elementType) | None]  # type: ignore[misc]
+        element = _python_type(kind.elementType)
+        return list[element | None if kind.containsNull else element]  # type: ignore[misc]
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
-        return dict[str, _python_type(kind.valueType) | None]  # type: ignore[misc]
+        value = _python_type(kind.valueType)
+        return dict[str, value | None if kind.valueContainsNull else value]  # type: ignore[misc]
     for spark, python in _PLAIN:
         if isinstance(kind, spark):
             return python

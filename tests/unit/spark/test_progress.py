@@ -110,3 +110,8 @@ def test_a_checkpoint(server: Server, tmp_path: Path) -> None:
         assert lag(behind) == [StreamLag("progress/a", 0, 0)]
     with pytest.raises(OptionError, match="give a client"):
         lag(tmp_path)
+
+
+def test_a_stream_that_was_made_again_is_read_from_its_beginning() -> None:
+    again = source({"a": at(0)}, {"a": at(10)}, {"a": at(30, 2)})
+    assert [each.bytes for each in lag(progress(again))] == [30]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from headwater.client import Client
 from headwater.errors import InvalidEventError, OptionError
@@ -125,3 +125,26 @@ def test_a_pattern_does_not_read_the_dead_letters(server: Server, client: Client
 def test_mistakes_are_named(server: Server, given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         options_of(server, "a", **given)
+
+
+def test_what_is_bad_by_another_schema_is_there_too(server: Server, client: Client) -> None:
+    path = f"skipping/{next(_numbers)}"
+    values: list[Any] = [{"age": 1}, {"age": "2"}]
+    client.stream(path).create(messages=[{**GOOD, "key": str(n), "value": value} for n, value in enumerate(values)])
+    options = options_of(server, path, badEvents="deadLetter", deadLetterStream=f"{path}/bad")
+    for kind in (StringType(), LongType(), LongType()):
+        value = StructType([StructField("age", kind)])
+        assert len(read(options, client, StructType([StructField("value", value)]))) == 1
+    letters = client.stream(f"{path}/bad").read().all()
+    assert [letter["message"]["key"] for letter in letters] == ["0", "1"]
+
+
+def test_a_field_that_must_be_there(server: Server, client: Client) -> None:
+    path = f"skipping/{next(_numbers)}"
+    numbers = ArrayType(LongType(), containsNull=False)
+    fields = StructType([StructField("a", LongType(), nullable=False), StructField("b", numbers)])
+    good: list[Any] = [{"a": 1}, {"a": 2, "b": [3]}]
+    bad: list[Any] = [{}, {"a": None}, {"a": 1, "b": [None]}]
+    client.stream(path).create(messages=[{**GOOD, "value": value} for value in (*good, *bad)])
+    found = read(options_of(server, path, badEvents="skip"), client, StructType([StructField("value", fields)]))
+    assert [row["value"] for row in found] == [{"a": 1, "b": None}, {"a": 2, "b": [3]}]
