@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -125,7 +125,8 @@ def _stats(rows: pa.Table) -> str:
     most: dict[str, Any] = {}
     for name, lowest, highest in _extremes(rows):
         least[name], most[name] = lowest, highest
-    nulls = {name: rows.column(name).null_count for name in rows.column_names}
+    plain = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    nulls = {name: rows.column(name).null_count for name in plain}
     return json.dumps({"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls})
 
 
@@ -134,12 +135,17 @@ def _extremes(rows: pa.Table) -> Iterator[tuple[str, Any, Any]]:
         if pa.types.is_integer(field.type) or pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
             found = pc.min_max(rows.column(field.name)).as_py()
             if found["min"] is not None:
-                yield field.name, _plain(found["min"]), _plain(found["max"])
+                yield field.name, _plain(found["min"]), _plain(_up(found["max"]))
+
+
+def _up(value: Any) -> Any:
+    """Delta keeps milliseconds, which are cut off: the largest value must not become smaller."""
+    if isinstance(value, datetime) and value.microsecond % 1000:
+        return value + timedelta(milliseconds=1)
+    return value
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(
-        value, datetime
-    ):  # Delta keeps milliseconds: cut off below, and for the largest a reader allows for it
+    if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value if isinstance(value, int | float | str | Decimal) else value.isoformat()

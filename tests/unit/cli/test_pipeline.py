@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from headwater import errors
@@ -20,7 +21,7 @@ from headwater.cli.pipeline.config import (
     PublishOptions,
     load_pipeline,
 )
-from headwater.cli.pipeline.exit_codes import NEEDS_A_PERSON, RETRY, WRONG_OPTIONS, exit_code
+from headwater.cli.pipeline.exit_codes import NEEDS_A_PERSON, RETRY, WRONG_OPTIONS, exit_code, exits
 from headwater.errors import OptionError
 from headwater.pipeline.jobs import Progress
 
@@ -189,3 +190,29 @@ def test_progress_in_words() -> None:
 def test_help_does_not_import_spark() -> None:
     program = "import sys, headwater.cli; sys.exit('pyspark' in sys.modules or 'deltalake' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def told(error: Exception) -> tuple[int, str]:
+    app = typer.Typer()
+
+    @app.command()
+    def command() -> None:
+        with exits():
+            raise error
+
+    result = CliRunner().invoke(app)
+    return result.exit_code, result.output
+
+
+def test_what_java_says_is_told() -> None:
+    class Py4JJavaError(Exception):
+        pass
+
+    text = (
+        "An error occurred while calling o261.start.\n: java.lang.IllegalStateException: two runs\n\tat a.b"
+    )
+    assert told(Py4JJavaError(text)) == (
+        RETRY,
+        "headwater: Py4JJavaError: java.lang.IllegalStateException: two runs. It can be tried again.\n",
+    )
+    assert "Java process has ended" in told(ConnectionRefusedError(111, "Connection refused"))[1]

@@ -16,6 +16,8 @@ RETRY = 1
 WRONG_OPTIONS = 2
 NEEDS_A_PERSON = 3
 
+_CALLING = "An error occurred while calling"  # begins every Py4JJavaError
+
 
 def exit_code(error: BaseException) -> int:
     """Errors that another attempt cannot mend need a person; what nobody foresaw may be gone the next time."""
@@ -36,6 +38,8 @@ def exits() -> Iterator[None]:
     except ImportError as error:
         way_out = "Install it with: pip install 'headwater[spark]'"
         fail(f"the pipeline needs Spark ({error})", way_out, code=WRONG_OPTIONS)
+    except ConnectionError:  # every other server's are HeadwaterErrors
+        fail("Spark's Java process has ended", "It can be tried again.", code=RETRY)
     except OSError as error:
         told = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
         fail(told, "Check the path and the disk.", code=RETRY)
@@ -58,6 +62,8 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of what may be pages of stack traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The first line of what may be pages of stack traces, or the second, where the first one only names a call."""
+    lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
+    if lines and lines[0].startswith(_CALLING):
+        lines = lines[1:] or lines
     return f"{type(error).__name__}: {lines[0][:500]}" if lines else type(error).__name__
