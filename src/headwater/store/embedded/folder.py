@@ -56,7 +56,8 @@ class SubprocessFolder:
         async with self._turn:
             process = await self._started()
             try:
-                line = await asyncio.wait_for(_exchange(process, work), limits.FOLD_TIMEOUT_S)
+                async with asyncio.timeout(limits.FOLD_TIMEOUT_S):  # wait_for of Python 3.11 can lose a cancellation
+                    line = await _exchange(process, work)
             except TimeoutError:
                 process.kill()
                 line = b""
@@ -89,7 +90,8 @@ class SubprocessFolder:
             return
         process.stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), limits.FOLD_STOP_S)
+            async with asyncio.timeout(limits.FOLD_STOP_S):
+                await process.wait()
         except TimeoutError:  # a fold can always run again
             process.kill()
             await process.wait()
