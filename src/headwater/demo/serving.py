@@ -27,4 +27,8 @@ def serving(data_dir: Path, port: int) -> Iterator[str]:
         yield found[0]
     finally:
         process.terminate()
-        process.wait(limits.DEMO_STOP_S)
+        try:
+            process.wait(limits.DEMO_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise ClientError(f"the server did not stop within {limits.DEMO_STOP_S:.0f} s, and was killed") from None
