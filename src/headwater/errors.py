@@ -80,7 +80,7 @@ HeadwaterError
     ├── SchemaError                      a DataFrame's columns are not what a source gives or a sink takes
     ├── BatchReusedError                 a batch number or writeId was used before for other rows
     ├── ReplayError                      the target of a replay has other content than the archive
-    ├── JobConflictError                 another run of the same job was faster
+    ├── JobConflictError                 another run of the same job is at work, or was faster
     └── DataLossError                    what a query had yet to read or to publish is gone
 """
 
@@ -601,7 +601,7 @@ class ReplayError(ClientError):
 
 
 class JobConflictError(ClientError):
-    title = "Another run of this job was faster"
+    title = "Another run of this job is at work, or was faster"
     advice = "Run a job once at a time, with a checkpoint of its own."
 
 

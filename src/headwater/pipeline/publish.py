@@ -107,7 +107,7 @@ def publish(
     if place is None:
         raise OptionError(f"the checkpoint of publish is a directory on a disk, got {checkpoint}")
     publishing = _Publishing(spark, Lake(table or ""), target, shape, place)
-    return start_loop(publishing.steps, name=name, once=once, every_s=every_s)
+    return start_loop(publishing.steps, name=name, once=once, every_s=every_s, checkpoint=place)
 
 
 def default_checkpoint(table: str, target: Target, given: str | None) -> str:
@@ -178,10 +178,9 @@ class _Publishing:
         self._target = target
         self._shape = shape
         self._file = directory / STATE_FILE
-        self._known: _State | None = None
 
     def steps(self) -> Iterator[Step]:
-        state = self._known = self._known or self._load()
+        state = self._load()
         if state.publishing is not None:
             yield self._publish(state)
         version = self._lake.open().version()

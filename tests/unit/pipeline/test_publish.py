@@ -28,3 +28,18 @@ def test_a_version_without_other_files_is_published_without_spark(tmp_path: Path
     assert published_version(tmp_path) == 1
     assert list(publishing.steps()) == []
     assert (tmp_path / STATE_FILE).exists()
+
+
+def test_each_step_begins_where_the_checkpoint_is(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "table"))
+    table = lake.create(pa.schema([("id", pa.string()), ("name", pa.string())]))
+    target = Target(url="http://127.0.0.1:9", type="thing", to="things")
+    first, second = (
+        _Publishing(_NoSpark(), Lake(lake.uri), target, Shape(["id"], None, None), tmp_path)  # type: ignore[arg-type]
+        for _ in range(2)
+    )
+    assert len(list(first.steps())) == 1
+    assert list(second.steps()) == []
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    assert len(list(second.steps())) == 1
+    assert list(first.steps()) == []
