@@ -607,4 +607,4 @@ class JobConflictError(ClientError):
 
 class DataLossError(ClientError):
     title = "Data was lost"
-    advice = "Find out what deleted it. To go on with what is there, set failOnDataLoss to false."
+    advice = "Find out what deleted it. Sources go on with what is there if failOnDataLoss is false."

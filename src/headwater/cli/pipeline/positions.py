@@ -57,7 +57,8 @@ def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobSta
 def _of_publish(name: str, options: PublishOptions) -> JobStatus:
     from headwater.pipeline.checkpoints import local_path
     from headwater.pipeline.lake import Lake
-    from headwater.pipeline.publish import Target, default_checkpoint, published_version
+    from headwater.pipeline.publish import default_checkpoint, published_version
+    from headwater.pipeline.targets import Target
 
     target = Target(url=options.url, type=options.type, to=options.to, to_table=options.to_table)
     directory = local_path(default_checkpoint(options.table, target, options.checkpoint))
