@@ -580,7 +580,7 @@ class InvalidEventError(MessageError):
 
 class OptionError(ClientError):
     title = "Invalid option"
-    advice = "Correct the option; docs/spark.md lists them."
+    advice = "Correct the option; docs/spark.md lists those of the formats, docs/pipeline.md those of jobs."
 
 
 class SchemaError(ClientError):

@@ -65,6 +65,8 @@ def _of_publish(name: str, options: PublishOptions) -> JobStatus:
     version = Lake(options.table).open().version() if Lake(options.table).exists() else None
     done = published_version(directory) if directory is not None else None
     position = "not started" if done is None else f"version {done}"
+    if version is None:
+        position += f"; there is no Delta table at {options.table}"
     lag = None if version is None else version - (-1 if done is None else done)
     return JobStatus(name=name, job=options.job, position=position, lag_versions=lag)
 
