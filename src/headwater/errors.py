@@ -80,7 +80,7 @@ HeadwaterError
     ├── SchemaError                      a DataFrame's columns are not what a source gives or a sink takes
     ├── BatchReusedError                 a batch number or writeId was used before for other rows
     ├── ReplayError                      the target of a replay has other content than the archive
-    ├── JobConflictError                 another run of the same job was faster
+    ├── JobConflictError                 another run of the same job is at work, or was faster
     └── DataLossError                    what a query had yet to read or to publish is gone
 """
 
@@ -580,7 +580,7 @@ class InvalidEventError(MessageError):
 
 class OptionError(ClientError):
     title = "Invalid option"
-    advice = "Correct the option; docs/spark.md lists them."
+    advice = "Correct the option; docs/spark.md lists those of the formats, docs/pipeline.md those of jobs."
 
 
 class SchemaError(ClientError):
@@ -601,10 +601,10 @@ class ReplayError(ClientError):
 
 
 class JobConflictError(ClientError):
-    title = "Another run of this job was faster"
+    title = "Another run of this job is at work, or was faster"
     advice = "Run a job once at a time, with a checkpoint of its own."
 
 
 class DataLossError(ClientError):
     title = "Data was lost"
-    advice = "Find out what deleted it. To go on with what is there, set failOnDataLoss to false."
+    advice = "Find out what deleted it. Sources go on with what is there if failOnDataLoss is false."

@@ -241,6 +241,7 @@ SPARK_JAVA_VERSION_S = 60.0  # that `java -version` may take
 
 # The pipeline's bounds.
 PIPELINE_POLL_S = 1.0  # between two looks of a job that has nothing to do
+PIPELINE_LOCK_WAIT_S = 0.5  # for a run that has just ended and still holds its checkpoint
 PIPELINE_LOOK_S = 0.5  # between two looks at running jobs
 PIPELINE_LINE_EVERY_S = 5.0  # between two lines about them where there is no terminal
 PIPELINE_STREAMS_SHOWN = 8  # of those that are furthest behind

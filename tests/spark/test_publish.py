@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from headwater.client import Client
 from headwater.errors import DataLossError, OptionError, SchemaError
 from headwater.pipeline import publish, snapshot
-from headwater.pipeline.publish import Target, _Publishing
+from headwater.pipeline.publish import _Publishing
+from headwater.pipeline.targets import Target
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from bench.servers import Server
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.client import Client
-from headwater.errors import SchemaError
+from headwater.errors import JobConflictError, SchemaError
 from headwater.pipeline.running import StreamingJob, Work, start_query
 
 
@@ -48,6 +48,8 @@ def test_a_stop_waits_for_the_batch_and_leaves_the_next_to_the_next_start(number
 
     job = _start(numbers, work, checkpoint, once=False)
     begun.wait(30)
+    with pytest.raises(JobConflictError, match="another run"):
+        _start(numbers, work, checkpoint)
     stopping = threading.Thread(target=job.stop)
     stopping.start()
     assert job.is_active

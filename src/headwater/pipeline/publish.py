@@ -23,45 +23,10 @@ from headwater.pipeline.checkpoints import beside, local_path
 from headwater.pipeline.lake import Lake
 from headwater.pipeline.running import LoopJob, Step, StreamingJob, start_loop, start_query
 from headwater.pipeline.scanning import paths_of, scan
+from headwater.pipeline.targets import Identity, Target
 from headwater.state.checkpoints import load, save
 
 STATE_FILE = "published.json"
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where changes go: a state stream with the type of the entities, or a table."""
-
-    url: str
-    type: str | None = None
-    to: str | None = None
-    to_table: str | None = None
-    token: str | None = None
-
-    def check(self) -> None:
-        if (self.to is None) == (self.to_table is None):
-            raise OptionError("name where to publish to: a stream (to), or a table of the server (to_table)")
-        if (self.type is None) != (self.to is None):
-            raise OptionError(
-                "type is the type of the entities in a state stream: give it with to, and not with to_table"
-            )
-
-    @property
-    def name(self) -> str:
-        return f"the stream {self.to}" if self.to is not None else f"the table {self.to_table}"
-
-    def write(self, changes: DataFrame, job: str, number: int) -> None:
-        """Send rows of `key`, `value` (null for a delete) and `is_new` (null: not known), once under this number."""
-        options = {"url": self.url, "writeId": job, "writeVersion": str(number)}
-        options |= {} if self.token is None else {"token": self.token}
-        if self.to is not None:
-            kind, options["stream"] = "stream-state", self.to
-            operation = "CASE WHEN value IS NULL THEN 'delete' WHEN is_new THEN 'insert' WHEN NOT is_new THEN 'update'"
-            named = F.expr(f"{operation} ELSE 'upsert' END").alias("operation")
-            rows = changes.select(F.lit(self.type).alias("type"), "key", named, "value")
-        else:
-            kind, options["table"] = "stp", self.to_table or ""
-            rows = changes.selectExpr("key", "value AS record")
-        rows.write.format(kind).options(**options).mode("append").save()
 
 
 def publish(
@@ -107,7 +72,7 @@ def publish(
     if place is None:
         raise OptionError(f"the checkpoint of publish is a directory on a disk, got {checkpoint}")
     publishing = _Publishing(spark, Lake(table or ""), target, shape, place)
-    return start_loop(publishing.steps, name=name, once=once, every_s=every_s)
+    return start_loop(publishing.steps, name=name, once=once, every_s=every_s, checkpoint=place)
 
 
 def default_checkpoint(table: str, target: Target, given: str | None) -> str:
@@ -155,6 +120,16 @@ def _failure(what: str) -> Column:
     return F.raise_error(F.lit(f"headwater.errors.SchemaError: {what}")).cast("string")
 
 
+class _Settings(msgspec.Struct, frozen=True):
+    """What a checkpoint belongs to, beside the table and the target. Differences mean nothing under other settings."""
+
+    url: str
+    type: str | None
+    keys: list[str]
+    columns: list[str] | None
+    value_column: str | None
+
+
 class _State(msgspec.Struct):
     """What was published, and what is under way. Written down before and after."""
 
@@ -163,6 +138,8 @@ class _State(msgspec.Struct):
     target: str
     published: int | None = None
     publishing: int | None = None
+    settings: _Settings | None = None  # earlier versions did not write the last two
+    sent_to: Identity | None = None  # None too if no row was sent yet
 
 
 def published_version(directory: Path) -> int | None:
@@ -177,14 +154,17 @@ class _Publishing:
         self._lake = lake
         self._target = target
         self._shape = shape
+        self._settings = _Settings(target.url.rstrip("/"), target.type, shape.keys, shape.columns, shape.value_column)
         self._file = directory / STATE_FILE
-        self._known: _State | None = None
+        self._has_checked = False
 
     def steps(self) -> Iterator[Step]:
-        state = self._known = self._known or self._load()
+        state = self._load()
+        version = self._lake.open().version()
+        if not self._has_checked or state.publishing is not None or version != state.published:
+            self._check_target(state)
         if state.publishing is not None:
             yield self._publish(state)
-        version = self._lake.open().version()
         if version != state.published:
             self._shape.needed(self._names(version))
             state.publishing = version
@@ -193,6 +173,8 @@ class _Publishing:
 
     def _publish(self, state: _State) -> Step:
         rows = self._send(state.published, state.publishing or 0, state.id)
+        if rows and state.sent_to is None:
+            state.sent_to = self._target.identity()
         state.published, state.publishing = state.publishing, None
         self._save(state)
         return Step(rows=rows)
@@ -251,14 +233,34 @@ class _Publishing:
     def _load(self) -> _State:
         saved, table = load(self._file), str(self._lake.open().metadata().id)
         if saved is None:
-            return _State(uuid.uuid4().hex, table, self._target.name)
+            return _State(uuid.uuid4().hex, table, self._target.name, settings=self._settings)
         state = msgspec.json.decode(saved, type=_State)
         if state.target != self._target.name:
             raise OptionError(f"the checkpoint {self._file.parent} is of {state.target}; use another one")
         if state.table != table:
             told = f"{self._lake.uri} is another table than the one that was published"
             raise DataLossError(f"{told}; begin with a new checkpoint and target")
+        state.settings = state.settings or self._settings
+        for name in ("type", "keys", "columns", "value_column"):
+            before, now = getattr(state.settings, name), getattr(self._settings, name)
+            if before != now:
+                told = f"the checkpoint {self._file.parent} is of a job with {name} {before}, not {now}"
+                raise OptionError(f"{told}; use another checkpoint and target")
         return state
+
+    def _check_target(self, state: _State) -> None:
+        """Differences are of use only to what has the versions before. The server itself may have moved."""
+        url = (state.settings or self._settings).url
+        if state.sent_to is not None:
+            found = self._target.identity()
+            if found is None or found.is_other_than(state.sent_to):
+                what = "is gone" if found is None else "was deleted and made again, or is of another server"
+                told = f"{self._target.name}, which was published to, {what}"
+                raise DataLossError(f"{told}; begin with a new checkpoint, which publishes all rows")
+            if url != self._settings.url and not found.is_surely(state.sent_to):
+                raise OptionError(f"the checkpoint {self._file.parent} is of the server {url}; use another one")
+        state.settings = self._settings
+        self._has_checked = True
 
     def _save(self, state: _State) -> None:
         save(self._file, msgspec.json.encode(state))

@@ -1,15 +1,19 @@
 """Jobs at work: a streaming query of Spark, or a loop of steps.
 
 A job that is told to stop ends after the batch that it works on. A batch that had not begun is left to the next start.
+A job holds the lock of its checkpoint while it runs: Spark would end a query for another one on its checkpoint, and
+not say so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,8 +23,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater import errors, limits
 from headwater.errors import HeadwaterError
+from headwater.pipeline.checkpoints import local_path
 from headwater.pipeline.jobs import Progress
 from headwater.pipeline.lags import lag_of
+from headwater.pipeline.locking import Lock, lock_checkpoint
 
 Work: TypeAlias = Callable[[DataFrame, int, str], None]  # the rows of a batch, its number, and the job's id
 
@@ -34,9 +40,10 @@ class _StoppedError(Exception):
 class StreamingJob:
     """A query whose batches are worked on here, one after the other."""
 
-    def __init__(self, name: str, work: Work) -> None:
+    def __init__(self, name: str, work: Work, lock: Lock | None) -> None:
         self.name = name
         self._work = work
+        self._lock = lock
         self._query: StreamingQuery | None = None
         self._has_started = threading.Event()
         self._turn = threading.Lock()  # of the batch at work
@@ -72,9 +79,12 @@ class StreamingJob:
         try:
             if timeout_s is None:
                 self.query.awaitTermination()
-                return True
-            return bool(self.query.awaitTermination(max(timeout_s, 0.001)))  # type: ignore[arg-type]  # seconds, parts too
+            elif not self.query.awaitTermination(max(timeout_s, 0.001)):  # type: ignore[arg-type]  # seconds, parts too
+                return False
+            self._release()
+            return True
         except StreamingQueryException as error:
+            self._release()
             if self._failure is None and self._has_refused:
                 return True
             raise cause_of(self._failure or error) from error
@@ -85,6 +95,17 @@ class StreamingJob:
         with self._turn:
             pass  # not held any longer: the query waits for a batch that is refused
         self.query.stop()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _release_at_end(self) -> None:
+        """For a query that nobody waits for. One that failed says so to whoever asks."""
+        with contextlib.suppress(Exception):
+            self.query.awaitTermination()
+        self._release()
 
     def _batch(self, rows: DataFrame, number: int) -> None:
         with self._turn:
@@ -112,9 +133,10 @@ def start_query(
 ) -> StreamingJob:
     """Start a query that gives each batch to `work`: what there is now (`once`), or for as long as it is let.
 
-    `every_s` is the time between two batches at least.
+    `every_s` is the time between two batches at least. A checkpoint that is not on this machine is not locked.
     """
-    job = StreamingJob(name, work)
+    directory = local_path(checkpoint)
+    job = StreamingJob(name, work, None if directory is None else lock_checkpoint(directory))
     writer = rows.writeStream.foreachBatch(job._batch).option("checkpointLocation", checkpoint)
     if once:
         writer = writer.trigger(availableNow=True)
@@ -122,8 +144,12 @@ def start_query(
         writer = writer.trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
     try:
         job._query = writer.start()
+    except BaseException:
+        job._release()
+        raise
     finally:
         job._has_started.set()
+    threading.Thread(target=job._release_at_end, name=f"headwater-{name}-end", daemon=True).start()
     return job
 
 
@@ -157,9 +183,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class LoopJob:
     """A thread that takes steps: all that there are now, and again after a while."""
 
-    def __init__(self, name: str, steps: Callable[[], Iterator[Step]], *, once: bool, every_s: float) -> None:
+    def __init__(
+        self, name: str, steps: Callable[[], Iterator[Step]], *, once: bool, every_s: float, lock: Lock | None = None
+    ) -> None:
         self.name = name
         self._steps = steps
+        self._lock = lock
         self._once = once
         self._every_s = every_s
         self._stopping = threading.Event()
@@ -196,6 +225,9 @@ class LoopJob:
                     return
         except Exception as error:  # noqa: BLE001  # raised by `wait`
             self._failure = error
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def _take_steps(self) -> None:
         began_s = time.monotonic()
@@ -214,9 +246,15 @@ class LoopJob:
 
 
 def start_loop(
-    steps: Callable[[], Iterator[Step]], *, name: str, once: bool, every_s: float = limits.PIPELINE_POLL_S
+    steps: Callable[[], Iterator[Step]],
+    *,
+    name: str,
+    once: bool,
+    every_s: float = limits.PIPELINE_POLL_S,
+    checkpoint: Path | None = None,
 ) -> LoopJob:
     """Start a thread that takes the steps there are: once, or again and again with a pause between."""
-    job = LoopJob(name, steps, once=once, every_s=every_s)
+    lock = None if checkpoint is None else lock_checkpoint(checkpoint)
+    job = LoopJob(name, steps, once=once, every_s=every_s, lock=lock)
     job._thread.start()
     return job

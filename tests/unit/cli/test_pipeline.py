@@ -142,6 +142,33 @@ def test_files_that_are_wrong(tmp_path: Path, text: str, told: str) -> None:
     assert told in str(raised.value)
 
 
+ARCHIVE = "job = 'archive'\nstreams = 's'\ntable = "
+PUBLISH = "job = 'publish'\nkeys = 'k'\ntype = 't'\ntable = 'lake/x'\nto = "
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (f"{ARCHIVE}'lake/x'", f"{ARCHIVE}'./lake//x/'", "[jobs.a] and [jobs.b] have the same table, ./lake//x"),
+        (f"{ARCHIVE}'s3://b/x'\ncheckpoint = 'c'", f"{ARCHIVE}'s3://b/x'\ncheckpoint = 'd'", "table, s3://b/x"),
+        (f"{ARCHIVE}'x'\ncheckpoint = 'file:///c'", f"{ARCHIVE}'y'\ncheckpoint = '/c'", "the same checkpoint, /c"),
+        (f"{ARCHIVE}'x'", f"{PUBLISH}'p'\ncheckpoint = 'x.checkpoint'", "the same checkpoint, x.checkpoint"),
+        (f"{PUBLISH}'p'", f"{PUBLISH}'p'", "for the stream p of http://"),
+        (f"{ARCHIVE}'lake/x'", f"{PUBLISH}'p'", None),
+        (f"{PUBLISH}'p'", f"{PUBLISH}'q'", None),
+    ],
+)
+def test_jobs_of_one_file_do_not_share_what_they_write(
+    tmp_path: Path, first: str, second: str, told: str | None, ran: list[Pipeline]
+) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(f"[jobs.a]\n{first}\n[jobs.b]\n{second}\n")
+    code, output = call("run", str(file))
+    assert code == (0 if told is None else WRONG_OPTIONS)
+    assert (told or "") in output
+    assert len(ran) == (1 if told is None else 0)
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+import pytest
 
+from headwater.client import Client
+from headwater.errors import DataLossError, OptionError
 from headwater.pipeline.lake import Lake
-from headwater.pipeline.publish import STATE_FILE, Shape, Target, _Publishing, published_version
+from headwater.pipeline.publish import STATE_FILE, Shape, _Publishing, published_version
+from headwater.pipeline.targets import Identity, Target
+from tests.servers import Server
 
 
 class _NoSpark:
@@ -28,3 +35,96 @@ def test_a_version_without_other_files_is_published_without_spark(tmp_path: Path
     assert published_version(tmp_path) == 1
     assert list(publishing.steps()) == []
     assert (tmp_path / STATE_FILE).exists()
+
+
+def test_each_step_begins_where_the_checkpoint_is(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "table"))
+    table = lake.create(pa.schema([("id", pa.string()), ("name", pa.string())]))
+    target = Target(url="http://127.0.0.1:9", type="thing", to="things")
+    first, second = (
+        _Publishing(_NoSpark(), Lake(lake.uri), target, Shape(["id"], None, None), tmp_path)  # type: ignore[arg-type]
+        for _ in range(2)
+    )
+    assert len(list(first.steps())) == 1
+    assert list(second.steps()) == []
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    assert len(list(second.steps())) == 1
+    assert list(first.steps()) == []
+
+
+class _Moments:
+    """A table that was published, and the target of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lake = Lake(str(directory / "table"))
+        self._table = self._lake.create(pa.schema([("id", pa.string()), ("name", pa.string())]))
+        self._wanted = Shape(["id"], None, None)
+
+    def change(self) -> None:
+        self._table.alter.set_table_properties({"delta.appendOnly": "false"})
+
+    def run(self, target: Target, shape: Shape | None = None, *, rows: int = 0) -> int:
+        publishing = _Publishing(_NoSpark(), self._lake, target, shape or self._wanted, self._directory)  # type: ignore[arg-type]
+        publishing._send = lambda *_: rows  # type: ignore[method-assign]
+        return len(list(publishing.steps()))
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    moments, target = _Moments(tmp_path), Target(url="http://127.0.0.1:9", type="thing", to="things")
+    assert moments.run(target) == 1
+    moments.change()
+    others = {
+        "keys": Shape(["name"], None, None),
+        "columns": Shape(["id"], ["name"], None),
+        "value_column": Shape(["id"], None, "name"),
+    }
+    for name, shape in others.items():
+        with pytest.raises(OptionError, match=f"is of a job with {name} .*use another checkpoint"):
+            moments.run(target, shape)
+    with pytest.raises(OptionError, match="with type thing, not other"):
+        moments.run(Target(url=target.url, type="other", to="things"))
+    assert moments.run(target) == 1
+
+
+def test_a_checkpoint_of_an_earlier_version_is_taken(tmp_path: Path) -> None:
+    moments, target = _Moments(tmp_path), Target(url="http://127.0.0.1:9", type="thing", to="things")
+    moments.run(target)
+    file = tmp_path / STATE_FILE
+    saved = json.loads(file.read_text())
+    del saved["settings"], saved["sent_to"]
+    file.write_text(json.dumps(saved))
+    moments.change()
+    assert moments.run(target) == 1
+    assert json.loads(file.read_text())["settings"]["keys"] == ["id"]
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_a_target_that_is_gone_or_another_is_refused(server: Server, tmp_path: Path, *, is_table: bool) -> None:
+    name = f"published-{is_table}".lower()
+    moments = _Moments(tmp_path)
+    target = (
+        Target(url=server.url, to_table=name) if is_table else Target(url=f"{server.url}/", type="thing", to=f"/{name}")
+    )
+    with Client(server.url) as client:
+        there = client.table(name) if is_table else client.stream(name)
+        there.create()
+        assert moments.run(target, rows=1) == 1
+        moments.change()
+        assert moments.run(target, rows=1) == 1
+        assert moments.run(msgspec.structs.replace(target, url=server.url.replace("127.0.0.1", "localhost"))) == 0
+        there.delete()
+        with pytest.raises(DataLossError, match="is gone; begin with a new checkpoint"):
+            moments.run(target)
+        there.create()
+        moments.change()
+        with pytest.raises(DataLossError, match="deleted and made again"):
+            moments.run(target)
+
+
+def test_a_server_that_says_little_of_a_target() -> None:
+    known, silent = Identity("1", "2026"), Identity(None, None)
+    assert not silent.is_other_than(known)
+    assert not silent.is_surely(silent)
+    assert known.is_other_than(Identity("1", "2027"))
+    assert known.is_other_than(Identity("2", None))

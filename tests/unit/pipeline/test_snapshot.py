@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater.client import Client
-from headwater.errors import NetworkError
+from headwater.client import Client, Producer
+from headwater.errors import NetworkError, StaleEpochError
 from headwater.pipeline.snapshot import SnapshotMaker
 from headwater.spark.options import read_options
+from headwater.state.events import control_event
 from tests.servers import Server
 
 _numbers = itertools.count()
@@ -108,13 +109,33 @@ def test_a_run_that_is_killed_leaves_no_snapshot(
         raise NetworkError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr("headwater.client.sync.stream.Stream.close", die)
+        patched.setattr("headwater.client.sync.producer.Producer.close_stream", die)
         with pytest.raises(NetworkError):
             maker(server).make(client, path)
     assert snapshots(client, path) == [(tail, False)]
     assert maker(server).make(client, path) == (True, 0)
     assert snapshots(client, path) == [(tail, True)]
     assert texts(client, f"{path}.snapshots/{tail}")[-1] == 1
+
+
+def test_a_run_that_another_has_overtaken_does_not_close_the_snapshot(
+    server: Server, client: Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = client.stream(path)
+    stream.create(messages=[put("a", 1)])
+    target = f"{path}.snapshots/{stream.head().tail_offset}"
+    close_stream = Producer.close_stream
+
+    def overtaken(producer: Producer) -> None:
+        producer.flush()
+        with client.stream(target).producer("snapshot", epoch=producer.epoch + 1) as other:
+            other.append(control_event("snapshot-start"))
+        close_stream(producer)
+
+    monkeypatch.setattr(Producer, "close_stream", overtaken)
+    with pytest.raises(StaleEpochError):
+        maker(server).make(client, path)
+    assert not client.stream(target).head().closed
 
 
 def test_a_stream_made_again_gets_a_new_one(server: Server, client: Client, path: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ DEFAULT_URL = "http://127.0.0.1:4437"
 Names: TypeAlias = list[str]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Count: TypeAlias = Annotated[int, Meta(gt=0)]
+_WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -51,6 +53,10 @@ class JobOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         fields = [field for field in msgspec.structs.fields(self) if getattr(self, field.name) != field.default]
         given = {self.renamed.get(field.name, field.name): getattr(self, field.name) for field in fields}
         return function(spark, name=name, **{"url": self.url, **given})
+
+    def places(self) -> dict[str, str]:
+        """What it alone may write, by what it is."""
+        return {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"  # without the token
@@ -77,6 +83,10 @@ class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True)
     retain_hours: Annotated[int, _about("Hours that files no version needs any more are kept."), Meta(ge=1)] = (
         limits.PIPELINE_RETAIN_H
     )
+
+    def places(self) -> dict[str, str]:
+        table = self.table.rstrip("/")
+        return {"table": table, "checkpoint": self.checkpoint or f"{table}.checkpoint"}
 
 
 class ArchiveOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -129,6 +139,10 @@ class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields
     checkpoint: Annotated[str | None, _about("Where the job keeps its place. Default: TABLE.published-…")] = None
     every_s: Annotated[float, _about("Seconds between two looks at the table."), Meta(gt=0)] = limits.PIPELINE_POLL_S
 
+    def places(self) -> dict[str, str]:
+        target = f"stream {self.to}" if self.to is not None else f"table {self.to_table}"
+        return {"checkpoint": self.checkpoint or f"{self.table.rstrip('/')}.published-… for the {target} of {self.url}"}
+
 
 class SnapshotOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
     job: ClassVar[str] = "snapshot"
@@ -178,7 +192,19 @@ def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> Pip
         own = {key: value for key, value in table.items() if key != "job"}
         forced = {key: value for key, value in (overrides or {}).items() if key in shared}
         jobs[name] = job_options(kinds[name], {**shared, **own, **forced}, f"[jobs.{name}]")
+    _refuse_shared_places(jobs)
     return Pipeline(session_options(session, str(path)), jobs)
+
+
+def _refuse_shared_places(jobs: Mapping[str, JobOptions]) -> None:
+    """A table has one job that writes it, and a checkpoint one job."""
+    owners: dict[str, str] = {}
+    for name, options in jobs.items():
+        for what, place in options.places().items():
+            path = re.sub(r"^file:(//)?", "", place)
+            first = owners.setdefault(path if _WITH_SCHEME.match(path) else os.path.realpath(path), name)
+            if first != name:
+                raise OptionError(f"[jobs.{first}] and [jobs.{name}] have the same {what}, {place}; give each its own")
 
 
 def _kind_of(name: str, table: Mapping[str, Any]) -> type[JobOptions]:

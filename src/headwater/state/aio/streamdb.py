@@ -234,4 +234,4 @@ async def _perform(stream: AsyncStream, wish: Any) -> Any:
     async with named.producer("snapshot", auto_claim=True) as producer:
         for event in wish.events:
             await producer.append(event)
-    return await named.close()
+        return await producer.close_stream()  # by the producer: a run that another has fenced must not close

@@ -235,4 +235,4 @@ def _perform(stream: Stream, wish: Any) -> Any:
     with named.producer("snapshot", auto_claim=True) as producer:
         for event in wish.events:
             producer.append(event)
-    return named.close()
+        return producer.close_stream()  # by the producer: a run that another has fenced must not close
