@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipeline.materialize.layout import Layout
+from headwater.pipeline.materialize.layout import RESET, Layout
 from headwater.pipeline.materialize.tables import QUARANTINE, Streams, stream_rows
 
 
@@ -47,7 +47,7 @@ def changes(rows: pa.Table) -> pa.Table:
 
 
 def resets(rows: pa.Table) -> list[Reset]:
-    found = rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.is_valid(rows.column("control"))))
+    found = rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.equal(rows.column("control"), RESET)))
     columns = (found.column(name).to_pylist() for name in ("stream", "incarnation", "order", "updated_at"))
     return [Reset(*row) for row in zip(*columns, strict=True)]
 
