@@ -218,3 +218,18 @@ def test_a_history_of_another_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"another checkpoint.*delete the table"):
         Applier(tables, layout, "other").check_owner()
     Applier(tables, Layout(PAYLOAD, is_history=True, sequence=pa.int64()), "other").check_owner()
+
+
+@pytest.mark.parametrize("path", ["merge", "buckets"])
+@pytest.mark.parametrize("sequence", [None, pa.int64()], ids=["order", "sequence"])
+@pytest.mark.parametrize("is_history", [False, True], ids=["scd1", "scd2"])
+def test_a_path_that_is_now_a_fork_of_an_older_stream(
+    tmp_path: Path, path: str, sequence: pa.DataType | None, is_history: bool
+) -> None:
+    layout, tables = Layout(PAYLOAD, sequence=sequence, is_history=is_history), tables_at(str(tmp_path / "t"))
+    prepare(tables, Settings(buckets=BUCKETS, scd=2 if is_history else 1), layout)
+    first = [change(5, 0, "k"), change(5, 9, "l")]
+    fork = [[change(3, 0, "l"), change(3, 9, "m")], [change(3, 18, "n")], [change(7, 27, "o")]]
+    assert apply(tables, layout, path, first, *fork) == ["l", "m", "n", "o"]
+    lives = {row["key"]: row["incarnation"] for row in tables.rows.open().to_pyarrow_table().to_pylist()}
+    assert (lives["m"], lives["n"], lives["o"]) == (3, 3, 7)
