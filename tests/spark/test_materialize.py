@@ -72,10 +72,12 @@ def test_current_state_without_a_schema(run: Run, client: Client, path: str, tab
 def test_a_stream_made_again(run: Run, client: Client, path: str) -> None:
     for paths in ("merge", "buckets"):
         client.stream(f"{path}/a").create(messages=[change("1", "insert", 1), change("2", "insert", 2)])
-        options = {"path": paths, "fail_on_data_loss": False, "stored_as_scd_type": 2}
+        options = {"path": paths, "type": "t", "fail_on_data_loss": False, "stored_as_scd_type": 2}
         run(**options)
         client.stream(f"{path}/a").delete()
-        client.stream(f"{path}/a").create(messages=[change("2", "insert", 3)])
+        client.stream(f"{path}/a").create(messages=[{**change("9", "insert", 9), "type": "other"}])
+        assert not any(row["is_current"] for row in run(**options))
+        client.stream(f"{path}/a").append(change("2", "insert", 3))
         rows = run(**options)
         assert told([row for row in rows if row["is_current"]], "key", "value") == [("2", "3")]
         closed = [row for row in rows if not row["is_current"]]

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from headwater.errors import OptionError
 from headwater.pipeline.lake import File, is_done
 from headwater.pipeline.materialize.batches import (
     Cuts,
@@ -36,6 +37,17 @@ class Applier:
         self._layout = layout
         self._job = job
         self._streams: Streams | None = None  # as of the batch before
+
+    def check_owner(self) -> None:
+        """Refuse a history that another job made: what it had from there would be in it again."""
+        if not self._layout.is_history or self._layout.sequence is not None:
+            return
+        table = self._tables.rows.open()
+        if table.transaction_version(self._job) is None and table.file_uris():
+            told = (
+                f"the history in {table.table_uri} was made with another checkpoint, and this one would repeat events"
+            )
+            raise OptionError(f"{told}; use that checkpoint, or delete the table and the tables beside it")
 
     def is_done(self, batch: int) -> bool:
         return is_done(self._tables.rows.open(), self._job, batch)

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipeline.materialize.layout import Layout
+from headwater.pipeline.materialize.layout import RESET, Layout
 from headwater.pipeline.materialize.tables import QUARANTINE, Streams, stream_rows
 
 
@@ -34,6 +34,7 @@ class Cuts(msgspec.Struct, frozen=True):
 
     old: tuple[Reset, ...] = ()
     new: tuple[Reset, ...] = ()
+    lives: tuple[tuple[str, int, int], ...] = ()  # of streams whose incarnations do not grow: the number to go by
 
     def table(self, layout: Layout) -> pa.Table:
         rows = [(cut, False) for cut in self.old] + [(cut, True) for cut in self.new]
@@ -47,12 +48,12 @@ def changes(rows: pa.Table) -> pa.Table:
 
 
 def resets(rows: pa.Table) -> list[Reset]:
-    found = rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.is_valid(rows.column("control"))))
+    found = rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.equal(rows.column("control"), RESET)))
     columns = (found.column(name).to_pylist() for name in ("stream", "incarnation", "order", "updated_at"))
     return [Reset(*row) for row in zip(*columns, strict=True)]
 
 
-def new_lives(rows: pa.Table, known: Mapping[str, set[int]]) -> list[Life]:
+def new_lives(rows: pa.Table, known: Mapping[str, Mapping[int, int]]) -> list[Life]:
     found = rows.group_by(["stream", "incarnation"]).aggregate([("begin", "min"), ("updated_at", "min")])
     columns = (found.column(name).to_pylist() for name in ("stream", "incarnation", "begin_min", "updated_at_min"))
     return [Life(*row) for row in zip(*columns, strict=True) if row[1] not in known.get(row[0], ())]
@@ -85,14 +86,22 @@ def joined(lives: Iterable[Life]) -> list[Life]:
 def cuts_of(streams: Streams, lives: Iterable[Life], found: Iterable[Reset]) -> Cuts:
     """A stream that was seen before begins anew where another incarnation of it begins, at its first byte. A fork has
     its source's offsets up to where it left it: there it goes on."""
-    seen = {stream: set(known) for stream, known in streams.lives.items()}
+    seen = {stream: dict(known) for stream, known in streams.lives.items()}
     new = list(found)
     for life in lives:
         if life.begin == 0 and seen.get(life.stream):
             new.append(Reset(life.stream, life.incarnation, 0, life.at))
-        seen.setdefault(life.stream, set()).add(life.incarnation)
+        known = seen.setdefault(life.stream, {})
+        known.setdefault(life.incarnation, len(known))
     old = [Reset(stream, *cut) for stream, cut in streams.cuts.items()]  # type: ignore[arg-type]
-    return Cuts(tuple(old), tuple(sorted(new, key=lambda cut: (cut.stream, cut.incarnation, cut.order))))
+    lives_by_age = [
+        (stream, life, number - len(known))  # less than 0, which no incarnation is
+        for stream, known in seen.items()
+        if list(known) != sorted(known)
+        for life, number in known.items()
+    ]
+    ordered = sorted(new, key=lambda cut: (cut.stream, cut.incarnation, cut.order))
+    return Cuts(tuple(old), tuple(ordered), tuple(lives_by_age))
 
 
 def noted_streams(lives: Iterable[Life], cuts: Cuts, job: str, batch: int) -> pa.Table:

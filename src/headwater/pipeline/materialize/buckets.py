@@ -40,7 +40,7 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout
     rows: dict[int, list[File]]
     remembered: dict[int, list[File]]
-    lives: Mapping[str, set[int]]
+    lives: Mapping[str, Mapping[int, int]]
     cuts: Cuts
     job: str
     batch: int
@@ -65,7 +65,7 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
             files = [file for file in files if file.partition[CURRENT] == "true"]
         rows = read_files(self.tables.rows, files, layout.rows)
         remembered = read_files(self.tables.remembered, noted, layout.remembered)
-        merged = merge(layout, rows, remembered, events, self.cuts.table(layout))
+        merged = merge(layout, rows, remembered, events, self.cuts.table(layout), self.cuts.lives)
         if merged.rows_changed:
             done.rows, done.rows_removed = self._written(bucket, merged), [file.path for file in files]
         if merged.remembered_changed:

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, MapType, StructType, VariantType
 
 from headwater.errors import OptionError, SchemaError
-from headwater.pipeline.materialize.layout import BUCKET, Layout
+from headwater.pipeline.materialize.layout import BUCKET, OTHER, RESET, Layout
 from headwater.pipeline.materialize.settings import Settings, column_of
 from headwater.spark.columns import BAD_COLUMNS, STATE_COLUMNS, ddl
 
@@ -32,6 +32,8 @@ _READ = (
     "control",
     "append_time",
 )
+_PLACED = ("stream", "offset", "position", "incarnation", "begin", "order", "updated_at")
+_WANTED = "_wanted"
 _EVERY = ("stream", "offset", "incarnation", "begin", "order", "type", "key", "updated_at", "control", "bad", "message")
 
 
@@ -79,13 +81,13 @@ class EventColumns:
         return any(name in (text or "") for text in (self._settings.sequence_by, self._settings.apply_as_deletes))
 
     def prepare(self, events: DataFrame, batch: int = 0) -> DataFrame:
-        """Changes, resets and bad events, each with all the columns that the merge and the quarantine need."""
+        """Changes, resets and bad events, each with all the columns that the merge and the quarantine need.
+
+        Of other events the first one of each range is kept, without its content: it may be all that a batch has of a
+        stream made again.
+        """
         settings = self._settings
-        placed = events.select(*self._placed(events, batch), *self._values(events))
-        if settings.type is not None:
-            wanted = F.col("type").eqNullSafe(settings.type) | (F.col("type").isNull() & F.col("bad").isNotNull())
-            placed = placed.where(wanted | F.col("control").isNotNull())
-        placed = placed.where("control IS NULL OR control = 'reset'")
+        placed = _wanted(events.select(*self._placed(events, batch), *self._values(events)), settings.type)
         deleted = F.expr("operation = 'delete'")
         if settings.apply_as_deletes is not None:
             deleted = deleted | F.coalesce(F.expr(settings.apply_as_deletes).cast("boolean"), F.lit(False))
@@ -144,6 +146,7 @@ class EventColumns:
         return [
             *given,
             *stamped,
+            F.col("position"),
             F.greatest(F.coalesce(life, F.lit(0)), F.lit(0)).alias("incarnation"),
             F.greatest(F.coalesce(begin, F.lit(0)), F.lit(0)).alias("begin"),
             F.coalesce(F.col("order"), counted).alias("order"),
@@ -184,6 +187,19 @@ class EventColumns:
             value = F.struct(*(_column(column_of(name)).alias(name) for name in self._fields.names))
         headers = F.struct("operation").alias("headers")
         return F.to_json(F.struct("type", "key", value.alias("value"), headers))
+
+
+def _wanted(events: DataFrame, kind: str | None) -> DataFrame:
+    is_wanted = F.coalesce(F.col("control") == RESET, F.lit(True))
+    if kind is not None:
+        is_own = F.col("type").eqNullSafe(kind) | (F.col("type").isNull() & F.col("bad").isNotNull())
+        is_wanted = F.when(F.col("control").isNull(), is_own).otherwise(is_wanted)
+    columns = {
+        name: F.when(F.col(_WANTED), _column(name)) for name in events.columns if name not in (*_PLACED, "control")
+    }
+    control = F.when(F.col(_WANTED), F.col("control")).otherwise(F.lit(OTHER))
+    kept = events.withColumn(_WANTED, is_wanted).where(F.col(_WANTED) | (F.col("position") == 0))
+    return kept.withColumns({**columns, "control": control}).drop(_WANTED, "position")
 
 
 _ALWAYS = frozenset(_READ) - {"timestamp", "old_value"}

@@ -107,7 +107,10 @@ class _Materializing:
         self._applier: Applier | None = None
 
     def work(self, rows: DataFrame, batch: int, job: str) -> None:
-        applier = self._applier or Applier(self._tables, self._layout, job)
+        applier = self._applier
+        if applier is None:
+            applier = Applier(self._tables, self._layout, job)
+            applier.check_owner()
         if applier.is_done(batch):  # by the run before, which was ended before it could say so
             return
         self._applier = applier

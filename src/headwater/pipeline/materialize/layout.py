@@ -24,6 +24,8 @@ _CUTS = pa.schema(
 )
 BUCKET = "_bucket"
 CURRENT = "is_current"
+RESET = "reset"
+OTHER = "other"  # in place of a control: an event that changes nothing, and tells only that its stream is there
 
 
 class Layout(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, 
     if layout.sequence is not None:
         remembered_table = tables.remembered.open()
         remembered = scope.read(tables.remembered, remembered_table, layout.remembered)
-    merged = merge(layout, rows, remembered, events, cuts.table(layout))
+    merged = merge(layout, rows, remembered, events, cuts.table(layout), cuts.lives)
     if merged.remembered_changed:
         key = (*layout.identity, *(("incarnation", "order") if layout.is_history else ()))
         gone = _absent(remembered, merged.remembered, key)

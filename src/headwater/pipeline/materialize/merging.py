@@ -43,15 +43,36 @@ class Merged(msgspec.Struct, frozen=True):
     remembered_changed: bool
 
 
-def merge(layout: Layout, rows: pa.Table, remembered: pa.Table, events: pa.Table, cuts: pa.Table) -> Merged:
+def merge(
+    layout: Layout,
+    rows: pa.Table,
+    remembered: pa.Table,
+    events: pa.Table,
+    cuts: pa.Table,
+    lives: Sequence[tuple[str, int, int]] = (),
+) -> Merged:
     """Apply events to the rows of some entities, all that the table has of them.
 
     A history without a sequence needs the current rows only. `cuts` has the cuts of the batch and the last one before
-    it, of each stream that has any.
+    it, of each stream that has any. `lives` has numbers to go by in place of incarnations, where these do not grow.
     """
+    if lives:
+        merged = merge(layout, *(_renumbered(part, lives) for part in (rows, remembered, events, cuts)))
+        back = [(stream, life, number) for stream, number, life in lives]
+        rows, remembered = _renumbered(merged.rows, back), _renumbered(merged.remembered, back)
+        return msgspec.structs.replace(merged, rows=rows, remembered=remembered)
     if layout.is_history:
         return _History(layout, rows, remembered, events, cuts).merged()
     return _merge_current(layout, rows, remembered, events, cuts)
+
+
+def _renumbered(rows: pa.Table, lives: Sequence[tuple[str, int, int]]) -> pa.Table:
+    before = after = rows.column("incarnation")
+    for stream, life, number in lives:
+        is_it = pc.and_(pc.equal(rows.column("stream"), stream), pc.equal(before, life))
+        after = pc.if_else(is_it, pa.scalar(number, pa.int64()), after)
+    place = rows.schema.get_field_index("incarnation")
+    return rows.set_column(place, rows.schema.field(place), after)
 
 
 def _merge_current(layout: Layout, rows: pa.Table, remembered: pa.Table, events: pa.Table, cuts: pa.Table) -> Merged:

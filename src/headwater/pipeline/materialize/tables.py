@@ -156,19 +156,23 @@ def read_files(lake: Lake, files: Sequence[File], schema: pa.Schema) -> pa.Table
 
 
 class Streams:
-    """The incarnations of streams that were seen, and the last cut of each."""
+    """The incarnations of streams, numbered as they were seen, and the last cut of each stream.
+
+    A fork has a lower incarnation than the stream before it at its path, if its source is older.
+    """
 
     def __init__(self) -> None:
-        self.lives: dict[str, set[int]] = {}
+        self.lives: dict[str, dict[int, int]] = {}
         self.cuts: dict[str, tuple[int, int, object]] = {}
 
     def note(self, rows: pa.Table) -> None:
-        for row in rows.sort_by(
-            [("batch", "ascending"), ("incarnation", "ascending"), ("order", "ascending")]
-        ).to_pylist():
-            self.lives.setdefault(row["stream"], set()).add(row["incarnation"])
-            if row["is_cut"]:
-                self.cuts[row["stream"]] = (row["incarnation"], row["order"], row["at"])
+        found = sorted(rows.to_pylist(), key=lambda row: (row["batch"], row["incarnation"]))
+        for row in found:
+            lives = self.lives.setdefault(row["stream"], {})
+            lives.setdefault(row["incarnation"], len(lives))
+        cuts = [row for row in found if row["is_cut"]]
+        for row in sorted(cuts, key=lambda row: (self.lives[row["stream"]][row["incarnation"]], row["order"])):
+            self.cuts[row["stream"]] = (row["incarnation"], row["order"], row["at"])
 
 
 def read_streams(tables: Tables, job: str, batch: int) -> Streams:

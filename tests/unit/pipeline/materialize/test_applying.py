@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from headwater.errors import OptionError
 from headwater.pipeline.materialize import applying, merges
 from headwater.pipeline.materialize.applying import Applier
 from headwater.pipeline.materialize.buckets import BucketWork, Done
-from headwater.pipeline.materialize.layout import BUCKET, TIME, Layout
+from headwater.pipeline.materialize.layout import BUCKET, OTHER, TIME, Layout
 from headwater.pipeline.materialize.settings import Settings
 from headwater.pipeline.materialize.tables import Tables, prepare, tables_at
 from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
@@ -181,3 +182,54 @@ def test_any_history(
         bad = tables.quarantine.open().to_pyarrow_table()
         assert sorted(zip(bad["stream"].to_pylist(), bad["order"].to_pylist(), strict=True)) == sorted(told.bad)
     assert kills
+
+
+def change(life: int, order: int, key: str) -> dict[str, Any]:
+    place = {"stream": "a", "incarnation": life, "order": order, "begin": order, "offset": f"{life}_{order}"}
+    return {**place, "type": "t", "updated_at": life + order, "key": key, "value": 1, "shade": 0, "sequence": 1}
+
+
+def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, Any]], job: str = "job") -> list[str]:
+    """The keys of the rows after the batches, of a history those of the current ones."""
+    applier = Applier(tables, layout, job)
+    for number, rows in enumerate(batches):
+        if path == "merge":
+            applier.apply_here(prepared(rows), number)
+        else:
+            applier.apply_buckets(in_buckets(prepared(rows)), number)
+    rows = tables.rows.open().to_pyarrow_table().to_pylist()
+    return sorted(row["key"] for row in rows if row.get("is_current", True))
+
+
+@pytest.mark.parametrize("path", ["merge", "buckets"])
+def test_a_stream_made_again_with_other_events_first(tmp_path: Path, path: str) -> None:
+    layout, tables = Layout(PAYLOAD), tables_at(str(tmp_path / "t"))
+    prepare(tables, Settings(buckets=BUCKETS), layout)
+    other = {**change(2, 0, "u"), "type": None, "key": None, "value": None, "control": OTHER}
+    assert apply(tables, layout, path, [change(1, 0, "k"), change(1, 9, "l")], [other], [change(2, 9, "m")]) == ["m"]
+
+
+def test_a_history_of_another_checkpoint(tmp_path: Path) -> None:
+    layout, tables = Layout(PAYLOAD, is_history=True), tables_at(str(tmp_path / "t"))
+    prepare(tables, Settings(buckets=BUCKETS, scd=2), layout)
+    Applier(tables, layout, "other").check_owner()
+    apply(tables, layout, "merge", [change(1, 0, "k")])
+    Applier(tables, layout, "job").check_owner()
+    with pytest.raises(OptionError, match=r"another checkpoint.*delete the table"):
+        Applier(tables, layout, "other").check_owner()
+    Applier(tables, Layout(PAYLOAD, is_history=True, sequence=pa.int64()), "other").check_owner()
+
+
+@pytest.mark.parametrize("path", ["merge", "buckets"])
+@pytest.mark.parametrize("sequence", [None, pa.int64()], ids=["order", "sequence"])
+@pytest.mark.parametrize("is_history", [False, True], ids=["scd1", "scd2"])
+def test_a_path_that_is_now_a_fork_of_an_older_stream(
+    tmp_path: Path, path: str, sequence: pa.DataType | None, is_history: bool
+) -> None:
+    layout, tables = Layout(PAYLOAD, sequence=sequence, is_history=is_history), tables_at(str(tmp_path / "t"))
+    prepare(tables, Settings(buckets=BUCKETS, scd=2 if is_history else 1), layout)
+    first = [change(5, 0, "k"), change(5, 9, "l")]
+    fork = [[change(3, 0, "l"), change(3, 9, "m")], [change(3, 18, "n")], [change(7, 27, "o")]]
+    assert apply(tables, layout, path, first, *fork) == ["l", "m", "n", "o"]
+    lives = {row["key"]: row["incarnation"] for row in tables.rows.open().to_pyarrow_table().to_pylist()}
+    assert (lives["m"], lives["n"], lives["o"]) == (3, 3, 7)
