@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-settings.register_profile("headwater", deadline=None, derandomize=True, max_examples=200)
+settings.register_profile("headwater", deadline=None, derandomize=True, max_examples=100)
+settings.register_profile("thorough", settings.get_profile("headwater"), max_examples=1000)  # by --hypothesis-profile
 settings.register_profile("quick", settings.get_profile("headwater"), max_examples=20)  # make test-fast
 settings.load_profile("headwater")
 

@@ -61,7 +61,8 @@ class AsyncTransport:
                 await self.aclose()
             case Sleep(seconds):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.interrupted.wait(), seconds)
+                    async with asyncio.timeout(seconds):  # wait_for of Python 3.11 can lose a cancellation
+                        await self.interrupted.wait()
             case Report():
                 if self._session.on_error is not None:
                     await resolved(self._session.on_error(effect))
