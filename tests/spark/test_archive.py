@@ -14,7 +14,7 @@ from bench.servers import Server
 from pyspark.sql import SparkSession
 
 from headwater.client import Client
-from headwater.errors import JobConflictError, NetworkError, OptionError, ReplayError
+from headwater.errors import BatchReusedError, JobConflictError, NetworkError, OptionError, ReplayError
 from headwater.pipeline import archive, replay
 from headwater.pipeline.archive import _Streams
 from headwater.pipeline.lake import Lake
@@ -192,6 +192,19 @@ def test_a_batch_that_another_run_has_committed_is_an_error(
     with pytest.raises(JobConflictError, match="another run"):
         run()
     assert Lake(table).open().to_pyarrow_table().num_rows == 3
+
+
+def test_a_checkpoint_that_was_set_back_is_an_error(
+    client: Client, path: str, table: str, run: Callable[..., Any]
+) -> None:
+    stream = client.stream(f"{path}/a")
+    stream.create(messages=[1])
+    run()
+    for name in ("offsets/0", "offsets/.0.crc", "commits/0", "commits/.0.crc"):
+        Path(f"{table}.checkpoint", name).unlink()
+    stream.append(2)
+    with pytest.raises(BatchReusedError, match="set back"):
+        run()
 
 
 def test_small_files_are_joined(client: Client, path: str, table: str, run: Callable[..., Any]) -> None:

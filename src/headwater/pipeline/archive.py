@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from headwater import limits
 from headwater.client import StreamInfo
 from headwater.errors import JobConflictError, OptionError
-from headwater.pipeline.checkpoints import beside, ends_of, has_begun
-from headwater.pipeline.lake import File, Lake, is_done
+from headwater.pipeline.checkpoints import beside, ends_of, has_begun, range_of
+from headwater.pipeline.lake import Batch, File, Lake
 from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
@@ -117,16 +117,18 @@ class _Archiving:
         self._lake.create(SCHEMA, ["date"])
         self._streams.note(self._source.tails(), {})
 
-    def work(self, rows: DataFrame, batch: int, job: str) -> None:
+    def work(self, rows: DataFrame, number: int, job: str) -> None:
         table = self._lake.open()
-        if not is_done(table, job, batch):
+        batch = Batch(job, number, range_of(rows.sparkSession, self._checkpoint, number))
+        batch.check(table)
+        if not batch.is_done(table):
             writer = FileWriter(self._lake, self._source.reading().connection)
             found = rows.mapInArrow(writer, "file STRING").collect()
             files = [msgspec.json.decode(row.file, type=File) for row in found]
             if files:
-                commit_once(self._lake, table, files, job, batch)
-        self._streams.note(self._source.tails(), ends_of(rows.sparkSession, self._checkpoint, batch))
-        if self._compact_every and batch % self._compact_every == self._compact_every - 1:
+                commit_once(self._lake, table, files, batch)
+        self._streams.note(self._source.tails(), ends_of(rows.sparkSession, self._checkpoint, number))
+        if self._compact_every and number % self._compact_every == self._compact_every - 1:
             self._tidy()
 
     def _tidy(self) -> None:
@@ -138,13 +140,15 @@ class _Archiving:
             table.cleanup_metadata()
 
 
-def commit_once(lake: Lake, table: DeltaTable, files: list[File], job: str, batch: int) -> None:
+def commit_once(lake: Lake, table: DeltaTable, files: list[File], batch: Batch) -> None:
     """Commit the files of a batch. Of two runs of one job the slower is told so."""
     try:
-        lake.commit(table, files, job=job, batch=batch)
+        lake.commit(table, files, batch=batch)
     except CommitFailedError as error:
-        if is_done(lake.open(), job, batch):
-            raise JobConflictError(f"batch {batch} of {lake.uri} was committed by another run of the job") from error
+        if batch.is_done(lake.open()):
+            raise JobConflictError(
+                f"batch {batch.number} of {lake.uri} was committed by another run of the job"
+            ) from error
         raise
 
 

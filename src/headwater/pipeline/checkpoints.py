@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -43,12 +44,21 @@ def has_begun(checkpoint: str) -> bool:
 
 
 def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Place]:
-    """Where a batch ends in each stream, wherever Spark keeps the checkpoint."""
+    """Where a batch ends in each stream."""
+    return _places(_offsets(spark, checkpoint, batch))
+
+
+def range_of(spark: SparkSession, checkpoint: str, batch: int) -> int:
+    """A number for what a batch is made of: a hash of where it ends. A repeated batch has the same."""
+    lines = _offsets(spark, checkpoint, batch).splitlines()[2:]
+    return int.from_bytes(hashlib.sha256("\n".join(lines).encode()).digest()[:8], "big") >> 1  # Delta's are signed
+
+
+def _offsets(spark: SparkSession, checkpoint: str, batch: int) -> str:
+    """What Spark wrote down before it began a batch, wherever it keeps the checkpoint."""
     path = f"{checkpoint}/offsets/{batch}"
     found = local_path(path)
-    if found is not None:
-        return _places(found.read_text())
-    return _places(spark.read.text(path, wholetext=True).collect()[0].value)
+    return found.read_text() if found is not None else str(spark.read.text(path, wholetext=True).collect()[0].value)
 
 
 class QueryPosition(msgspec.Struct, frozen=True):

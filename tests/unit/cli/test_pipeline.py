@@ -208,9 +208,7 @@ def test_what_java_says_is_told() -> None:
     class Py4JJavaError(Exception):
         pass
 
-    text = (
-        "An error occurred while calling o261.start.\n: java.lang.IllegalStateException: two runs\n\tat a.b"
-    )
+    text = "An error occurred while calling o261.start.\n: java.lang.IllegalStateException: two runs\n\tat a.b"
     assert told(Py4JJavaError(text)) == (
         RETRY,
         "headwater: Py4JJavaError: java.lang.IllegalStateException: two runs. It can be tried again.\n",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from headwater.errors import OptionError
-from headwater.pipeline.checkpoints import beside, has_begun, local_path, position_of
+from headwater.pipeline.checkpoints import beside, has_begun, local_path, position_of, range_of
 from headwater.spark.positions import Place
 
 
@@ -46,3 +47,13 @@ def test_the_position_of_a_query(tmp_path: Path) -> None:
     assert found.ends == {"a": Place("0000000000000001_0000000000000009", 2)}
     assert found.is_unfinished
     assert has_begun(str(tmp_path))
+
+
+def test_what_a_batch_is_made_of(tmp_path: Path) -> None:
+    def made_of(told: str, end: str) -> int:
+        (tmp_path / "offsets" / "7").write_text(f'v1\n{told}\n{{"a":"{end}"}}')
+        return range_of(Mock(), str(tmp_path), 7)
+
+    (tmp_path / "offsets").mkdir()
+    assert made_of("{}", "1_5") == made_of('{"batchTimestampMs":1}', "1_5") != made_of("{}", "1_6")
+    assert 0 <= made_of("{}", "1_5") < 2**63

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from headwater.errors import BatchReusedError
+from headwater.pipeline.lake import Batch
 from headwater.pipeline.materialize import applying, merges
 from headwater.pipeline.materialize.applying import Applier
 from headwater.pipeline.materialize.buckets import BucketWork, Done
@@ -126,23 +128,24 @@ class Killer:
 
 
 def run(tables: Tables, layout: Layout, history: History, path: str, chance: random.Random) -> None:
-    applier = Applier(tables, layout, "job")
+    applier = Applier(tables, layout)
     for number, rows in enumerate(history.batches):
-        events = prepared(rows)
+        events, batch = prepared(rows), Batch("job", number, made_of=number)
         while True:
             taken = path if path != "both" else chance.choice(["merge", "buckets"])
             try:
-                if applier.is_done(number):
+                applier.check(batch)
+                if applier.is_done(batch):
                     break
                 if taken == "merge":
-                    applier.apply_here(events, number)
+                    applier.apply_here(events, batch)
                 else:
-                    applier.apply_buckets(in_buckets(events), number)
+                    applier.apply_buckets(in_buckets(events), batch)
                 break
             except KilledError:
-                applier = Applier(tables, layout, "job")
+                applier = Applier(tables, layout)
         if chance.random() < 0.2:
-            applier = Applier(tables, layout, "job")
+            applier = Applier(tables, layout)
 
 
 @pytest.mark.parametrize("path", ["merge", "buckets", "both"])
@@ -181,3 +184,15 @@ def test_any_history(
         bad = tables.quarantine.open().to_pyarrow_table()
         assert sorted(zip(bad["stream"].to_pylist(), bad["order"].to_pylist(), strict=True)) == sorted(told.bad)
     assert kills
+
+
+def test_a_batch_of_bad_events_whose_number_was_used_before(tmp_path: Path) -> None:
+    layout = Layout(PAYLOAD)
+    tables = tables_at(str(tmp_path / "t"))
+    prepare(tables, Settings(buckets=BUCKETS, scd=1), layout)
+    place = {"stream": "a", "incarnation": 1, "order": 0, "begin": 0, "updated_at": 0}
+    bad = prepared([{**place, "bad": "no event", "message": "{}"}])
+    Applier(tables, layout).apply_here(bad, Batch("job", 0, made_of=1))
+    Applier(tables, layout).check(Batch("job", 0, made_of=1))
+    with pytest.raises(BatchReusedError, match="quarantine"):
+        Applier(tables, layout).check(Batch("job", 0, made_of=2))
