@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from bench.servers import Server
 from pyspark.sql import SparkSession
 
 from headwater.client import Client
-from headwater.errors import BatchReusedError, JobConflictError, NetworkError, OptionError, ReplayError
+from headwater.errors import BatchReusedError, DataLossError, JobConflictError, NetworkError, OptionError, ReplayError
 from headwater.pipeline import archive, replay
 from headwater.pipeline.archive import _Streams
 from headwater.pipeline.lake import Lake
@@ -123,6 +124,29 @@ def test_a_stream_made_again_and_a_fork(
     back(to=f"copy-{path}")
     for name in ("again", "emptied", "source", "fork"):
         assert _whole(client, f"copy-{path}/{path}/{name}") == _whole(client, f"{path}/{name}")
+
+
+def test_a_stream_made_again_that_was_not_archived_whole(
+    client: Client, path: str, run: Callable[..., Any], back: Callable[..., int], tmp_path: Path
+) -> None:
+    stream = client.stream(f"{path}/a")
+    stream.create(messages=[{"old": n} for n in range(3)])
+    run(streams=stream.path)
+    stream.delete()
+    text = client.stream(stream.path)
+    text.create(content_type="text/plain", messages=["unread"])
+    with pytest.raises(DataLossError):
+        run(streams=stream.path)
+    back(to=f"first-{path}")
+    copied = client.stream(f"first-{path}/{stream.path}")
+    assert copied.read().all() == [{"old": n} for n in range(3)]
+    begin = json.dumps({stream.path: text.head().tail_offset})
+    text.append("read")
+    run(streams=stream.path, checkpoint=str(tmp_path / "second"), starting_offsets=begin)
+    with pytest.raises(ReplayError, match="lacks its first 6 bytes"):
+        back(to=f"second-{path}")
+    with pytest.raises(OptionError, match=f"no stream that matches typo; it has {stream.path}"):
+        back(streams="typo")
 
 
 def test_a_commit_that_is_lost_or_repeated_changes_nothing(

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
@@ -49,6 +49,7 @@ STREAMS_SCHEMA = pa.schema(
         ("content_type", pa.string()),
         ("tail_offset", pa.string()),
         ("closed", pa.bool_()),
+        ("first_offset", pa.string()),  # where it begins: a fork in its source. Null if nobody has asked
     ]
 )
 
@@ -111,7 +112,7 @@ class _Archiving:
         self._checkpoint = checkpoint
         self._compact_every = compact_every
         self._retain_hours = retain_hours
-        self._streams = _Streams(Lake(streams_table(lake.uri)))
+        self._streams = _Streams(Lake(streams_table(lake.uri)), source)
 
     def open(self) -> None:
         self._lake.create(SCHEMA, ["date"])
@@ -189,25 +190,36 @@ class FileWriter:
 class _Streams:
     """The table of streams: what each is, and whether all of a closed one is archived."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, source: Source) -> None:
         self._lake = lake
+        self._source = source
         self._known: dict[tuple[str, str], bool] | None = None
 
     def note(self, found: Mapping[str, StreamInfo], ends: Mapping[str, Place]) -> None:
         """Add streams that are new, and those of which the last message has been archived and no other can come."""
         if self._known is None:
-            rows = self._lake.create(STREAMS_SCHEMA).to_pyarrow_table().to_pylist()
+            rows = self._open().to_pyarrow_table().to_pylist()
             self._known = {(row["stream"], row["incarnation"]): row["closed"] for row in rows}
+        before = {path for path, _ in self._known}
         new: list[dict[str, object]] = []
         for path, info in found.items():
             key, closed = (path, incarnation(info.tail_offset) or ""), _is_all(info, ends.get(path))
             if key not in self._known or (closed and not self._known[key]):
+                first = info.first_offset
+                if first is None and path in before and key not in self._known:
+                    first = self._source.first_offset(path)  # made again, or a fork that has got content of its own
                 self._known[key] = closed
-                new.append(
-                    dict(zip(STREAMS_SCHEMA.names, (*key, info.content_type, info.tail_offset, closed), strict=True))
-                )
+                row = (*key, info.content_type, info.tail_offset, closed, first)
+                new.append(dict(zip(STREAMS_SCHEMA.names, row, strict=True)))
         if new:
             self._merge(pa.Table.from_pylist(new, STREAMS_SCHEMA))
+
+    def _open(self) -> DeltaTable:
+        table = self._lake.create(STREAMS_SCHEMA)
+        there = {field.name for field in table.schema().fields}
+        if added := [field for field in Schema.from_arrow(STREAMS_SCHEMA).fields if field.name not in there]:
+            table.alter.add_columns(added)
+        return table
 
     def _merge(self, rows: pa.Table) -> None:
         (

@@ -23,6 +23,10 @@ _WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 def beside(table: str, name: str, given: str | None = None) -> str:
     """The checkpoint of a job on a table: beside it unless one is given. Spark has no files in object stores."""
     if given is not None:
+        if _is_inside(given, table):
+            raise OptionError(
+                f"the checkpoint {given} is inside the table {table}, which deletes files it does not know"
+            )
         return given
     if _WITH_SCHEME.match(table) and not table.startswith("file:"):
         raise OptionError(f"the table {table} is in an object store: name a checkpoint on a disk or in HDFS")
@@ -35,6 +39,13 @@ def local_path(checkpoint: str) -> Path | None:
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     return None if _WITH_SCHEME.match(checkpoint) else Path(checkpoint)
+
+
+def _is_inside(checkpoint: str, table: str) -> bool:
+    place, other = local_path(checkpoint), local_path(table)
+    if place is None or other is None:
+        return f"{checkpoint.rstrip('/')}/".startswith(f"{table.rstrip('/')}/")
+    return place.resolve().is_relative_to(other.resolve())
 
 
 def has_begun(checkpoint: str) -> bool:

@@ -21,6 +21,21 @@ def test_a_checkpoint_is_beside_its_table() -> None:
         beside("s3://bucket/orders", "checkpoint")
 
 
+@pytest.mark.parametrize(
+    "inside", ["/data/orders/", "/data/orders/_cp", "file:///data/orders/cp", "/data/x/../orders/cp"]
+)
+def test_a_checkpoint_inside_its_table_is_refused(inside: str) -> None:
+    with pytest.raises(OptionError, match="inside the table"):
+        beside("/data/orders", "checkpoint", inside)
+    assert beside("/data/orders", "checkpoint", "/data/orders2/cp") == "/data/orders2/cp"
+
+
+def test_a_checkpoint_inside_a_table_at_a_url_is_refused() -> None:
+    with pytest.raises(OptionError, match="inside the table"):
+        beside("hdfs://a/orders/", "checkpoint", "hdfs://a/orders/cp")
+    assert beside("hdfs://a/orders", "checkpoint", "hdfs://a/orders.cp") == "hdfs://a/orders.cp"
+
+
 def test_paths_of_checkpoints() -> None:
     assert local_path("/a/b") == Path("/a/b")
     assert local_path("file:///a%20b") == Path("/a b")
