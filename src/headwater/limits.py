@@ -260,6 +260,7 @@ PIPELINE_REPLAY_BYTES = 1024 * 1024  # in one append
 PIPELINE_REPLAY_MESSAGES = 10_000  # in one append
 PIPELINE_REPLAY_ATTEMPTS = 5  # of one append, each after a look at what the target has
 PIPELINE_REPLAY_PAUSE_S = 0.5  # before the second of them
+PIPELINE_SHOWN_STREAMS = 5  # of an archive, where none matches
 
 # The commands' bounds.
 CLI_READ_BYTES = 64 * 1024  # of standard input or a file, in one message of a stream that is not JSON

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from bench.servers import Server
 from pyspark.sql import SparkSession
 
 from headwater.client import Client
-from headwater.errors import JobConflictError, NetworkError, OptionError, ReplayError
+from headwater.errors import BatchReusedError, DataLossError, JobConflictError, NetworkError, OptionError, ReplayError
 from headwater.pipeline import archive, replay
 from headwater.pipeline.archive import _Streams
 from headwater.pipeline.lake import Lake
@@ -125,6 +126,29 @@ def test_a_stream_made_again_and_a_fork(
         assert _whole(client, f"copy-{path}/{path}/{name}") == _whole(client, f"{path}/{name}")
 
 
+def test_a_stream_made_again_that_was_not_archived_whole(
+    client: Client, path: str, run: Callable[..., Any], back: Callable[..., int], tmp_path: Path
+) -> None:
+    stream = client.stream(f"{path}/a")
+    stream.create(messages=[{"old": n} for n in range(3)])
+    run(streams=stream.path)
+    stream.delete()
+    text = client.stream(stream.path)
+    text.create(content_type="text/plain", messages=["unread"])
+    with pytest.raises(DataLossError):
+        run(streams=stream.path)
+    back(to=f"first-{path}")
+    copied = client.stream(f"first-{path}/{stream.path}")
+    assert copied.read().all() == [{"old": n} for n in range(3)]
+    begin = json.dumps({stream.path: text.head().tail_offset})
+    text.append("read")
+    run(streams=stream.path, checkpoint=str(tmp_path / "second"), starting_offsets=begin)
+    with pytest.raises(ReplayError, match="lacks its first 6 bytes"):
+        back(to=f"second-{path}")
+    with pytest.raises(OptionError, match=f"no stream that matches typo; it has {stream.path}"):
+        back(streams="typo")
+
+
 def test_a_commit_that_is_lost_or_repeated_changes_nothing(
     client: Client,
     path: str,
@@ -192,6 +216,19 @@ def test_a_batch_that_another_run_has_committed_is_an_error(
     with pytest.raises(JobConflictError, match="another run"):
         run()
     assert Lake(table).open().to_pyarrow_table().num_rows == 3
+
+
+def test_a_checkpoint_that_was_set_back_is_an_error(
+    client: Client, path: str, table: str, run: Callable[..., Any]
+) -> None:
+    stream = client.stream(f"{path}/a")
+    stream.create(messages=[1])
+    run()
+    for name in ("offsets/0", "offsets/.0.crc", "commits/0", "commits/.0.crc"):
+        Path(f"{table}.checkpoint", name).unlink()
+    stream.append(2)
+    with pytest.raises(BatchReusedError, match="set back"):
+        run()
 
 
 def test_small_files_are_joined(client: Client, path: str, table: str, run: Callable[..., Any]) -> None:

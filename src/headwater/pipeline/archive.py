@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
 from headwater.client import StreamInfo
 from headwater.errors import JobConflictError, OptionError
-from headwater.pipeline.checkpoints import beside, ends_of, has_begun
-from headwater.pipeline.lake import File, Lake, is_done
+from headwater.pipeline.checkpoints import beside, ends_of, has_begun, range_of
+from headwater.pipeline.lake import Batch, File, Lake
 from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
@@ -49,6 +49,7 @@ STREAMS_SCHEMA = pa.schema(
         ("content_type", pa.string()),
         ("tail_offset", pa.string()),
         ("closed", pa.bool_()),
+        ("first_offset", pa.string()),  # where it begins: a fork in its source. Null if nobody has asked
     ]
 )
 
@@ -111,22 +112,24 @@ class _Archiving:
         self._checkpoint = checkpoint
         self._compact_every = compact_every
         self._retain_hours = retain_hours
-        self._streams = _Streams(Lake(streams_table(lake.uri)))
+        self._streams = _Streams(Lake(streams_table(lake.uri)), source)
 
     def open(self) -> None:
         self._lake.create(SCHEMA, ["date"])
         self._streams.note(self._source.tails(), {})
 
-    def work(self, rows: DataFrame, batch: int, job: str) -> None:
+    def work(self, rows: DataFrame, number: int, job: str) -> None:
         table = self._lake.open()
-        if not is_done(table, job, batch):
+        batch = Batch(job, number, range_of(rows.sparkSession, self._checkpoint, number))
+        batch.check(table)
+        if not batch.is_done(table):
             writer = FileWriter(self._lake, self._source.reading().connection)
             found = rows.mapInArrow(writer, "file STRING").collect()
             files = [msgspec.json.decode(row.file, type=File) for row in found]
             if files:
-                commit_once(self._lake, table, files, job, batch)
-        self._streams.note(self._source.tails(), ends_of(rows.sparkSession, self._checkpoint, batch))
-        if self._compact_every and batch % self._compact_every == self._compact_every - 1:
+                commit_once(self._lake, table, files, batch)
+        self._streams.note(self._source.tails(), ends_of(rows.sparkSession, self._checkpoint, number))
+        if self._compact_every and number % self._compact_every == self._compact_every - 1:
             self._tidy()
 
     def _tidy(self) -> None:
@@ -138,13 +141,15 @@ class _Archiving:
             table.cleanup_metadata()
 
 
-def commit_once(lake: Lake, table: DeltaTable, files: list[File], job: str, batch: int) -> None:
+def commit_once(lake: Lake, table: DeltaTable, files: list[File], batch: Batch) -> None:
     """Commit the files of a batch. Of two runs of one job the slower is told so."""
     try:
-        lake.commit(table, files, job=job, batch=batch)
+        lake.commit(table, files, batch=batch)
     except CommitFailedError as error:
-        if is_done(lake.open(), job, batch):
-            raise JobConflictError(f"batch {batch} of {lake.uri} was committed by another run of the job") from error
+        if batch.is_done(lake.open()):
+            raise JobConflictError(
+                f"batch {batch.number} of {lake.uri} was committed by another run of the job"
+            ) from error
         raise
 
 
@@ -185,25 +190,36 @@ class FileWriter:
 class _Streams:
     """The table of streams: what each is, and whether all of a closed one is archived."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, source: Source) -> None:
         self._lake = lake
+        self._source = source
         self._known: dict[tuple[str, str], bool] | None = None
 
     def note(self, found: Mapping[str, StreamInfo], ends: Mapping[str, Place]) -> None:
         """Add streams that are new, and those of which the last message has been archived and no other can come."""
         if self._known is None:
-            rows = self._lake.create(STREAMS_SCHEMA).to_pyarrow_table().to_pylist()
+            rows = self._open().to_pyarrow_table().to_pylist()
             self._known = {(row["stream"], row["incarnation"]): row["closed"] for row in rows}
+        before = {path for path, _ in self._known}
         new: list[dict[str, object]] = []
         for path, info in found.items():
             key, closed = (path, incarnation(info.tail_offset) or ""), _is_all(info, ends.get(path))
             if key not in self._known or (closed and not self._known[key]):
+                first = info.first_offset
+                if first is None and path in before and key not in self._known:
+                    first = self._source.first_offset(path)  # made again, or a fork that has got content of its own
                 self._known[key] = closed
-                new.append(
-                    dict(zip(STREAMS_SCHEMA.names, (*key, info.content_type, info.tail_offset, closed), strict=True))
-                )
+                row = (*key, info.content_type, info.tail_offset, closed, first)
+                new.append(dict(zip(STREAMS_SCHEMA.names, row, strict=True)))
         if new:
             self._merge(pa.Table.from_pylist(new, STREAMS_SCHEMA))
+
+    def _open(self) -> DeltaTable:
+        table = self._lake.create(STREAMS_SCHEMA)
+        there = {field.name for field in table.schema().fields}
+        if added := [field for field in Schema.from_arrow(STREAMS_SCHEMA).fields if field.name not in there]:
+            table.alter.add_columns(added)
+        return table
 
     def _merge(self, rows: pa.Table) -> None:
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -22,6 +23,10 @@ _WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 def beside(table: str, name: str, given: str | None = None) -> str:
     """The checkpoint of a job on a table: beside it unless one is given. Spark has no files in object stores."""
     if given is not None:
+        if _is_inside(given, table):
+            raise OptionError(
+                f"the checkpoint {given} is inside the table {table}, which deletes files it does not know"
+            )
         return given
     if _WITH_SCHEME.match(table) and not table.startswith("file:"):
         raise OptionError(f"the table {table} is in an object store: name a checkpoint on a disk or in HDFS")
@@ -36,6 +41,13 @@ def local_path(checkpoint: str) -> Path | None:
     return None if _WITH_SCHEME.match(checkpoint) else Path(checkpoint)
 
 
+def _is_inside(checkpoint: str, table: str) -> bool:
+    place, other = local_path(checkpoint), local_path(table)
+    if place is None or other is None:
+        return f"{checkpoint.rstrip('/')}/".startswith(f"{table.rstrip('/')}/")
+    return place.resolve().is_relative_to(other.resolve())
+
+
 def has_begun(checkpoint: str) -> bool:
     """Whether a query is known to go on from its checkpoint."""
     directory = local_path(checkpoint)
@@ -43,12 +55,21 @@ def has_begun(checkpoint: str) -> bool:
 
 
 def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Place]:
-    """Where a batch ends in each stream, wherever Spark keeps the checkpoint."""
+    """Where a batch ends in each stream."""
+    return _places(_offsets(spark, checkpoint, batch))
+
+
+def range_of(spark: SparkSession, checkpoint: str, batch: int) -> int:
+    """A number for what a batch is made of: a hash of where it ends. A repeated batch has the same."""
+    lines = _offsets(spark, checkpoint, batch).splitlines()[2:]
+    return int.from_bytes(hashlib.sha256("\n".join(lines).encode()).digest()[:8], "big") >> 1  # Delta's are signed
+
+
+def _offsets(spark: SparkSession, checkpoint: str, batch: int) -> str:
+    """What Spark wrote down before it began a batch, wherever it keeps the checkpoint."""
     path = f"{checkpoint}/offsets/{batch}"
     found = local_path(path)
-    if found is not None:
-        return _places(found.read_text())
-    return _places(spark.read.text(path, wholetext=True).collect()[0].value)
+    return found.read_text() if found is not None else str(spark.read.text(path, wholetext=True).collect()[0].value)
 
 
 class QueryPosition(msgspec.Struct, frozen=True):

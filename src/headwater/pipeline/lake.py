@@ -1,7 +1,8 @@
 """A Delta table as the jobs use it: tasks write files, and one commit of the driver makes them visible, once per batch.
 
 A commit carries the job's id and the number of the batch as an application transaction. A batch that was committed is
-not committed again, and of two drivers of one job the slower gets a conflict.
+not committed again, and of two drivers of one job the slower gets a conflict. A second transaction says what the batch
+was made of: a number comes again for other rows if someone has set back the checkpoint.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
+from headwater.errors import BatchReusedError
+
 _COMPRESSION = "zstd"
 
 
@@ -41,6 +44,38 @@ class File(msgspec.Struct, frozen=True):
     def removed(self) -> RemoveAction:
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         return RemoveAction(self.path, True, now_ms, self.size, dict(self.partition))
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A batch of a job, as commits note it."""
+
+    job: str
+    number: int
+    made_of: int  # a hash of where it ends in its streams
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        return [Transaction(self.job, self.number), Transaction(self._range, self.made_of)]
+
+    @property
+    def _range(self) -> str:
+        return f"{self.job}.range"
+
+    def is_done(self, table: DeltaTable) -> bool:
+        """Whether this batch, or one after it, was committed."""
+        done = table.transaction_version(self.job)
+        return done is not None and self.number <= done
+
+    def check(self, table: DeltaTable) -> None:
+        """Refuse a batch whose number was used for other rows: its own would be dropped."""
+        done = table.transaction_version(self.job)
+        if done is None or self.number > done:
+            return
+        made_of = table.transaction_version(self._range)  # of the batch that was done last
+        if self.number < done or made_of not in (None, self.made_of):
+            told = f"batch {self.number} of {table.table_uri} comes again, after batch {done} was committed"
+            how = f"{told}, and for other rows" if self.number == done else told
+            raise BatchReusedError(f"{how}: the checkpoint was set back, or another run of the job is at work")
 
 
 class Lake(msgspec.Struct, frozen=True):
@@ -88,8 +123,7 @@ class Lake(msgspec.Struct, frozen=True):
         table: DeltaTable,
         files: Sequence[File],
         *,
-        job: str,
-        batch: int,
+        batch: Batch,
         replacing: Mapping[str, Sequence[str]] | None = None,
         removing: Sequence[File] = (),
     ) -> None:
@@ -104,19 +138,13 @@ class Lake(msgspec.Struct, frozen=True):
             schema=table.schema(),
             partition_by=table.metadata().partition_columns,
             partition_filters=filters or None,
-            commit_properties=noted(job, batch),
+            commit_properties=noted(batch),
         )
 
 
-def noted(job: str, batch: int) -> CommitProperties:
+def noted(batch: Batch) -> CommitProperties:
     """For any other commit of a batch."""
-    return CommitProperties(app_transactions=[Transaction(job, batch)])
-
-
-def is_done(table: DeltaTable, job: str, batch: int) -> bool:
-    """Whether this batch, or one after it, was committed."""
-    done = table.transaction_version(job)
-    return done is not None and batch <= done
+    return CommitProperties(app_transactions=batch.transactions)
 
 
 def _stats(rows: pa.Table) -> str:

@@ -8,7 +8,7 @@ that begin at the same place, the server takes one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, groupby
 from typing import Any
 
@@ -30,7 +30,7 @@ from headwater.positions import Position
 from headwater.spark.connection import ConnectionOptions
 from headwater.spark.options import checked_path, read_options
 from headwater.spark.patterns import glob
-from headwater.spark.positions import byte_position
+from headwater.spark.positions import byte_position, incarnation
 
 _SORTED = ("stream", "life", "order", "offset", "position")
 _NEEDED = ("stream", "offset", "position", "order", "content_type", "value", APPEND_END)
@@ -50,7 +50,7 @@ def replay(
 ) -> LoopJob:
     """Write the streams of an archive, or those that match, to a server: to their own paths, or below `to`.
 
-    Of a stream that was deleted and made again the last one is written.
+    Of a stream that was deleted and made again the last one that was archived is written.
     """
     if not Lake(table).exists():
         raise OptionError(f"there is no archive at {table}")
@@ -60,7 +60,7 @@ def replay(
     return start_loop(replaying.steps, name=name, once=True)
 
 
-class _Noted(msgspec.Struct, frozen=True):
+class Noted(msgspec.Struct, frozen=True):
     """A stream as the archive's table of streams has it."""
 
     stream: str
@@ -68,6 +68,25 @@ class _Noted(msgspec.Struct, frozen=True):
     content_type: str
     tail_offset: str
     closed: bool
+    first_offset: str | None = None
+
+    @property
+    def life(self) -> int:
+        return int(self.incarnation or 0)
+
+    @property
+    def first_life(self) -> int | None:
+        """The incarnation that the stream begins with: that of a fork's source, or its own."""
+        first = None if self.first_offset is None else incarnation(self.first_offset)
+        return None if first is None else int(first)
+
+
+class Life(msgspec.Struct, frozen=True):
+    """An incarnation of a stream, as far as it is part of what is written."""
+
+    stream: str
+    life: int
+    ends: int | None  # where later ones begin: what it has from there on is not in the stream
 
 
 class _Replaying:
@@ -81,11 +100,23 @@ class _Replaying:
         self._wanted = wanted
 
     def steps(self) -> Iterator[Step]:
-        noted = {stream: one for stream, one in _newest(self._lake).items() if self._is_wanted(stream)}
+        version = self._lake.open().version()
+        every = _noted(self._lake)
+        begins = self._begins(version)
+        known = {stream for stream, _ in (*every, *begins)}
+        wanted = {stream for stream in known if self._is_wanted(stream)}
+        if known and not wanted:
+            raise OptionError(f"the archive has no stream that matches {self._wanted}; it has {_some(known)}")
+        begins = {key: begin for key, begin in begins.items() if key[0] in wanted}
+        every = {key: one for key, one in every.items() if key[0] in wanted}
+        lives = lives_of(begins, every)
+        last = {one.stream: one.life for one in reversed(lives)}
+        noted = written(last, every)
         with self._connection.open(patient=False) as client:
             for stream, one in noted.items():
-                _make(client, self._target(stream), one.content_type)
-            rows = self._rows(noted)
+                if (stream, last.get(stream)) not in begins:  # the others are made with the type that the rows have
+                    _make(client, self._target(stream), one.content_type)
+            rows = self._rows(version, lives)
             parts = rows.repartition("stream").sortWithinPartitions(*_SORTED).drop("life")
             writer = StreamWriter(self._connection, self._to)
             done = parts.mapInArrow(writer, "stream STRING, appended BIGINT, has_more BOOLEAN").collect()
@@ -103,40 +134,76 @@ class _Replaying:
     def _target(self, stream: str) -> str:
         return target_of(stream, self._to)
 
-    def _rows(self, noted: dict[str, _Noted]) -> DataFrame:
-        """The rows of the last incarnation of each stream. A fork has its source's offsets up to where it left it."""
-        version = self._lake.open().version()
+    def _begins(self, version: int) -> dict[tuple[str, int], int]:
+        """The streams and incarnations of the rows, and the first byte that was read of each."""
         paths = sorted(paths_of(self._lake, version))
         places = scan(self._spark, self._lake, version, paths, ["stream", "offset"]).distinct()
         begins = places.groupBy("stream", F.expr(_LIFE).alias("life")).agg(F.min(F.expr(_BEGIN)).alias("begin"))
-        found = {(row.stream, row.life): row.begin for row in begins.collect()}
-        for one in noted.values():  # made again, and empty
-            if byte_position(one.tail_offset) == 0 and one.incarnation:
-                found[one.stream, int(one.incarnation)] = 0
-        lives = [one for one in _with_ends(found) if self._is_wanted(one[0])]
-        ends = self._spark.createDataFrame(lives, "stream STRING, life BIGINT, ends BIGINT")
+        return {(row.stream, row.life): row.begin or 0 for row in begins.collect()}
+
+    def _rows(self, version: int, lives: list[Life]) -> DataFrame:
+        paths = sorted(paths_of(self._lake, version))
+        parts = [(one.stream, one.life, one.ends) for one in lives]
+        ends = self._spark.createDataFrame(parts, "stream STRING, life BIGINT, ends BIGINT")
         rows = scan(self._spark, self._lake, version, paths, _NEEDED).withColumn("life", F.expr(_LIFE))
         kept = rows.join(F.broadcast(ends), ["stream", "life"]).where("ends IS NULL OR order < ends")
         return kept.select("life", *_NEEDED)
 
 
-def _newest(lake: Lake) -> dict[str, _Noted]:
-    """The last incarnation of each stream that the archive has seen."""
+def _noted(lake: Lake) -> dict[tuple[str, int], Noted]:
+    """The streams and incarnations that the archive has seen."""
     beside = Lake(streams_table(lake.uri))
     rows = beside.open().to_pyarrow_table().to_pylist() if beside.exists() else []
-    found = sorted((msgspec.convert(row, _Noted) for row in rows), key=lambda one: one.incarnation)
-    return {one.stream: one for one in found}
+    return {(one.stream, one.life): one for one in (msgspec.convert(row, Noted) for row in rows)}
 
 
-def _with_ends(begins: dict[tuple[str, int], int | None]) -> list[tuple[str, int, int | None]]:
-    """Streams and their incarnations with where later ones begin: what one has from there on is not in the stream."""
-    found: list[tuple[str, int, int | None]] = []
-    ends: dict[str, int] = {}
-    for stream, life in sorted(begins, reverse=True):
-        found.append((stream, life, ends.get(stream)))
-        begin = begins[stream, life] or 0
-        ends[stream] = min(begin, ends.get(stream, begin))
+def lives_of(begins: Mapping[tuple[str, int], int], noted: Mapping[tuple[str, int], Noted]) -> list[Life]:
+    """What is written: of each stream its last incarnation that was archived, and what a fork has from its source.
+
+    A fork has its source's offsets up to where it left it.
+    """
+    empty = {key: 0 for key, one in noted.items() if one.incarnation and byte_position(one.tail_offset) == 0}
+    every = {**empty, **begins}
+    found: list[Life] = []
+    for stream, keys in groupby(sorted(every, reverse=True), lambda key: key[0]):
+        (_, last), *before = keys
+        own = [
+            last,
+            *(life for _, life in before if _is_inherited(life, noted.get((stream, last)), (stream, life) in noted)),
+        ]
+        begin = every[stream, own[-1]]
+        if begin > 0 and len(own) <= len(before):
+            told = f"{stream} was made again, and the archive lacks its first {begin} bytes"
+            raise ReplayError(f"{told}; leave it out with streams, or archive it from its beginning")
+        ends: int | None = None
+        for life in own:
+            found.append(Life(stream, life, ends))
+            ends = min(every[stream, life], every[stream, life] if ends is None else ends)
     return found
+
+
+def _is_inherited(life: int, last: Noted | None, is_noted: bool) -> bool:
+    """Whether an incarnation is that of a fork's source. Else it is of a stream that was deleted."""
+    first = last.first_life if last is not None else None
+    return life >= first if first is not None else not is_noted
+
+
+def written(last: Mapping[str, int], noted: Mapping[tuple[str, int], Noted]) -> dict[str, Noted]:
+    """What was noted of the streams that are written, by the last incarnation that rows have.
+
+    That of a fork may be its source's, if it was read at once.
+    """
+    found = {stream: noted[stream, life] for stream, life in sorted(noted)}
+    for stream, newest in found.items():
+        life = last.get(stream, newest.life)
+        if newest.first_life is None or newest.first_life > life:
+            found[stream] = noted.get((stream, life), newest)
+    return found
+
+
+def _some(streams: Collection[str]) -> str:
+    shown = ", ".join(sorted(streams)[: limits.PIPELINE_SHOWN_STREAMS])
+    return shown if len(streams) <= limits.PIPELINE_SHOWN_STREAMS else f"{shown} and others"
 
 
 def target_of(stream: str, to: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -14,8 +15,8 @@ from headwater.pipeline.lake import Lake
 
 
 def paths_of(lake: Lake, version: int | None = None) -> set[str]:
-    """The files of a version of the table."""
-    return set(pa.table(lake.open(version).get_add_actions())["path"].to_pylist())
+    """The files of a version of the table. The log has their paths URL-encoded, and a dataset has not."""
+    return {unquote(path) for path in pa.table(lake.open(version).get_add_actions())["path"].to_pylist()}
 
 
 def scan(spark: SparkSession, lake: Lake, version: int, paths: Sequence[str], columns: Sequence[str]) -> DataFrame:
@@ -45,6 +46,9 @@ class FileReader:
             return
         whole = self._lake.open(self._version).to_pyarrow_dataset()
         fragments = [part for part in whole.get_fragments() if part.path in wanted]
+        missing = wanted - {part.path for part in fragments}
+        if missing:
+            raise DataLossError(f"version {self._version} of {self._lake.uri} has no file {min(missing)}")
         files = ds.FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem)
         try:
             for batch in files.to_batches(columns=self._columns):

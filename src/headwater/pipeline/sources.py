@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.client import Client, StreamInfo
-from headwater.errors import OptionError
+from headwater.errors import OptionError, ProtocolError, RequestError
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner
 
@@ -47,6 +47,14 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         options = self.reading()
         with options.connection.open(patient=patient) as client:
             return Planner(options, client).tails()
+
+    def first_offset(self, path: str) -> str | None:
+        """Where a stream begins, if the server lists its streams."""
+        with self.client() as client:
+            try:
+                return next((info.first_offset for info in client.list(path) if info.path == path), None)
+            except (RequestError, ProtocolError):
+                return None
 
     def client(self) -> Client:
         return self.reading().connection.open()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from headwater.errors import OptionError
-from headwater.pipeline.checkpoints import beside, has_begun, local_path, position_of
+from headwater.pipeline.checkpoints import beside, has_begun, local_path, position_of, range_of
 from headwater.spark.positions import Place
 
 
@@ -18,6 +19,21 @@ def test_a_checkpoint_is_beside_its_table() -> None:
     assert beside("file:///data/orders", "checkpoint") == "file:///data/orders.checkpoint"
     with pytest.raises(OptionError, match="object store"):
         beside("s3://bucket/orders", "checkpoint")
+
+
+@pytest.mark.parametrize(
+    "inside", ["/data/orders/", "/data/orders/_cp", "file:///data/orders/cp", "/data/x/../orders/cp"]
+)
+def test_a_checkpoint_inside_its_table_is_refused(inside: str) -> None:
+    with pytest.raises(OptionError, match="inside the table"):
+        beside("/data/orders", "checkpoint", inside)
+    assert beside("/data/orders", "checkpoint", "/data/orders2/cp") == "/data/orders2/cp"
+
+
+def test_a_checkpoint_inside_a_table_at_a_url_is_refused() -> None:
+    with pytest.raises(OptionError, match="inside the table"):
+        beside("hdfs://a/orders/", "checkpoint", "hdfs://a/orders/cp")
+    assert beside("hdfs://a/orders", "checkpoint", "hdfs://a/orders.cp") == "hdfs://a/orders.cp"
 
 
 def test_paths_of_checkpoints() -> None:
@@ -46,3 +62,13 @@ def test_the_position_of_a_query(tmp_path: Path) -> None:
     assert found.ends == {"a": Place("0000000000000001_0000000000000009", 2)}
     assert found.is_unfinished
     assert has_begun(str(tmp_path))
+
+
+def test_what_a_batch_is_made_of(tmp_path: Path) -> None:
+    def made_of(told: str, end: str) -> int:
+        (tmp_path / "offsets" / "7").write_text(f'v1\n{told}\n{{"a":"{end}"}}')
+        return range_of(Mock(), str(tmp_path), 7)
+
+    (tmp_path / "offsets").mkdir()
+    assert made_of("{}", "1_5") == made_of('{"batchTimestampMs":1}', "1_5") != made_of("{}", "1_6")
+    assert 0 <= made_of("{}", "1_5") < 2**63

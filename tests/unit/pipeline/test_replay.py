@@ -12,7 +12,7 @@ import pytest
 from headwater import limits
 from headwater.client import Client, Stream
 from headwater.errors import NetworkError, ReplayError, SequenceRegressionError, StreamClosedError
-from headwater.pipeline.replay import Appends, Messages, without_repeats, write_back
+from headwater.pipeline.replay import Appends, Life, Messages, Noted, lives_of, without_repeats, write_back, written
 from tests.servers import Server
 
 _numbers = itertools.count()
@@ -143,3 +143,40 @@ def test_an_archive_that_was_begun_anew_in_the_same_table() -> None:
     assert values(True, (0, b"1"), (0, b"1"), (2, b"22"), (2, b"22"), (5, b"3")) == [b"1", b"22", b"3"]
     assert values(False, (0, b"abc"), (0, b"ab"), (2, b"cde"), (5, b"f"), (5, b"f")) == [b"abc", b"de", b"f"]
     assert values(True, (None, b"1"), (None, b"1")) == [b"1", b"1"]  # of a server that does not tell
+
+
+def noted(*lives: tuple[int, str | None], tail: int = 9) -> dict[tuple[str, int], Noted]:
+    return {("a", life): Noted("a", str(life), "text/plain", f"{life}_{tail}", False, first) for life, first in lives}
+
+
+def test_of_a_stream_made_again_the_last_one_that_was_archived_is_written() -> None:
+    for first in (None, "2_0"):
+        assert lives_of({("a", 1): 0, ("a", 2): 0}, noted((1, None), (2, first))) == [Life("a", 2, None)]
+        assert lives_of({("a", 1): 0}, noted((1, None), (2, first))) == [Life("a", 1, None)]
+    assert lives_of({("a", 1): 0}, noted((1, None)) | noted((2, "2_0"), tail=0)) == [Life("a", 2, None)]
+
+
+@pytest.mark.parametrize("first", [None, "2_0"])
+def test_a_stream_made_again_whose_beginning_was_not_archived(first: str | None) -> None:
+    with pytest.raises(ReplayError, match="a was made again, and the archive lacks its first 6 bytes"):
+        lives_of({("a", 1): 0, ("a", 2): 6}, noted((1, None), (2, first)))
+    assert lives_of({("a", 2): 6}, noted((2, first))) == [Life("a", 2, None)]  # it was begun later
+
+
+def test_a_fork_is_written_with_what_it_has_from_its_source() -> None:
+    own, source = Life("a", 5, None), Life("a", 1, 6)
+    assert lives_of({("a", 1): 0, ("a", 5): 6}, noted((5, None))) == [own, source]
+    assert lives_of({("a", 1): 0, ("a", 5): 6}, noted((1, None), (5, "1_0"))) == [own, source]  # seen without its own
+    assert lives_of({("a", 0): 0, ("a", 1): 0, ("a", 5): 6}, noted((0, None), (5, "1_0"))) == [own, source]
+
+
+def test_what_was_noted_of_the_stream_that_is_written() -> None:
+    def life(last: int | None, *lives: tuple[int, str | None]) -> int:
+        return written({} if last is None else {"a": last}, noted(*lives))["a"].life
+
+    assert life(1, (1, None), (2, "2_0")) == 1  # made again, and not read
+    assert life(1, (1, None), (2, None)) == 1
+    assert life(2, (1, None), (2, "2_0")) == 2
+    assert life(1, (1, None), (5, "1_0")) == 5  # a fork whose rows were read at once with its source's
+    assert life(1, (5, None)) == 5
+    assert life(None, (1, None), (2, None)) == 2  # nothing was read

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from headwater.errors import OptionError
-from headwater.pipeline.lake import File, is_done
+from headwater.pipeline.lake import Batch, File
 from headwater.pipeline.materialize.batches import (
     Cuts,
     Life,
@@ -32,38 +32,44 @@ Run: TypeAlias = Callable[[BucketWork], list[Done]]  # has every bucket of a bat
 class Applier:
     """Applies the batches of one job, one after the other, each on the one or the other path."""
 
-    def __init__(self, tables: Tables, layout: Layout, job: str) -> None:
+    def __init__(self, tables: Tables, layout: Layout) -> None:
         self._tables = tables
         self._layout = layout
-        self._job = job
         self._streams: Streams | None = None  # as of the batch before
 
-    def check_owner(self) -> None:
+    def check_owner(self, job: str) -> None:
         """Refuse a history that another job made: what it had from there would be in it again."""
         if not self._layout.is_history or self._layout.sequence is not None:
             return
         table = self._tables.rows.open()
-        if table.transaction_version(self._job) is None and table.file_uris():
+        if table.transaction_version(job) is None and table.file_uris():
             told = (
                 f"the history in {table.table_uri} was made with another checkpoint, and this one would repeat events"
             )
             raise OptionError(f"{told}; use that checkpoint, or delete the table and the tables beside it")
 
-    def is_done(self, batch: int) -> bool:
-        return is_done(self._tables.rows.open(), self._job, batch)
+    def is_done(self, batch: Batch) -> bool:
+        return batch.is_done(self._tables.rows.open())
 
-    def apply_here(self, events: pa.Table, batch: int) -> None:
+    def check(self, batch: Batch) -> None:
+        """Refuse a batch whose number was used for other rows. Within a run numbers only grow."""
+        others = (self._tables.quarantine, self._tables.streams, self._tables.remembered)
+        for lake in (self._tables.rows, *(others if self._streams is None else ())):
+            if lake.exists():
+                batch.check(lake.open())
+
+    def apply_here(self, events: pa.Table, batch: Batch) -> None:
         """All events are in memory: what they change is merged into the table."""
         streams = self._known(batch)
         lives = joined(new_lives(events, streams.lives))
         cuts = cuts_of(streams, lives, resets(events))
-        bad = quarantined(events, self._job, batch)
+        bad = quarantined(events, batch)
         self._commit_quarantine([self._tables.quarantine.write(bad, {})] if bad.num_rows else [], batch)
         noted = self._commit_streams(lives, cuts, batch)
-        merge_here(self._tables, self._layout, events, cuts, job=self._job, batch=batch)
+        merge_here(self._tables, self._layout, events, cuts, batch=batch)
         streams.note(noted)
 
-    def apply_buckets(self, run: Run, batch: int) -> None:
+    def apply_buckets(self, run: Run, batch: Batch) -> None:
         """Tasks merge the buckets, and their files take the place of the ones that they read."""
         streams = self._known(batch)
         table = self._tables.rows.open()
@@ -75,7 +81,6 @@ class Applier:
             remembered={} if remembered is None else files_of(remembered),
             lives=streams.lives,
             cuts=cuts_of(streams, [], []),
-            job=self._job,
             batch=batch,
         )
         done = run(work)
@@ -88,18 +93,18 @@ class Applier:
         self._commit_buckets(done, work, table, remembered)
         streams.note(noted)
 
-    def _known(self, batch: int) -> Streams:
+    def _known(self, batch: Batch) -> Streams:
         if self._streams is None:
-            self._streams = read_streams(self._tables, self._job, batch)
+            self._streams = read_streams(self._tables, batch)
         return self._streams
 
-    def _commit_quarantine(self, files: list[File], batch: int) -> None:
-        commit(self._tables.quarantine, files, [], job=self._job, batch=batch)
+    def _commit_quarantine(self, files: list[File], batch: Batch) -> None:
+        commit(self._tables.quarantine, files, [], batch=batch)
 
-    def _commit_streams(self, lives: Sequence[Life], cuts: Cuts, batch: int) -> pa.Table:
-        rows = noted_streams(lives, cuts, self._job, batch)
+    def _commit_streams(self, lives: Sequence[Life], cuts: Cuts, batch: Batch) -> pa.Table:
+        rows = noted_streams(lives, cuts, batch)
         files = [self._tables.streams.write(rows, {})] if rows.num_rows else []
-        commit(self._tables.streams, files, [], job=self._job, batch=batch)
+        commit(self._tables.streams, files, [], batch=batch)
         return rows
 
     def _commit_buckets(
@@ -108,10 +113,10 @@ class Applier:
         if remembered is not None:
             removed = _named(work.remembered, {path for one in done for path in one.remembered_removed})
             added = [file for one in done for file in one.remembered]
-            commit(self._tables.remembered, added, removed, job=work.job, batch=work.batch, table=remembered)
+            commit(self._tables.remembered, added, removed, batch=work.batch, table=remembered)
         removed = _named(work.rows, {path for one in done for path in one.rows_removed})
         added = [file for one in done for file in one.rows]
-        commit(self._tables.rows, added, removed, job=work.job, batch=work.batch, table=table)
+        commit(self._tables.rows, added, removed, batch=work.batch, table=table)
 
 
 def _named(files: dict[int, list[File]], paths: set[str]) -> list[File]:

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.pipeline.lake import Batch
 from headwater.pipeline.materialize.layout import RESET, Layout
 from headwater.pipeline.materialize.tables import QUARANTINE, Streams, stream_rows
 
@@ -59,14 +60,14 @@ def new_lives(rows: pa.Table, known: Mapping[str, Mapping[int, int]]) -> list[Li
     return [Life(*row) for row in zip(*columns, strict=True) if row[1] not in known.get(row[0], ())]
 
 
-def quarantined(rows: pa.Table, job: str, batch: int) -> pa.Table:
+def quarantined(rows: pa.Table, batch: Batch) -> pa.Table:
     bad = rows.filter(pc.is_valid(rows.column("bad")))
     columns = {
         **{name: bad.column(name) for name in ("stream", "offset", "order", "type", "key", "message")},
         "append_time": bad.column("updated_at"),
         "reason": bad.column("bad"),
-        "job": pa.repeat(pa.scalar(job, pa.string()), bad.num_rows),
-        "batch": pa.repeat(pa.scalar(batch, pa.int64()), bad.num_rows),
+        "job": pa.repeat(pa.scalar(batch.job, pa.string()), bad.num_rows),
+        "batch": pa.repeat(pa.scalar(batch.number, pa.int64()), bad.num_rows),
     }
     arrays = [columns[field.name].cast(field.type) for field in QUARANTINE]
     return pa.Table.from_arrays(arrays, schema=QUARANTINE)
@@ -104,7 +105,7 @@ def cuts_of(streams: Streams, lives: Iterable[Life], found: Iterable[Reset]) -> 
     return Cuts(tuple(old), tuple(ordered), tuple(lives_by_age))
 
 
-def noted_streams(lives: Iterable[Life], cuts: Cuts, job: str, batch: int) -> pa.Table:
+def noted_streams(lives: Iterable[Life], cuts: Cuts, batch: Batch) -> pa.Table:
     seen = [(life.stream, life.incarnation, life.begin, life.at, False) for life in lives]
     cut = [(one.stream, one.incarnation, one.order, one.at, True) for one in cuts.new]
-    return stream_rows(seen + cut, job, batch)
+    return stream_rows(seen + cut, batch)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from headwater.pipeline.lake import File, Lake
+from headwater.pipeline.lake import Batch, File, Lake
 from headwater.pipeline.materialize.batches import Cuts, Life, Reset, changes, new_lives, quarantined, resets
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, Layout, aligned
 from headwater.pipeline.materialize.merging import Merged, merge
@@ -42,15 +42,14 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
     remembered: dict[int, list[File]]
     lives: Mapping[str, Mapping[int, int]]
     cuts: Cuts
-    job: str
-    batch: int
+    batch: Batch
 
     def run(self, events: pa.Table) -> Done:
         keep_memory()
         bucket = events.column(BUCKET)[0].as_py()
         events = events.filter(pc.is_valid(events.column("stream")))
         done = Done(lives=new_lives(events, self.lives), resets=resets(events))
-        bad = quarantined(events, self.job, self.batch)
+        bad = quarantined(events, self.batch)
         if bad.num_rows:
             done.quarantine = [self.tables.quarantine.write(bad, {})]
         changed = aligned(changes(events), self.layout.events)

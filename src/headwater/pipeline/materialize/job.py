@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
 from headwater.errors import JobConflictError, OptionError
-from headwater.pipeline.checkpoints import beside, has_begun
+from headwater.pipeline.checkpoints import beside, has_begun, range_of
+from headwater.pipeline.lake import Batch
 from headwater.pipeline.materialize.applying import Applier
 from headwater.pipeline.materialize.buckets import run_buckets
 from headwater.pipeline.materialize.events import EventColumns
@@ -88,7 +89,7 @@ def materialize(
     layout = columns.layout(rows)
     tables = tables_at(table)
     settings = prepare(tables, settings, layout)
-    work = _Materializing(tables, settings, layout, compact_every, retain_hours)
+    work = _Materializing(tables, settings, layout, place, compact_every, retain_hours)
     return start_query(rows, work.work, name=name, checkpoint=place, once=once, every_s=None if once else every_s)
 
 
@@ -96,35 +97,44 @@ class _Materializing:
     """What the driver does with each batch."""
 
     def __init__(
-        self, tables: Tables, settings: Settings, layout: Layout, compact_every: int, retain_hours: int | None
+        self,
+        tables: Tables,
+        settings: Settings,
+        layout: Layout,
+        checkpoint: str,
+        compact_every: int,
+        retain_hours: int | None,
     ) -> None:
         self._tables = tables
         self._settings = settings
         self._layout = layout
         self._columns = EventColumns(settings)
+        self._checkpoint = checkpoint
         self._compact_every = compact_every
         self._retain_hours = retain_hours
         self._applier: Applier | None = None
 
-    def work(self, rows: DataFrame, batch: int, job: str) -> None:
+    def work(self, rows: DataFrame, number: int, job: str) -> None:
+        batch = Batch(job, number, range_of(rows.sparkSession, self._checkpoint, number))
         applier = self._applier
         if applier is None:
-            applier = Applier(self._tables, self._layout, job)
-            applier.check_owner()
+            applier = Applier(self._tables, self._layout)
+            applier.check_owner(job)
+        applier.check(batch)
         if applier.is_done(batch):  # by the run before, which was ended before it could say so
             return
         self._applier = applier
         try:
-            self._apply(applier, self._columns.prepare(rows, batch), batch)
+            self._apply(applier, self._columns.prepare(rows, number), batch)
         except CommitFailedError as error:
             if applier.is_done(batch):
-                told = f"batch {batch} of {self._tables.rows.uri} was committed by another run of the job"
+                told = f"batch {number} of {self._tables.rows.uri} was committed by another run of the job"
                 raise JobConflictError(told) from error
             raise
-        if self._compact_every and batch % self._compact_every == self._compact_every - 1:
+        if self._compact_every and number % self._compact_every == self._compact_every - 1:
             self._tidy()
 
-    def _apply(self, applier: Applier, events: DataFrame, batch: int) -> None:
+    def _apply(self, applier: Applier, events: DataFrame, batch: Batch) -> None:
         path = self._settings.path
         if path == "merge":
             applier.apply_here(events.toArrow(), batch)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from headwater.pipeline.lake import File, Lake, is_done, noted
+from headwater.pipeline.lake import Batch, File, Lake, noted
 from headwater.pipeline.materialize.batches import Cuts, changes
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, Layout, aligned
 from headwater.pipeline.materialize.merging import merge
@@ -16,12 +16,12 @@ from headwater.pipeline.materialize.tables import Tables, files_of, read_files
 _GONE = "_gone"
 
 
-def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, job: str, batch: int) -> None:
+def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, batch: Batch) -> None:
     """Apply the events of a batch, all of them in memory."""
     layout = msgspec.structs.replace(layout, payload=layout.payload.append(pa.field(BUCKET, pa.int32())))
     events = aligned(changes(events), layout.events)
     table = tables.rows.open()
-    if is_done(table, job, batch) or not (events.num_rows or cuts.new):
+    if batch.is_done(table) or not (events.num_rows or cuts.new):
         return
     scope = _Scope(layout, events, cuts)
     is_partial = not layout.is_history and layout.sequence is None and not cuts.new
@@ -34,13 +34,13 @@ def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, 
     if merged.remembered_changed:
         key = (*layout.identity, *(("incarnation", "order") if layout.is_history else ()))
         gone = _absent(remembered, merged.remembered, key)
-        _merge_into(remembered_table, merged.remembered, gone, key, job=job, batch=batch)
+        _merge_into(remembered_table, merged.remembered, gone, key, batch=batch)
     if merged.rows_changed or is_partial:
         before = rows
         if is_partial:  # rows of deleted entities go, if there are any
             before = events.select([*layout.identity, BUCKET])
         gone = _absent(before, merged.rows, layout.row_key)
-        _merge_into(table, merged.rows, gone, layout.row_key, job=job, batch=batch)
+        _merge_into(table, merged.rows, gone, layout.row_key, batch=batch)
 
 
 class _Scope:
@@ -74,10 +74,8 @@ def _absent(before: pa.Table, after: pa.Table, key: tuple[str, ...]) -> pa.Table
     return keys.join(after.select(list(key)), keys=list(key), join_type="left anti")
 
 
-def _merge_into(
-    table: DeltaTable, rows: pa.Table, gone: pa.Table, key: tuple[str, ...], *, job: str, batch: int
-) -> None:
-    if is_done(table, job, batch) or not (rows.num_rows or gone.num_rows):
+def _merge_into(table: DeltaTable, rows: pa.Table, gone: pa.Table, key: tuple[str, ...], *, batch: Batch) -> None:
+    if batch.is_done(table) or not (rows.num_rows or gone.num_rows):
         return
     schema = rows.schema
     source = pa.concat_tables([_marked(rows, gone=False), _marked(aligned(gone, schema), gone=True)])
@@ -89,7 +87,7 @@ def _merge_into(
             " AND ".join([f"t.`{BUCKET}` IN ({buckets})", *same]),
             source_alias="s",
             target_alias="t",
-            commit_properties=noted(job, batch),
+            commit_properties=noted(batch),
         )
         .when_matched_delete(f"s.`{_GONE}`")
         .when_matched_update_all(f"NOT s.`{_GONE}`", except_cols=[_GONE])

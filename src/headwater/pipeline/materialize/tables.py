@@ -16,7 +16,7 @@ from deltalake import DeltaTable, Schema
 
 from headwater import limits
 from headwater.errors import SchemaError
-from headwater.pipeline.lake import File, Lake, is_done
+from headwater.pipeline.lake import Batch, File, Lake
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, TIME, Layout, aligned
 from headwater.pipeline.materialize.settings import Settings
 
@@ -175,29 +175,26 @@ class Streams:
             self.cuts[row["stream"]] = (row["incarnation"], row["order"], row["at"])
 
 
-def read_streams(tables: Tables, job: str, batch: int) -> Streams:
+def read_streams(tables: Tables, batch: Batch) -> Streams:
     """What batches before this one saw; this one may have been begun before."""
     rows = pa.table(tables.streams.open().to_pyarrow_table())
     streams = Streams()
-    kept = [row for row in rows.to_pylist() if row["job"] != job or row["batch"] < batch]
+    kept = [row for row in rows.to_pylist() if row["job"] != batch.job or row["batch"] < batch.number]
     streams.note(pa.Table.from_pylist(kept, schema=_STREAMS))
     return streams
 
 
-def stream_rows(found: Sequence[tuple[str, int, int, object, bool]], job: str, batch: int) -> pa.Table:
-    rows = [
-        {"stream": stream, "incarnation": life, "order": order, "at": at, "is_cut": is_cut, "job": job, "batch": batch}
-        for stream, life, order, at, is_cut in found
-    ]
+def stream_rows(found: Sequence[tuple[str, int, int, object, bool]], batch: Batch) -> pa.Table:
+    rows = [dict(zip(_STREAMS.names, (*one, batch.job, batch.number), strict=True)) for one in found]
     return pa.Table.from_pylist(rows, schema=_STREAMS)
 
 
 def commit(
-    lake: Lake, added: Sequence[File], removed: Sequence[File], *, job: str, batch: int, table: DeltaTable | None = None
+    lake: Lake, added: Sequence[File], removed: Sequence[File], *, batch: Batch, table: DeltaTable | None = None
 ) -> None:
     """Once, if there is anything to commit."""
     if not added and not removed:
         return
     table = table or lake.open()
-    if not is_done(table, job, batch):
-        lake.commit(table, added, job=job, batch=batch, removing=removed)
+    if not batch.is_done(table):
+        lake.commit(table, added, batch=batch, removing=removed)

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headwater.errors import OptionError
+from headwater.errors import BatchReusedError, OptionError
+from headwater.pipeline.lake import Batch
 from headwater.pipeline.materialize import applying, merges
 from headwater.pipeline.materialize.applying import Applier
 from headwater.pipeline.materialize.buckets import BucketWork, Done
@@ -127,23 +128,24 @@ class Killer:
 
 
 def run(tables: Tables, layout: Layout, history: History, path: str, chance: random.Random) -> None:
-    applier = Applier(tables, layout, "job")
+    applier = Applier(tables, layout)
     for number, rows in enumerate(history.batches):
-        events = prepared(rows)
+        events, batch = prepared(rows), Batch("job", number, made_of=number)
         while True:
             taken = path if path != "both" else chance.choice(["merge", "buckets"])
             try:
-                if applier.is_done(number):
+                applier.check(batch)
+                if applier.is_done(batch):
                     break
                 if taken == "merge":
-                    applier.apply_here(events, number)
+                    applier.apply_here(events, batch)
                 else:
-                    applier.apply_buckets(in_buckets(events), number)
+                    applier.apply_buckets(in_buckets(events), batch)
                 break
             except KilledError:
-                applier = Applier(tables, layout, "job")
+                applier = Applier(tables, layout)
         if chance.random() < 0.2:
-            applier = Applier(tables, layout, "job")
+            applier = Applier(tables, layout)
 
 
 @pytest.mark.parametrize("path", ["merge", "buckets", "both"])
@@ -191,12 +193,12 @@ def change(life: int, order: int, key: str) -> dict[str, Any]:
 
 def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, Any]], job: str = "job") -> list[str]:
     """The keys of the rows after the batches, of a history those of the current ones."""
-    applier = Applier(tables, layout, job)
+    applier = Applier(tables, layout)
     for number, rows in enumerate(batches):
         if path == "merge":
-            applier.apply_here(prepared(rows), number)
+            applier.apply_here(prepared(rows), Batch(job, number, made_of=number))
         else:
-            applier.apply_buckets(in_buckets(prepared(rows)), number)
+            applier.apply_buckets(in_buckets(prepared(rows)), Batch(job, number, made_of=number))
     rows = tables.rows.open().to_pyarrow_table().to_pylist()
     return sorted(row["key"] for row in rows if row.get("is_current", True))
 
@@ -212,12 +214,12 @@ def test_a_stream_made_again_with_other_events_first(tmp_path: Path, path: str) 
 def test_a_history_of_another_checkpoint(tmp_path: Path) -> None:
     layout, tables = Layout(PAYLOAD, is_history=True), tables_at(str(tmp_path / "t"))
     prepare(tables, Settings(buckets=BUCKETS, scd=2), layout)
-    Applier(tables, layout, "other").check_owner()
+    Applier(tables, layout).check_owner("other")
     apply(tables, layout, "merge", [change(1, 0, "k")])
-    Applier(tables, layout, "job").check_owner()
+    Applier(tables, layout).check_owner("job")
     with pytest.raises(OptionError, match=r"another checkpoint.*delete the table"):
-        Applier(tables, layout, "other").check_owner()
-    Applier(tables, Layout(PAYLOAD, is_history=True, sequence=pa.int64()), "other").check_owner()
+        Applier(tables, layout).check_owner("other")
+    Applier(tables, Layout(PAYLOAD, is_history=True, sequence=pa.int64())).check_owner("other")
 
 
 @pytest.mark.parametrize("path", ["merge", "buckets"])
@@ -233,3 +235,15 @@ def test_a_path_that_is_now_a_fork_of_an_older_stream(
     assert apply(tables, layout, path, first, *fork) == ["l", "m", "n", "o"]
     lives = {row["key"]: row["incarnation"] for row in tables.rows.open().to_pyarrow_table().to_pylist()}
     assert (lives["m"], lives["n"], lives["o"]) == (3, 3, 7)
+
+
+def test_a_batch_of_bad_events_whose_number_was_used_before(tmp_path: Path) -> None:
+    layout = Layout(PAYLOAD)
+    tables = tables_at(str(tmp_path / "t"))
+    prepare(tables, Settings(buckets=BUCKETS, scd=1), layout)
+    place = {"stream": "a", "incarnation": 1, "order": 0, "begin": 0, "updated_at": 0}
+    bad = prepared([{**place, "bad": "no event", "message": "{}"}])
+    Applier(tables, layout).apply_here(bad, Batch("job", 0, made_of=1))
+    Applier(tables, layout).check(Batch("job", 0, made_of=1))
+    with pytest.raises(BatchReusedError, match="quarantine"):
+        Applier(tables, layout).check(Batch("job", 0, made_of=2))
