@@ -18,7 +18,7 @@ from headwater.positions import Position
 from headwater.spark.connection import ConnectionOptions
 from headwater.spark.decoding import VALUES, ColumnDecoder, Events, Values
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
-from headwater.spark.options import BadEvents
+from headwater.spark.options import KEEPING, BadEvents
 from headwater.spark.positions import Range, byte_position
 from headwater.spark.skipping import SkippedEvents
 from headwater.spark.snapshots import rows_of, with_needed
@@ -170,6 +170,7 @@ class RangeReader:
                 sized=self._is_ordered,
                 types=self._types,
                 delete_values=self._delete_values,
+                messages=self._bad_events is BadEvents.KEEP_MESSAGES,
             )
         return Values(self._schema.field("value").type if "value" in self._names else pa.string(), self._is_ordered)
 
@@ -243,7 +244,7 @@ class RangeReader:
         return payload
 
     def _without_bad(self, part: Range, payload: pa.RecordBatch, skipped: SkippedEvents) -> pa.RecordBatch:
-        if self._bad_events is BadEvents.KEEP:
+        if self._bad_events in KEEPING:
             return _with_messages(payload)
         bad = payload.column("bad")
         if bad.null_count == len(bad):

@@ -74,6 +74,7 @@ class Events:
         sized: bool = False,
         types: frozenset[str] | None = None,
         delete_values: bool = False,
+        messages: bool = False,
     ) -> None:
         self._decoder = EventDecoder(msgspec.Raw)
         arrow = to_arrow_schema(schema, timezone="UTC")
@@ -86,6 +87,7 @@ class Events:
         self._sized = sized
         self._types = types  # of which events are wanted; None: of all
         self._delete_values = delete_values
+        self._messages = messages  # whether all events have their text, and not bad ones only
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         """Columns of events, `size` as above, `wanted` if types are given, and if anything is wrong with it `bad`, what
@@ -102,9 +104,10 @@ class Events:
         if self._types is not None:
             columns["wanted"] = pa.array([self._is_wanted(event) for event in events], pa.bool_())
         columns["bad"] = pa.array(reasons, pa.string())
-        if any(reasons):
+        if self._messages or any(reasons):
             texts = zip(split_array(text), reasons, strict=True)
-            columns["message"] = pa.array([bytes(text) if reason else None for text, reason in texts], pa.binary())
+            told = [bytes(text) if self._messages or reason else None for text, reason in texts]
+            columns["message"] = pa.array(told, pa.binary())
         return pa.RecordBatch.from_pydict(columns)
 
     def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:

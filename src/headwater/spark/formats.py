@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.tables.content_type import parse_table_type
 from headwater.spark.columns import BAD_COLUMNS, STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl, values_type
-from headwater.spark.options import BadEvents, ReadOptions, WriteOptions, read_options, write_options
+from headwater.spark.options import KEEPING, ReadOptions, WriteOptions, read_options, write_options
 from headwater.spark.planning import Planner
 from headwater.spark.rows import Encoder
 from headwater.spark.sinks import BatchWriter, StreamWriter
@@ -65,7 +65,7 @@ class DurableStreamsFormat(DataSource):
         return StreamWriter(write_options(self.options, state=self.state), schema, self._encoder, overwrite=overwrite)
 
     def _columns(self, options: ReadOptions) -> dict[str, str]:
-        return {**self.columns, **BAD_COLUMNS} if options.bad_events is BadEvents.KEEP else self.columns
+        return {**self.columns, **BAD_COLUMNS} if options.bad_events in KEEPING else self.columns
 
     def _encoder(self, schema: StructType, options: WriteOptions) -> Encoder:
         return Encoder(schema, options.target, appended_as(options), state=self.state, non_finite=options.non_finite)

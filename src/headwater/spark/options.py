@@ -29,7 +29,11 @@ class BadEvents(enum.Enum):
     FAIL = "fail"
     SKIP = "skip"
     KEEP = "keep"  # as a row that says what is wrong with it
+    KEEP_MESSAGES = "keepmessages"  # the same, and all rows have their message
     DEAD_LETTER = "deadletter"
+
+
+KEEPING = (BadEvents.KEEP, BadEvents.KEEP_MESSAGES)
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +194,7 @@ def _value_schema(found: GivenOptions) -> str | dict[str, str] | None:
 
 
 def _bad_events(found: GivenOptions, streams: tuple[str, ...]) -> tuple[BadEvents, str | None]:
-    wanted = BadEvents(found.choice("badEvents", ("fail", "skip", "keep", "deadLetter")) or "fail")
+    wanted = BadEvents(found.choice("badEvents", ("fail", "skip", "keep", "keepMessages", "deadLetter")) or "fail")
     named = found.text("deadLetterStream")
     if (named is not None) != (wanted is BadEvents.DEAD_LETTER):
         raise OptionError("badEvents=deadLetter and deadLetterStream, the stream that takes them, need each other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -68,9 +69,8 @@ def test_an_answer_of_bad_events_only(
 def test_kept_events_say_what_is_wrong(server: Server, client: Client) -> None:
     path = f"skipping/{next(_numbers)}"
     delete = {"type": "t", "key": "k", "value": {"n": "x"}, "headers": {"operation": "delete"}}
-    client.stream(path).create(
-        messages=[{**GOOD, "value": {"n": 1}}, {"é": True}, {**delete, "value": {"n": 7}}, delete]
-    )
+    messages = [{**GOOD, "value": {"n": 1}}, {"é": True}, {**delete, "value": {"n": 7}}, delete]
+    client.stream(path).create(messages=messages)
     fields = StructType([StructField("n", LongType())])
     schema = StructType([StructField("key", StringType()), StructField("value", fields)])
     kept = StructType([*schema.fields, StructField("bad", StringType()), StructField("message", StringType())])
@@ -78,6 +78,9 @@ def test_kept_events_say_what_is_wrong(server: Server, client: Client) -> None:
         options_of(server, path, badEvents="keep", deleteValues="true"), client, kept
     )
     assert (good["bad"], good["message"]) == (None, None)
+    whole = read(options_of(server, path, badEvents="keepMessages"), client, kept)
+    assert [json.loads(row["message"]) for row in whole] == messages
+    assert [row["bad"] is None for row in whole] == [True, False, True, True]
     assert (bad["key"], bad["value"], bad["message"]) == (None, None, '{"é":true}')
     assert "headers" in bad["bad"]
     assert (deleted["value"], deleted["bad"]) == ({"n": 7}, None)
@@ -119,7 +122,7 @@ def test_a_pattern_does_not_read_the_dead_letters(server: Server, client: Client
         ({"badEvents": "deadLetter"}, "need each other"),
         ({"deadLetterStream": "x"}, "need each other"),
         ({"badEvents": "deadLetter", "deadLetterStream": "a"}, "a is read, so it cannot be the deadLetterStream"),
-        ({"badEvents": "drop"}, "badEvents is fail or skip or keep or deadLetter"),
+        ({"badEvents": "drop"}, "badEvents is fail or skip or keep or keepMessages or deadLetter"),
     ],
 )
 def test_mistakes_are_named(server: Server, given: dict[str, str], message: str) -> None:
