@@ -38,7 +38,7 @@ def run(spark: SparkSession, server: Server, path: str, table: str) -> Run:
     def run(**options: Any) -> list[dict[str, Any]]:
         given = {"streams": f"{path}/*", "table": table, "buckets": 4, **options}
         assert materialize(spark, url=server.url, once=True, **given).wait(120)
-        return rows_of(table)
+        return rows_of(given["table"])
 
     return run
 
@@ -152,6 +152,27 @@ def test_schemas_grow(run: Run, client: Client, path: str, table: str) -> None:
         run(schema="n INT, type STRING", keys="nn")
     with pytest.raises(OptionError, match="no expression over the columns"):
         run(schema="n INT, type STRING", sequence_by="m")
+    with pytest.raises(OptionError, match="it must be a number"):
+        run(schema="n INT, type STRING", sequence_by="append_time - TIMESTAMP '2026-01-01 00:00:00Z'")
+    with pytest.raises(OptionError, match="m is map<string,int>, which cannot be compared"):
+        run(schema="n INT, m MAP<STRING, INT>", keys="m")
+    with pytest.raises(OptionError, match="JSON has nothing for interval"):
+        run(schema="n INT, m INTERVAL DAY TO SECOND")
+    with pytest.raises(OptionError, match="no column with a dot"):
+        run(schema="n INT, `a.b` INT")
+
+
+def test_fields_that_are_required(run: Run, client: Client, path: str, table: str) -> None:
+    events = [
+        change("1", "insert", {"id": 7, "n": 1}),
+        change("2", "insert", {"n": 2}),
+        change("3", "upsert", {"id": 3}),
+    ]
+    client.stream(f"{path}/a").create(messages=[*events, change("3", "delete", {"n": 3})])
+    for paths in ("merge", "buckets"):
+        options = {"schema": "id INT NOT NULL, n INT", "path": paths, "table": f"{table}-{paths}"}
+        assert told(run(**options), "key", "id", "n") == [("1", 7, 1)]
+        assert DeltaTable(f"{table}-{paths}.quarantine").to_pyarrow_table()["key"].to_pylist() == ["2"]
 
 
 def test_keys_and_deletes_of_the_user(run: Run, client: Client, path: str, table: str) -> None:
@@ -164,11 +185,11 @@ def test_keys_and_deletes_of_the_user(run: Run, client: Client, path: str, table
         change("c", "insert", shelf(2, "x")),
         change("d", "update", shelf(1, "y", gone=True)),
         change("e", "delete", old_value=shelf(2, "x")),
-        change("f", "delete"),
+        {**change("f", "delete"), "mine": {"a": [1, None]}},
     ]
     client.stream(f"{path}/a").create(messages=events)
     options = {"schema": "row INT, place STRING, gone BOOLEAN", "keys": "row,place", "apply_as_deletes": "gone"}
     assert told(run(**options), "row", "place", "key") == [(1, "x", "a")]
     (bad,) = DeltaTable(f"{table}.quarantine").to_pyarrow_table().to_pylist()
     assert bad["reason"] == "no row, which is part of the key"
-    assert json.loads(bad["message"])["key"] == "f"
+    assert json.loads(bad["message"]) == events[-1]

@@ -9,15 +9,27 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, BinaryType, BooleanType, MapType, StructType, VariantType
+from pyspark.sql.types import (
+    AnsiIntervalType,
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    CalendarIntervalType,
+    MapType,
+    NullType,
+    StructType,
+    VariantType,
+)
 
 from headwater.errors import OptionError, SchemaError
 from headwater.pipeline.materialize.layout import BUCKET, OTHER, RESET, Layout
 from headwater.pipeline.materialize.settings import Settings, column_of
 from headwater.spark.columns import BAD_COLUMNS, STATE_COLUMNS, ddl
+from headwater.spark.values import ValueDecoder
 
 _BATCH_BITS = 32  # of an order where the server's offsets count no bytes: batch and position
-_NOT_ORDERED = (BooleanType, BinaryType, StructType, ArrayType, MapType, VariantType)
+_NOT_COMPARED = (StructType, ArrayType, MapType, VariantType)
+_NOT_ORDERED = (*_NOT_COMPARED, BooleanType, BinaryType, NullType, AnsiIntervalType, CalendarIntervalType)
 _READ = (
     "stream",
     "offset",
@@ -48,9 +60,12 @@ class EventColumns:
             if len(set(names)) < len(names):
                 raise SchemaError("the schema has the same field twice; names of columns have no case")
         known = {column_of(name) for name in self._fields.names} if self._fields is not None else {"key", "value"}
+        kinds = {} if self._fields is None else {column_of(one.name): one.dataType for one in self._fields}
         for name in (*settings.keys, *(settings.tracked or ())):
             if name not in known | {"key"}:
                 raise OptionError(f"there is no column {name}; there are {', '.join(sorted(known | {'key'}))}")
+            if isinstance(kinds.get(name), _NOT_COMPARED):
+                raise OptionError(f"{name} is {kinds[name].simpleString()}, which cannot be compared")
 
     @property
     def source_schema(self) -> str:
@@ -70,10 +85,12 @@ class EventColumns:
     @property
     def source_options(self) -> dict[str, str]:
         settings = self._settings
+        is_judge = settings.keys != ("key",) or settings.sequence_by is not None  # of events that the source takes
+        options = {"badEvents": "keepMessages" if is_judge else "keep", "deleteValues": "true"}
         if settings.schema is None:
-            return {}
+            return options
         by_type = settings.schema if settings.type is None else json.dumps({settings.type: settings.schema})
-        return {"valueSchema": by_type}
+        return {**options, "valueSchema": by_type}
 
     def _uses(self, name: str) -> bool:
         if name == "old_value":
@@ -96,9 +113,9 @@ class EventColumns:
             columns.append(F.expr(settings.sequence_by).alias("sequence"))
         checked = placed.select("*", *columns)
         reason = F.coalesce(F.col("bad"), F.when(F.col("control").isNull(), self._reason(checked)))
-        told = F.when(F.col("bad").isNull() & reason.isNotNull(), self._message()).otherwise(F.col("message"))
+        told = F.when(reason.isNotNull(), F.col("message"))
         names = [*_EVERY, *self.payload_names, *checked.columns[len(placed.columns) :]]
-        kept = checked.withColumns({"bad": reason, "message": told}).select(*dict.fromkeys(names))
+        kept = checked.withColumns({"bad": reason, "message": told}).select(*map(_column, dict.fromkeys(names)))
         is_change = F.col("bad").isNull() & F.col("control").isNull()
         identity = F.when(is_change, F.xxhash64("stream", "type", *map(_column, settings.keys)))
         hashed = F.coalesce(identity, F.xxhash64("stream", "incarnation", "order"))
@@ -115,15 +132,11 @@ class EventColumns:
             schema = self.prepare(events).schema
         except AnalysisException as error:
             raise OptionError(f"sequence_by or apply_as_deletes is no expression over the columns: {error}") from None
-        for name in settings.keys + (settings.tracked or ()):
-            if isinstance(schema[name].dataType, (StructType, ArrayType, MapType, VariantType)):
-                raise OptionError(f"{name} is {schema[name].dataType.simpleString()}, which cannot be compared")
+        if settings.sequence_by is not None and isinstance(schema["sequence"].dataType, _NOT_ORDERED):
+            kind = schema["sequence"].dataType.simpleString()
+            raise OptionError(f"sequence_by is {kind}; it must be a number, a time or text")
         arrow = to_arrow_schema(schema, timezone="UTC")
-        sequence = None
-        if settings.sequence_by is not None:
-            if isinstance(schema["sequence"].dataType, _NOT_ORDERED):
-                raise OptionError(f"sequence_by is {schema['sequence'].dataType.simpleString()}, which has no order")
-            sequence = arrow.field("sequence").type
+        sequence = arrow.field("sequence").type if settings.sequence_by is not None else None
         return Layout(
             pa.schema([pa.field(name, arrow.field(name).type) for name in self.payload_names]),
             keys=settings.keys,
@@ -179,15 +192,6 @@ class EventColumns:
             told = F.coalesce(told, F.when(missing, F.lit(f"no sequence: {self._settings.sequence_by} is null")))
         return told
 
-    def _message(self) -> Column:
-        """The event again, as far as its columns tell it."""
-        if self._fields is None:
-            value = F.try_parse_json("value")
-        else:
-            value = F.struct(*(_column(column_of(name)).alias(name) for name in self._fields.names))
-        headers = F.struct("operation").alias("headers")
-        return F.to_json(F.struct("type", "key", value.alias("value"), headers))
-
 
 def _wanted(events: DataFrame, kind: str | None) -> DataFrame:
     is_wanted = F.coalesce(F.col("control") == RESET, F.lit(True))
@@ -212,6 +216,13 @@ def _fields(schema: str) -> StructType:
         raise OptionError(f"schema is the fields of a value, such as name STRING, age INT: {error}") from None
     if not isinstance(found, StructType):
         raise OptionError(f"schema is the fields of a value, such as name STRING, age INT; got {schema}")
+    for name in found.names:
+        if "." in name:
+            raise OptionError(f"schema has the field {name}: Spark gives tasks no column with a dot in its name")
+    try:
+        ValueDecoder(found, pa.null())
+    except SchemaError as error:
+        raise OptionError(f"schema is the fields of a value: {error}") from None
     return found
 
 

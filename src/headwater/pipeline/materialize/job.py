@@ -79,13 +79,14 @@ def materialize(
         starting_offsets=starting_offsets,
         starting_timestamp=starting_timestamp,
         max_records=max_records,
-        max_bytes=None if max_records is not None else max_bytes,
+        max_bytes=max_bytes,
         fail_on_data_loss=fail_on_data_loss,
     )
     place = beside(table, "checkpoint", checkpoint)
     columns = EventColumns(settings)
-    options = {"badEvents": "keep", "deleteValues": "true", **columns.source_options}
-    rows = source.rows(spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **options)
+    rows = source.rows(
+        spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **columns.source_options
+    )
     layout = columns.layout(rows)
     tables = tables_at(table)
     settings = prepare(tables, settings, layout)
