@@ -7,7 +7,7 @@ NODE_DIR := tests/node
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: twins setup run test test-fast simulate lint bench soak lock clean
+.PHONY: twins setup run test test-fast test-long simulate lint bench soak lock clean
 
 setup: $(VENV)/setup.stamp
 
@@ -29,7 +29,11 @@ run: setup
 	$(BIN)/headwater demo $(ARGS)
 
 test: setup $(NODE_DIR)/node_modules/.stamp
-	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST)
+	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -m "not long"
+
+# Clusters, kills and whole programs on Spark, each of which starts Java several times.
+test-long: setup
+	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -n 2 -m long
 
 test-fast: setup
 	$(PYTEST) -n 3 -m "not slow" --hypothesis-profile quick tests/unit tests/contract

@@ -60,6 +60,7 @@ def test_every_record_arrives_once_and_in_order(tmp_path: Path, seed: int) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_without_producer_headers_records_arrive_twice(tmp_path: Path) -> None:
     """The test above can fail: it does when the appends to the targets lose their numbers."""
     arrived = run_scene(tmp_path, 3, ["driver"], FEW, without=PRODUCER)
