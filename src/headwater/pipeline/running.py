@@ -8,25 +8,25 @@ not say so.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater import errors, limits
 from headwater.errors import HeadwaterError
 from headwater.pipeline.checkpoints import local_path
 from headwater.pipeline.jobs import Progress
-from headwater.pipeline.lags import lag_of
 from headwater.pipeline.locking import Lock, lock_checkpoint
+from headwater.spark.progress import StreamLag, lag
 
 Work: TypeAlias = Callable[[DataFrame, int, str], None]  # the rows of a batch, its number, and the job's id
 
@@ -71,7 +71,7 @@ class StreamingJob:
             batches=len(self._rows),
             rows=sum(self._rows.values()),
             rows_per_s=last["processedRowsPerSecond"] if last is not None else 0.0,
-            lag_bytes=lags_of(seen[-1]["sources"]) if seen else {},
+            lag_bytes=_bytes(lag(seen[-1])) if seen else {},
         )
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -119,13 +119,17 @@ class StreamingJob:
                 self._failure = error
                 raise
 
-    def _look(self) -> list[Mapping[str, Any]]:
+    def _look(self) -> list[StreamingQueryProgress]:
         """Spark keeps the last reports only: rows are counted with every batch."""
-        seen: list[Mapping[str, Any]] = list(self.query.recentProgress)
+        seen = list(self.query.recentProgress)
         for one in seen:
             if one["numInputRows"]:
                 self._rows[one["batchId"]] = one["numInputRows"]
         return seen
+
+
+def _bytes(behind: list[StreamLag]) -> dict[str, int]:
+    return {each.stream: each.bytes for each in behind if each.stream is not None and each.bytes is not None}
 
 
 def start_query(
@@ -151,15 +155,6 @@ def start_query(
         job._has_started.set()
     threading.Thread(target=job._release_at_end, name=f"headwater-{name}-end", daemon=True).start()
     return job
-
-
-def lags_of(sources: list[Mapping[str, Any]]) -> dict[str, int]:
-    """Bytes of each stream behind the place that was reached, as they were when the source looked last."""
-    found: dict[str, int] = {}
-    for source in sources:
-        reached, ends = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))
-        found |= {path: lag for path, end in ends.items() if (lag := lag_of(reached.get(path), end)) is not None}
-    return found
 
 
 def cause_of(error: Exception) -> Exception:

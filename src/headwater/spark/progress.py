@@ -69,6 +69,8 @@ def _source_lag(source: SourceProgress, client: Client | None) -> list[StreamLag
     read, ends = _parse(source.endOffset), _parse(source.latestOffset)
     if isinstance(read, int) and isinstance(ends, int):
         return [StreamLag(None, None, max(0, ends - read))]
+    if isinstance(ends, dict) and source.endOffset in (None, "null"):
+        read = {}  # no batch has ended yet
     if isinstance(read, dict) and client is not None:
         ends = _now(client, read)
     return _lag(read, ends, _row_bytes(source)) if isinstance(read, dict) and isinstance(ends, dict) else []

@@ -1,4 +1,4 @@
-"""Loops of steps, the lag of a query, and what failed."""
+"""Loops of steps, and what failed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headwater.errors import DataLossError, NetworkError
-from headwater.pipeline.lags import lag_of
-from headwater.pipeline.running import Step, cause_of, lags_of, start_loop
+from headwater.pipeline.running import Step, cause_of, start_loop
 
 
 def test_a_loop_that_runs_once_takes_all_steps_and_ends() -> None:
@@ -58,22 +57,6 @@ def test_a_loop_that_fails_says_why() -> None:
     assert job.progress().rows == 1
 
 
-@pytest.mark.parametrize(
-    ("reached", "end", "lag"),
-    [
-        ("0000000000000001_0000000000000100", "0000000000000001_0000000000000150", 50),
-        ("0000000000000001_0000000000000100+3", "0000000000000001_0000000000000150", 50),
-        ("0000000000000001_0000000000000150 ended", "0000000000000001_0000000000000150", 0),
-        ("0000000000000001_0000000000000150", "0000000000000002_0000000000000020", 20),
-        ("-1", "0000000000000001_0000000000000150", 150),
-        (None, "0000000000000001_0000000000000150", 150),
-        ("x", "y", None),
-    ],
-)
-def test_the_lag_of_a_stream(reached: str | None, end: str, lag: int | None) -> None:
-    assert lag_of(reached, end) == lag
-
-
 def test_the_cause_of_a_failure_is_found_in_the_text_of_tasks() -> None:
     told = "Job aborted\n  raise X\nheadwater.errors.DataLossError: orders: the stream is gone\n\tat org.apache"
     cause = cause_of(RuntimeError(told))
@@ -86,10 +69,3 @@ def test_other_failures_are_as_they_are() -> None:
         assert cause_of(error) is error
     known = DataLossError("x")
     assert cause_of(known) is known
-
-
-def test_the_lags_of_a_query_that_has_not_looked_yet() -> None:
-    at, end = "0000000000000001_0000000000000010", "0000000000000001_0000000000000030"
-    assert lags_of([{"endOffset": None, "latestOffset": "null"}]) == {}
-    assert lags_of([{"endOffset": "null", "latestOffset": f'{{"a": "{end}"}}'}]) == {"a": 30}
-    assert lags_of([{"endOffset": f'{{"a": "{at}"}}', "latestOffset": f'{{"a": "{end}"}}'}]) == {"a": 20}

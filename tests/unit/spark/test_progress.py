@@ -115,3 +115,8 @@ def test_a_checkpoint(server: Server, tmp_path: Path) -> None:
 def test_a_stream_that_was_made_again_is_read_from_its_beginning() -> None:
     again = source({"a": at(0)}, {"a": at(10)}, {"a": at(30, 2)})
     assert [each.bytes for each in lag(progress(again))] == [30]
+
+
+def test_a_query_that_has_not_looked_or_ended_a_batch_yet() -> None:
+    assert lag(progress(source(None, None, None))) == []
+    assert lag(progress(source(None, None, {"a": at(30)}))) == [StreamLag("a", 30, None)]

@@ -35,8 +35,9 @@ def status_of(name: str, options: JobOptions) -> JobStatus:
 
 def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobStatus:
     from headwater.pipeline.checkpoints import beside, local_path, position_of
-    from headwater.pipeline.lags import lag_of
     from headwater.pipeline.sources import Source
+    from headwater.positions import Position
+    from headwater.spark.positions import EARLIEST_PLACE, bytes_between
 
     tails = Source(url=options.url, streams=options.streams, token=options.token).tails(patient=False)
     directory = local_path(beside(options.table, "checkpoint", options.checkpoint))
@@ -45,8 +46,10 @@ def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobSta
             name=name, job=options.job, position=f"its checkpoint {options.checkpoint} is not on this machine"
         )
     found = position_of(directory)
-    ends = {} if found is None else {path: str(place) for path, place in found.ends.items()}
-    lags = {path: lag_of(ends.get(path), info.tail_offset) for path, info in tails.items()}
+    ends = {} if found is None else found.ends
+    lags = {
+        path: bytes_between(ends.get(path, EARLIEST_PLACE), Position(info.tail_offset)) for path, info in tails.items()
+    }
     position = "not started" if found is None or found.batch is None else f"batch {found.batch}"
     if found is not None and found.is_unfinished:
         position += ", another one begun"
