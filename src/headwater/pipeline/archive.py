@@ -14,17 +14,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
 from headwater.client import StreamInfo
-from headwater.errors import JobConflictError, OptionError
 from headwater.pipeline.checkpoints import beside, ends_of, has_begun, range_of
-from headwater.pipeline.lake import Batch, File, Lake
+from headwater.pipeline.lake import Batch, File, Lake, telling_conflicts
 from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
+from headwater.pipeline.upkeep import Upkeep
 from headwater.spark.connection import ConnectionOptions
 from headwater.spark.positions import Place, byte_position, incarnation
 
@@ -78,8 +77,7 @@ def archive(
     After every `compact_every` batches small files are joined, and files that no version younger than `retain_hours`
     needs are deleted, unless that is None. With 0 neither is done.
     """
-    if retain_hours is not None and retain_hours < 1:
-        raise OptionError("retain_hours is 1 at least: tasks may be writing files that no version has yet")
+    upkeep = Upkeep(compact_every, retain_hours)
     source = Source(
         url=url,
         streams=streams,
@@ -92,7 +90,7 @@ def archive(
     )
     place = beside(table, "checkpoint", checkpoint)
     rows = source.rows(spark, "durable-streams", is_first=not has_begun(place), valueType="binary").select(*COLUMNS)
-    archiving = _Archiving(Lake(table), source, place, compact_every, retain_hours)
+    archiving = _Archiving(Lake(table), source, place, upkeep)
     archiving.open()
     return start_query(rows, archiving.work, name=name, checkpoint=place, once=once, every_s=None if once else every_s)
 
@@ -104,14 +102,11 @@ def streams_table(table: str) -> str:
 class _Archiving:
     """What the driver does with each batch."""
 
-    def __init__(
-        self, lake: Lake, source: Source, checkpoint: str, compact_every: int, retain_hours: int | None
-    ) -> None:
+    def __init__(self, lake: Lake, source: Source, checkpoint: str, upkeep: Upkeep) -> None:
         self._lake = lake
         self._source = source
         self._checkpoint = checkpoint
-        self._compact_every = compact_every
-        self._retain_hours = retain_hours
+        self._upkeep = upkeep
         self._streams = _Streams(Lake(streams_table(lake.uri)), source)
 
     def open(self) -> None:
@@ -127,30 +122,10 @@ class _Archiving:
             found = rows.mapInArrow(writer, "file STRING").collect()
             files = [msgspec.json.decode(row.file, type=File) for row in found]
             if files:
-                commit_once(self._lake, table, files, batch)
+                with telling_conflicts(self._lake, batch):
+                    self._lake.commit(table, files, batch=batch)
         self._streams.note(self._source.tails(), ends_of(rows.sparkSession, self._checkpoint, number))
-        if self._compact_every and number % self._compact_every == self._compact_every - 1:
-            self._tidy()
-
-    def _tidy(self) -> None:
-        table = self._lake.open()
-        table.optimize.compact()
-        table.create_checkpoint()
-        if self._retain_hours is not None:
-            table.vacuum(self._retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
-            table.cleanup_metadata()
-
-
-def commit_once(lake: Lake, table: DeltaTable, files: list[File], batch: Batch) -> None:
-    """Commit the files of a batch. Of two runs of one job the slower is told so."""
-    try:
-        lake.commit(table, files, batch=batch)
-    except CommitFailedError as error:
-        if batch.is_done(lake.open()):
-            raise JobConflictError(
-                f"batch {batch.number} of {lake.uri} was committed by another run of the job"
-            ) from error
-        raise
+        self._upkeep.after(number, [self._lake])
 
 
 class FileWriter:

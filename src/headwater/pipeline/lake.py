@@ -7,6 +7,7 @@ was made of: a number comes again for other rows if someone has set back the che
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +21,11 @@ import pyarrow.compute as pc
 import pyarrow.fs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
-from headwater.errors import BatchReusedError
+from headwater.errors import BatchReusedError, JobConflictError
 
 _COMPRESSION = "zstd"
 
@@ -145,6 +146,18 @@ class Lake(msgspec.Struct, frozen=True):
 def noted(batch: Batch) -> CommitProperties:
     """For any other commit of a batch."""
     return CommitProperties(app_transactions=batch.transactions)
+
+
+@contextlib.contextmanager
+def telling_conflicts(lake: Lake, batch: Batch) -> Iterator[None]:
+    """Of two runs of one job, tell the slower why its commit was refused."""
+    try:
+        yield
+    except CommitFailedError as error:
+        if batch.is_done(lake.open()):
+            told = f"batch {batch.number} of {lake.uri} was committed by another run of the job"
+            raise JobConflictError(told) from error
+        raise
 
 
 def _stats(rows: pa.Table) -> str:

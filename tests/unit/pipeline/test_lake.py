@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake.exceptions import CommitFailedError
 
-from headwater.errors import BatchReusedError
-from headwater.pipeline.lake import Batch, Lake
+from headwater.errors import BatchReusedError, JobConflictError
+from headwater.pipeline.lake import Batch, Lake, telling_conflicts
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("b", pa.string())])
 ROWS = pa.table({"n": [1]})
@@ -85,3 +85,13 @@ def test_a_new_batch(lake: Lake, batch: Batch) -> None:
 def test_a_number_that_was_used_for_other_rows(lake: Lake, batch: Batch) -> None:
     with pytest.raises(BatchReusedError, match="the checkpoint was set back"):
         batch.check(lake.open())
+
+
+def test_the_slower_of_two_runs_is_told(tmp_path: Path) -> None:
+    lake, batch = Lake(str(tmp_path / "t")), Batch("job", 0, made_of=1)
+    table, other = lake.create(SCHEMA, ["b"]), lake.create(SCHEMA, ["b"])
+    lake.commit(table, [lake.write(rows(1), {"b": "x"})], batch=batch)
+    with pytest.raises(JobConflictError, match="batch 0"), telling_conflicts(lake, batch):
+        lake.commit(other, [lake.write(rows(1), {"b": "x"})], batch=batch)
+    with pytest.raises(CommitFailedError), telling_conflicts(lake, Batch("job", 1, made_of=2)):
+        raise CommitFailedError("the disk, say")

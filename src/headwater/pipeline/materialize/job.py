@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
-from headwater.errors import JobConflictError, OptionError
 from headwater.pipeline.checkpoints import beside, has_begun, range_of
-from headwater.pipeline.lake import Batch
+from headwater.pipeline.lake import Batch, telling_conflicts
 from headwater.pipeline.materialize.applying import Applier
 from headwater.pipeline.materialize.buckets import run_buckets
 from headwater.pipeline.materialize.events import EventColumns
@@ -20,6 +18,7 @@ from headwater.pipeline.materialize.settings import Settings, checked
 from headwater.pipeline.materialize.tables import Tables, has_many_files, prepare, tables_at
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
+from headwater.pipeline.upkeep import Upkeep
 
 
 def materialize(
@@ -59,8 +58,7 @@ def materialize(
     After every `compact_every` batches small files are joined, and files that no version younger than `retain_hours`
     needs are deleted, unless that is None. With 0 neither is done.
     """
-    if retain_hours is not None and retain_hours < 1:
-        raise OptionError("retain_hours is 1 at least: tasks may be writing files that no version has yet")
+    upkeep = Upkeep(compact_every, retain_hours)
     settings = checked(
         type=type,
         schema=schema,
@@ -90,29 +88,20 @@ def materialize(
     layout = columns.layout(rows)
     tables = tables_at(table)
     settings = prepare(tables, settings, layout)
-    work = _Materializing(tables, settings, layout, place, compact_every, retain_hours)
+    work = _Materializing(tables, settings, layout, place, upkeep)
     return start_query(rows, work.work, name=name, checkpoint=place, once=once, every_s=None if once else every_s)
 
 
 class _Materializing:
     """What the driver does with each batch."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        settings: Settings,
-        layout: Layout,
-        checkpoint: str,
-        compact_every: int,
-        retain_hours: int | None,
-    ) -> None:
+    def __init__(self, tables: Tables, settings: Settings, layout: Layout, checkpoint: str, upkeep: Upkeep) -> None:
         self._tables = tables
         self._settings = settings
         self._layout = layout
         self._columns = EventColumns(settings)
         self._checkpoint = checkpoint
-        self._compact_every = compact_every
-        self._retain_hours = retain_hours
+        self._upkeep = upkeep
         self._applier: Applier | None = None
 
     def work(self, rows: DataFrame, number: int, job: str) -> None:
@@ -125,15 +114,10 @@ class _Materializing:
         if applier.is_done(batch):  # by the run before, which was ended before it could say so
             return
         self._applier = applier
-        try:
+        with telling_conflicts(self._tables.rows, batch):
             self._apply(applier, self._columns.prepare(rows, number), batch)
-        except CommitFailedError as error:
-            if applier.is_done(batch):
-                told = f"batch {number} of {self._tables.rows.uri} was committed by another run of the job"
-                raise JobConflictError(told) from error
-            raise
-        if self._compact_every and number % self._compact_every == self._compact_every - 1:
-            self._tidy()
+        tables = self._tables
+        self._upkeep.after(number, (tables.rows, tables.remembered, tables.streams, tables.quarantine))
 
     def _apply(self, applier: Applier, events: DataFrame, batch: Batch) -> None:
         path = self._settings.path
@@ -146,13 +130,3 @@ class _Materializing:
                 applier.apply_here(some, batch)
                 return
         applier.apply_buckets(lambda work: run_buckets(events, work), batch)
-
-    def _tidy(self) -> None:
-        for lake in (self._tables.rows, self._tables.remembered, self._tables.streams, self._tables.quarantine):
-            if lake.exists():
-                table = lake.open()
-                table.optimize.compact()
-                table.create_checkpoint()
-                if self._retain_hours is not None:
-                    table.vacuum(self._retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
-                    table.cleanup_metadata()

@@ -1,0 +1,35 @@
+"""What a job does to its tables now and then: small files are joined, and old ones deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from headwater.errors import OptionError
+from headwater.pipeline.lake import Lake
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """After every `compact_every` batches, never with 0; files are kept for `retain_hours`, or for ever with None."""
+
+    compact_every: int
+    retain_hours: int | None
+
+    def __post_init__(self) -> None:
+        if self.retain_hours is not None and self.retain_hours < 1:
+            raise OptionError("retain_hours is 1 at least: tasks may be writing files that no version has yet")
+
+    def after(self, batch: int, lakes: Iterable[Lake]) -> None:
+        if self.compact_every and batch % self.compact_every == self.compact_every - 1:
+            for lake in lakes:
+                if lake.exists():
+                    self._tidy(lake)
+
+    def _tidy(self, lake: Lake) -> None:
+        table = lake.open()
+        table.optimize.compact()
+        table.create_checkpoint()
+        if self.retain_hours is not None:
+            table.vacuum(self.retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
+            table.cleanup_metadata()
