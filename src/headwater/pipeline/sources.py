@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from datetime import datetime
 from typing import Any
@@ -76,10 +76,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             return {} if self.starting_offsets is None else {"startingOffsets": self.starting_offsets}
         if self.starting_offsets is not None:
             raise OptionError("starting_offsets and starting_timestamp say the same; give one of them")
-        moment = moment_of(self.starting_timestamp)
-        with self.client() as client:
-            found = {path: client.stream(path).offset_at(moment) for path in self.tails()}
-        return {"startingOffsets": json.dumps(found)} if found else {}
+        return {"startingTimestamp": str(math.ceil(moment_of(self.starting_timestamp).timestamp() * 1000))}
 
 
 def is_pattern(streams: str) -> bool:
