@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -43,15 +46,28 @@ class Values:
 
 
 def text_column(text: bytes | bytearray) -> pa.Array:
-    """The elements of a JSON array as a column of text. The byte 0 separates them: it occurs in no JSON text."""
+    """The elements of a JSON array as a column of text."""
     messages = split_array(text)
-    joined = b"\0".join(messages)
-    if not messages:
+    _check_text(text)
+    return _texts(messages)
+
+
+def _texts(found: Sequence[msgspec.Raw | None]) -> pa.Array:
+    """JSON texts as a column. The byte 0 separates them while they are split: it occurs in none of them."""
+    if not found:
         return pa.array([], pa.string())
-    _check_text(joined)
+    has_nulls = type(None) in set(map(type, found))
+    joined = b"\0".join([b"" if text is None else text for text in found] if has_nulls else found)  # type: ignore[arg-type]
     ends = pa.array([0, len(joined)], pa.int32()).buffers()[1]
-    whole = pa.StringArray.from_buffers(1, ends, pa.py_buffer(joined))
-    return pc.split_pattern(whole, "\0").values
+    column = pc.split_pattern(pa.StringArray.from_buffers(1, ends, pa.py_buffer(joined)), "\0").values
+    return pc.if_else(pc.equal(pc.binary_length(column), 0), None, column) if has_nulls else column
+
+
+def _sizes(text: bytes | bytearray) -> pa.Array:
+    """The bytes of each element of a JSON array, with the comma behind it."""
+    joined = b"\0".join([*split_array(text), b""])
+    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == 0)
+    return pa.array(np.diff(ends, prepend=-1), pa.int64())
 
 
 def _check_text(text: bytes | bytearray) -> None:
@@ -94,13 +110,14 @@ class Events:
         that is, and `message`, its text."""
         _check_text(text)
         events = self._decoder.decode_array(text)
-        reasons = [_reason(event) for event in events]
-        columns = {name: self._column(name, events, reasons) for name in self._kinds}
+        are_changes = set(map(type, events)) <= {ChangeEvent}  # as nearly always
+        have_values = are_changes and UnsetType not in set(map(type, map(_VALUE, events)))
+        reasons: list[str | None] = [None] * len(events) if have_values else [_reason(event) for event in events]
+        columns = {name: self._column(name, events, reasons, are_changes) for name in self._kinds}
         if self._delete_values and any(reasons):  # the value of a delete never makes it a bad event
             reasons = [None if _is_delete(event) else reason for event, reason in zip(events, reasons, strict=True)]
         if self._sized:
-            sizes = [len(memoryview(message)) + 1 for message in split_array(text)]
-            columns["size"] = pa.array(sizes, pa.int64())
+            columns["size"] = _sizes(text)
         if self._types is not None:
             columns["wanted"] = pa.array([self._is_wanted(event) for event in events], pa.bool_())
         columns["bad"] = pa.array(reasons, pa.string())
@@ -110,17 +127,28 @@ class Events:
             columns["message"] = pa.array(told, pa.binary())
         return pa.RecordBatch.from_pydict(columns)
 
-    def _column(self, name: str, events: list[Any], reasons: list[str | None]) -> pa.Array:
-        wanted = _any_value if name == "value" and self._delete_values else _EVENT_COLUMNS[name]
-        values = list(map(wanted, events))
+    def _column(self, name: str, events: list[Any], reasons: list[str | None], are_changes: bool) -> pa.Array:
+        if are_changes and name == "control":
+            return pa.nulls(len(events), self._kinds[name])
+        if are_changes and name in _CHANGE_COLUMNS:
+            return pa.array(list(map(_CHANGE_COLUMNS[name], events)), self._kinds[name])
+        values = self._values(events, are_changes) if name == "value" else list(map(_EVENT_COLUMNS[name], events))
         if self._types is not None and name in VALUES:
             values = [value if self._is_wanted(event) else None for value, event in zip(values, events, strict=True)]
         decoder = self._by_schema.get(name)
         if decoder is None:
-            return pa.array(values, self._kinds[name])
+            return _texts(values).cast(self._kinds[name]) if name in VALUES else pa.array(values, self._kinds[name])
         if isinstance(decoder, TypedDecoder):
             return decoder.column(list(map(_EVENT_COLUMNS["type"], events)), values, reasons)
         return decoder.column(values, reasons if name == "value" else [None] * len(values))  # an old one never matters
+
+    def _values(self, events: list[Any], are_changes: bool) -> list[msgspec.Raw | None]:
+        if are_changes:
+            values = list(map(_VALUE, events))
+            is_kept = self._delete_values or "delete" not in set(map(_CHANGE_COLUMNS["operation"], events))
+            if is_kept and UnsetType not in set(map(type, values)):
+                return values
+        return list(map(_any_value if self._delete_values else _value, events))
 
     def _is_wanted(self, event: Any) -> bool:
         """Also control events, which concern all types, and bad ones, whose type is not known."""
@@ -142,10 +170,8 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else _encode(value).decode()
 
 
-def _json(value: Any) -> bytes | None:
-    if value is UNSET:
-        return None
-    return bytes(value) if isinstance(value, msgspec.Raw) else _encode(value)
+def _raw(value: Any) -> msgspec.Raw | None:
+    return None if value is UNSET else value
 
 
 def _has_value(event: Any) -> bool:
@@ -156,18 +182,29 @@ def _is_delete(event: Any) -> bool:
     return type(event) is ChangeEvent and event.headers.operation == "delete"
 
 
-def _any_value(event: Any) -> bytes | None:
-    return _json(event.value) if type(event) is ChangeEvent else None
+def _any_value(event: Any) -> msgspec.Raw | None:
+    return _raw(event.value) if type(event) is ChangeEvent else None
+
+
+def _value(event: Any) -> msgspec.Raw | None:
+    return _raw(event.value) if _has_value(event) else None
 
 
 _EVENT_COLUMNS: dict[str, Any] = {
     "type": lambda event: event.type if type(event) is ChangeEvent else None,
     "key": lambda event: event.key if type(event) is ChangeEvent else None,
     "operation": lambda event: event.headers.operation if type(event) is ChangeEvent else None,
-    "value": lambda event: _json(event.value) if _has_value(event) else None,
-    "old_value": lambda event: _json(event.old_value) if type(event) is ChangeEvent else None,
+    "value": _value,
+    "old_value": lambda event: _raw(event.old_value) if type(event) is ChangeEvent else None,
     "txid": lambda event: _text(event.headers.txid) if type(event) is ChangeEvent else None,
     "timestamp": lambda event: _text(event.headers.timestamp) if type(event) is ChangeEvent else None,
     "control": lambda event: event.headers.control if type(event) is ControlEvent else None,
     "control_offset": lambda event: _text(event.headers.offset) if type(event) is ControlEvent else None,
+}
+
+_VALUE = attrgetter("value")
+_CHANGE_COLUMNS: dict[str, Any] = {  # of an event that is known to be a change
+    "type": attrgetter("type"),
+    "key": attrgetter("key"),
+    "operation": attrgetter("headers.operation"),
 }

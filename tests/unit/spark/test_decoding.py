@@ -78,3 +78,29 @@ def test_the_option() -> None:
         schema(valueSchema='{"user": 1}')
     with pytest.raises(OptionError, match="did you mean valueSchema"):
         schema(valueSchemas="a INT")
+
+
+_CHANGES = (
+    change("user", value={"name": "Ada"}),
+    change("user", "delete"),
+    change("user", "delete", value={"name": "Eva"}, old_value={"name": "Zoë"}),
+    change("item", "upsert", value=None, old_value=[1]),
+    change("user", "update"),
+    {**change("item", value="x"), "headers": {"operation": "insert", "txid": "t", "trace": 1}},
+)
+
+
+@pytest.mark.parametrize("delete_values", [False, True])
+@pytest.mark.parametrize("count", range(1, len(_CHANGES) + 1))
+def test_changes_alone_are_decoded_as_among_other_events(count: int, delete_values: bool) -> None:
+    names = ("type", "key", "operation", "value", "old_value", "txid", "control")
+    schema = StructType([StructField(name, StringType()) for name in names])
+    for changes in (_CHANGES[:count], _CHANGES[count - 1 :]):
+        texts = [json.dumps(events).encode() for events in (changes, [*changes, {"headers": {"control": "reset"}}])]
+        decoder = Events(schema, sized=True, delete_values=delete_values)
+        alone, among = (decoder.decode_array(text).to_pylist() for text in texts)
+        kept = [row.keys() & {*names, "bad", "size"} for row in alone]
+        assert [{name: row[name] for name in wanted} for row, wanted in zip(alone, kept, strict=True)] == [
+            {name: row[name] for name in wanted} for row, wanted in zip(among[:-1], kept, strict=True)
+        ]
+        assert [row["size"] for row in alone] == [len(json.dumps(event)) + 1 for event in changes]
