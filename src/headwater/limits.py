@@ -128,6 +128,7 @@ SYNC_ELSEWHERE_MAX = 1_024
 JSON_COMMAS_AT_ONCE = 50_000  # in what is parsed in one call: at most as many messages become objects
 JSON_INLINE_BYTES = 1024 * 1024  # parsed at once; more is parsed in a thread
 JSON_STEP_BYTES = 64 * 1024
+JSON_GUESSES_MAX = 4  # where a long array is cut, before its elements are passed over one by one
 
 # The engine's own numbers.
 LARGE_READS_AT_ONCE = 2  # from the store, of records that may be as large as a body

@@ -31,9 +31,10 @@ class _NotJsonError(Exception):
     """Nothing more can be found."""
 
 
-def boundaries(data: bytes) -> Iterator[int]:
-    """Positions behind commas between elements, at least `JSON_STEP_BYTES` apart. The data has no outer brackets."""
-    position = last = 0
+def boundaries(data: bytes, start: int = 0) -> Iterator[int]:
+    """Positions behind commas between elements, at least `JSON_STEP_BYTES` apart. The data has no outer brackets, and
+    an element begins at `start`."""
+    position = last = start
     try:
         while position < len(data):
             found = _elements.match(data, position, position + limits.JSON_STEP_BYTES)

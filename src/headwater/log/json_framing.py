@@ -55,7 +55,10 @@ def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
     """The messages between the brackets of an array, not too many of them at a time."""
     start = 0
     if data.count(b",") > limits.JSON_COMMAS_AT_ONCE:
-        for end in boundaries(data):
+        while (found := _objects(data, start)) is not None:
+            messages, start = found
+            yield messages
+        for end in boundaries(data, start):
             messages = split_array(b"[" + data[start : end - 1] + b"]")
             if not messages:
                 raise InvalidJsonError("an element of the array is missing")
@@ -65,6 +68,26 @@ def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
     if start and not messages:
         raise InvalidJsonError("the array ends with a comma")
     yield messages
+
+
+def _objects(data: bytes, start: int) -> tuple[list[msgspec.Raw], int] | None:
+    """The messages of the next step and where the one after begins, if it is an object behind an object.
+
+    That is guessed: a part between two commas that is valid as an array has whole messages alone. Four times as fast
+    as looking for the boundaries.
+    """
+    end = start + limits.JSON_STEP_BYTES
+    if end >= len(data):
+        return None
+    for _ in range(limits.JSON_GUESSES_MAX):
+        end = data.rfind(b"},{", start, end)
+        if end < 0:
+            return None
+        try:
+            return split_array(b"[" + data[start : end + 1] + b"]"), end + 2
+        except (msgspec.DecodeError, RecursionError):
+            end += 2  # not this one: the next one to the left
+    return None
 
 
 def split_array(text: bytes | bytearray | str) -> list[msgspec.Raw]:

@@ -81,13 +81,15 @@ def test_12_15_more_messages_than_the_limit_are_refused() -> None:
         json_framing.stored(b"[1,2,3]", 2)
 
 
-@pytest.fixture
-def tiny_steps() -> Iterator[None]:
-    with mock.patch.multiple(limits, JSON_STEP_BYTES=4, JSON_COMMAS_AT_ONCE=2):
+@pytest.fixture(params=[4, 12])
+def tiny_steps(request: pytest.FixtureRequest) -> Iterator[None]:
+    with mock.patch.multiple(limits, JSON_STEP_BYTES=request.param, JSON_COMMAS_AT_ONCE=2):
         yield
 
 
-parts = st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b",", b":", b"1", b" ", b'"a"', b'"\\""', b"[]", b"{}"])
+parts = st.sampled_from(
+    [b"[", b"]", b"{", b"}", b'"', b"\\", b",", b":", b"1", b" ", b'"a"', b'"\\""', b"[]", b"{}", b"{},{}"]
+)
 
 
 @pytest.mark.slow
