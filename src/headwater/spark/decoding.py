@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, UnsetType
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.errors import MessageError
 from headwater.log.json_framing import split_array
+from headwater.spark.texts import check_text, sizes, text_column, texts
 from headwater.spark.values import TypedDecoder, ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
 
@@ -43,40 +41,6 @@ class Values:
         if self._sized:
             columns["size"] = pc.add(pc.binary_length(messages).cast(pa.int64()), 1)
         return pa.RecordBatch.from_pydict(columns)
-
-
-def text_column(text: bytes | bytearray) -> pa.Array:
-    """The elements of a JSON array as a column of text."""
-    messages = split_array(text)
-    _check_text(text)
-    return _texts(messages)
-
-
-def _texts(found: Sequence[msgspec.Raw | None]) -> pa.Array:
-    """JSON texts as a column. The byte 0 separates them while they are split: it occurs in none of them."""
-    if not found:
-        return pa.array([], pa.string())
-    has_nulls = type(None) in set(map(type, found))
-    joined = b"\0".join([b"" if text is None else text for text in found] if has_nulls else found)  # type: ignore[arg-type]
-    ends = pa.array([0, len(joined)], pa.int32()).buffers()[1]
-    column = pc.split_pattern(pa.StringArray.from_buffers(1, ends, pa.py_buffer(joined)), "\0").values
-    return pc.if_else(pc.equal(pc.binary_length(column), 0), None, column) if has_nulls else column
-
-
-def _sizes(text: bytes | bytearray) -> pa.Array:
-    """The bytes of each element of a JSON array, with the comma behind it."""
-    joined = b"\0".join([*split_array(text), b""])
-    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == 0)
-    return pa.array(np.diff(ends, prepend=-1), pa.int64())
-
-
-def _check_text(text: bytes | bytearray) -> None:
-    """The parser does not look into strings; what is in there may come from any server."""
-    if not text.isascii():
-        try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            raise MessageError(f"a message is not UTF-8: {text[max(0, error.start - 40) : error.end]!r}") from None
 
 
 class Events:
@@ -108,7 +72,7 @@ class Events:
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         """Columns of events, `size` as above, `wanted` if types are given, and if anything is wrong with it `bad`, what
         that is, and `message`, its text."""
-        _check_text(text)
+        check_text(text)
         events = self._decoder.decode_array(text)
         are_changes = set(map(type, events)) <= {ChangeEvent}  # as nearly always
         have_values = are_changes and UnsetType not in set(map(type, map(_VALUE, events)))
@@ -117,7 +81,7 @@ class Events:
         if self._delete_values and any(reasons):  # the value of a delete never makes it a bad event
             reasons = [None if _is_delete(event) else reason for event, reason in zip(events, reasons, strict=True)]
         if self._sized:
-            columns["size"] = _sizes(text)
+            columns["size"] = pa.array(sizes(split_array(text)))
         if self._types is not None:
             columns["wanted"] = pa.array([self._is_wanted(event) for event in events], pa.bool_())
         columns["bad"] = pa.array(reasons, pa.string())
@@ -137,7 +101,7 @@ class Events:
             values = [value if self._is_wanted(event) else None for value, event in zip(values, events, strict=True)]
         decoder = self._by_schema.get(name)
         if decoder is None:
-            return _texts(values).cast(self._kinds[name]) if name in VALUES else pa.array(values, self._kinds[name])
+            return texts(values).cast(self._kinds[name]) if name in VALUES else pa.array(values, self._kinds[name])
         if isinstance(decoder, TypedDecoder):
             return decoder.column(list(map(_EVENT_COLUMNS["type"], events)), values, reasons)
         return decoder.column(values, reasons if name == "value" else [None] * len(values))  # an old one never matters

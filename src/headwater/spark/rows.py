@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
@@ -17,6 +16,7 @@ from headwater.log.content import ContentKind
 from headwater.log.json_framing import split_array
 from headwater.protocol.streams.paths import RESERVED, parse_path, quote_path
 from headwater.spark.options import JOURNAL_ROOT, NonFinite
+from headwater.spark.texts import join, sizes
 from headwater.spark.values import holds, to_json, variant_json, with_finite
 from headwater.state.events import control_event, parse_event
 
@@ -174,8 +174,7 @@ def checked_json(messages: pa.Array) -> pa.Array:
         texts = split_array(b"[" + body + b"]")
         if not body.isascii():
             body.decode()
-        sizes = np.fromiter((len(memoryview(text)) for text in texts), np.int64, len(texts))
-        if len(texts) == len(messages) and (sizes == pc.binary_length(messages).to_numpy()).all():
+        if len(texts) == len(messages) and (sizes(texts) == pc.binary_length(messages).to_numpy() + 1).all():
             return messages
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
@@ -192,10 +191,3 @@ def _checked_one(number: int, text: bytes) -> bytes:
             f"a value is not one JSON text: {shown!r} ({error}); a string needs quotes: to_json"
         ) from None
     return bytes(message)
-
-
-def join(messages: pa.Array, between: bytes) -> bytes:
-    """All messages as one text."""
-    whole = pa.ListArray.from_arrays(pa.array([0, len(messages)], pa.int32()), messages)
-    joined: bytes = pc.binary_join(whole, pa.scalar(between, pa.binary()))[0].as_py()
-    return joined

@@ -23,7 +23,7 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind
 from headwater.spark.options import JOURNAL_ROOT
-from headwater.spark.rows import join
+from headwater.spark.texts import join
 
 BYTES = "application/octet-stream"
 BRACKETS = 2  # around the rows of an append of JSON

@@ -34,9 +34,9 @@ from pyspark.sql.types import (
 
 from headwater.errors import InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind
-from headwater.spark.decoding import text_column
 from headwater.spark.options import NonFinite
-from headwater.spark.rows import Encoder, checked_json, join
+from headwater.spark.rows import Encoder, checked_json
+from headwater.spark.texts import join, text_column
 
 JSON = st.recursive(
     st.none()

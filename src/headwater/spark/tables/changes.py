@@ -12,8 +12,8 @@ from headwater.errors import InvalidChangeError, SchemaError
 from headwater.protocol.tables.changes import parse_changes
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import ADD, DELETE
-from headwater.spark.rows import join
 from headwater.spark.tables.columns import COLUMNS
+from headwater.spark.texts import join
 
 _GIVEN_BY_SERVER = ("seqno", "timestamp")  # which a table that was read has: they are left out
 _ESCAPES = (("\\", r"\\"), ("\t", r"\t"), ("\n", r"\n"), ("\r", r"\r"))

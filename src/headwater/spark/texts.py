@@ -1,0 +1,58 @@
+"""Many JSON texts at once, without a Python object for each where that can be helped.
+
+The byte 0 separates texts while they are joined: it occurs in no JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.errors import MessageError
+from headwater.log.json_framing import split_array
+
+
+def text_column(text: bytes | bytearray) -> pa.Array:
+    """The elements of a JSON array as a column of text."""
+    messages = split_array(text)
+    check_text(text)
+    return texts(messages)
+
+
+def texts(found: Sequence[msgspec.Raw | None]) -> pa.Array:
+    """JSON texts as a column."""
+    if not found:
+        return pa.array([], pa.string())
+    has_nulls = type(None) in set(map(type, found))
+    joined = b"\0".join([b"" if text is None else text for text in found] if has_nulls else found)  # type: ignore[arg-type]
+    ends = pa.array([0, len(joined)], pa.int32()).buffers()[1]
+    column = pc.split_pattern(pa.StringArray.from_buffers(1, ends, pa.py_buffer(joined)), "\0").values
+    return pc.if_else(pc.equal(pc.binary_length(column), 0), None, column) if has_nulls else column
+
+
+def sizes(found: Sequence[msgspec.Raw]) -> npt.NDArray[np.int64]:
+    """The bytes of each text, with a separator behind it."""
+    joined = b"\0".join([*found, b""])
+    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == 0)
+    return np.diff(ends, prepend=-1)
+
+
+def join(messages: pa.Array, between: bytes) -> bytes:
+    """All messages as one text."""
+    whole = pa.ListArray.from_arrays(pa.array([0, len(messages)], pa.int32()), messages)
+    joined: bytes = pc.binary_join(whole, pa.scalar(between, pa.binary()))[0].as_py()
+    return joined
+
+
+def check_text(text: bytes | bytearray) -> None:
+    """The parser does not look into strings; what is in there may come from any server."""
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise MessageError(f"a message is not UTF-8: {text[max(0, error.start - 40) : error.end]!r}") from None
