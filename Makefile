@@ -46,11 +46,13 @@ simulate: setup
 # The blocking client, made from the asyncio one.
 twins: setup
 	$(BIN)/python -m tools.twins
+	$(BIN)/python -m tools.options
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tools.twins --check
+	$(BIN)/python -m tools.options --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

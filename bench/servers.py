@@ -48,7 +48,7 @@ def running(name: str, command: list[str], cwd: Path | None = None) -> Iterator[
         if process.stdout is None:
             raise RuntimeError("no standard output to read from")
         for line in process.stdout:
-            if match := re.search(r"http://\S+", line):
+            if match := re.search(r"https?://\S+", line):
                 break
         else:
             raise RuntimeError(f"{name} ended before it was ready")

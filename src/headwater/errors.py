@@ -76,7 +76,7 @@ HeadwaterError
     ├── ProducerReusedError              new messages were taken for repeats
     ├── MessageError                     a message is not what the reader asked for
     │   └── InvalidEventError            a message is no state event, or its value does not fit the schema
-    ├── OptionError                      an option of a Spark source or sink is missing or makes no sense
+    ├── OptionError                      an option of the server, a job, a source or a sink is missing or makes no sense
     ├── SchemaError                      a DataFrame's columns are not what a source gives or a sink takes
     ├── BatchReusedError                 a batch number or writeId was used before for other rows
     ├── ReplayError                      the target of a replay has other content than the archive
@@ -580,7 +580,9 @@ class InvalidEventError(MessageError):
 
 class OptionError(ClientError):
     title = "Invalid option"
-    advice = "Correct the option; docs/spark.md lists those of the formats, docs/pipeline.md those of jobs."
+    advice = (
+        "Correct it; docs/operations.md lists the options of the server, docs/spark.md and docs/pipeline.md others."
+    )
 
 
 class SchemaError(ClientError):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 # The protocol's own numbers.
 PRODUCER_INTEGER_MAX = 2**53 - 1  # what a JavaScript peer can hold
@@ -164,6 +167,7 @@ DESCRIPTORS_MAX = 1_048_576  # where the system sets no limit
 DESCRIPTORS_RESERVED = 256  # for the store and everything else that is no connection
 LISTEN_BACKLOG_CONNECTIONS = 4_096
 RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # a larger body is not copied behind its head
+WATCH_S = 1.0  # between two looks at files that are loaded again when they change
 
 # The guarded client's own numbers.
 OUTBOUND_URL_BYTES_MAX = 2 * 1024
@@ -295,75 +299,113 @@ DEMO_BAD_SHARE = 0.01
 DEMO_LATE_BY_MAX = 300  # events
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds that a deployment may set; the defaults suit one server on a small machine."""
+def _is(text: str) -> Meta:
+    return Meta(description=text)
 
-    body_bytes_max: int = 16 * 1024 * 1024
-    messages_per_append_max: int = 1_000_000
-    header_bytes_max: int = 32 * 1024
-    url_bytes_max: int = 8 * 1024
-    read_chunk_bytes: int = 2 * 1024 * 1024
-    sse_chunk_bytes: int = 256 * 1024
-    connections_max: int = 65_536  # or as many as the descriptors that the system grants allow
-    pipeline_requests_max: int = 16
-    pipeline_bytes_max: int = 1024 * 1024
-    request_bytes_in_flight_max: int = 256 * 1024 * 1024  # bodies that are incomplete or wait for their turn
-    response_bytes_in_flight_max: int = 256 * 1024 * 1024  # written and not read by clients
-    large_read_bytes_max: int = 128 * 1024 * 1024  # of large records that readers have yet to take
-    write_buffer_bytes: int = 256 * 1024
-    live_buffer_bytes: int = 256 * 1024  # what one live reader may have waiting before it falls back to reading
-    long_poll_s: float = 30.0
-    sse_lifetime_s: float = 60.0
-    sse_keep_alive_s: float = 15.0
-    idle_s: float = 75.0
-    header_s: float = 10.0
-    body_stall_s: float = 30.0
-    body_bytes_per_s_min: int = 500
-    write_stall_s: float = 60.0
-    linger_s: float = 2.0
-    half_closed_s: float = 5.0  # that a request may take whose client has closed its sending side
-    expiry_sweep_s: float = 1.0
-    expiry_grace_s: float = 600.0  # after a start, before streams are deleted that had expired by then
-    commit_backlog_bytes: int = 64 * 1024 * 1024  # accepted and not yet durable; beyond it writers get 503
-    read_bytes_per_s_while_writing: int = 256 * 1024 * 1024  # all large reads together, while appends come in
-    segment_bytes: int = 32 * 1024 * 1024  # of the journal; about what a restart replays and memory holds
-    unfolded_segments_max: int = 6  # beyond it writers wait for the fold
-    fold_idle_s: float = 2.0  # a journal left alone this long is folded whatever its size
-    reclaim_chunks: int = 64  # of deleted streams, dropped in one step
-    disk_reserve_bytes: int = 64 * 1024 * 1024  # kept free for deletions and the fold when the disk is full
-    streams_loaded_max: int = 100_000  # in memory; the longest unused make room
-    documents_loaded_max: int = 10_000  # in memory; the longest unused make room
-    active_keys_max: int = 1_000_000  # live keys of a table that is asked for its active view
-    active_bytes_max: int = 256 * 1024 * 1024  # of active views in memory; the least recently used make room
-    compress_inline_bytes: int = 16 * 1024  # larger bodies are compressed off the loop
-    views_max: int = 1_000
-    nurls_per_table_max: int = 100
-    nurls_max: int = 10_000  # of all tables
-    notify_posts_max: int = 64  # to NURLs, at a time
-    notify_retry_s: float = 1.0  # after the first failure of a NURL; then twice as long each time
-    notify_retry_max_s: float = 3_600.0
-    notify_give_up_s: float = 86_400.0  # of failures, after which a NURL is dropped
-    outbound_connections_max: int = 256  # to URLs that others named
-    outbound_connections_per_host_max: int = 32
-    outbound_connect_s: float = 10.0  # for the lookup and the connection, and again for TLS
-    outbound_request_s: float = 30.0  # for a whole request; of a streamed one, until the head of its answer
-    outbound_idle_s: float = 60.0  # between two reads of a streamed answer
-    outbound_body_bytes_max: int = 1024 * 1024  # of an answer that is read whole
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds that a deployment may set; the defaults suit one server on a small machine.
+
+    What is said of each here is what the documentation says: `python -m tools.options` writes its table."""
+
+    body_bytes_max: Annotated[int, _is("largest body of a request (413)")] = 16 * 1024 * 1024
+    messages_per_append_max: Annotated[int, _is("messages in one JSON body (413)")] = 1_000_000
+    header_bytes_max: Annotated[int, _is("headers of a request (431)")] = 32 * 1024
+    url_bytes_max: Annotated[int, _is("URL of a request (414)")] = 8 * 1024
+    read_chunk_bytes: Annotated[int, _is("size of a catch-up read")] = 2 * 1024 * 1024
+    sse_chunk_bytes: Annotated[int, _is("size of an event while a feed catches up")] = 256 * 1024
+    connections_max: Annotated[int, _is("open connections (503); fewer if the system grants too few descriptors")] = (
+        65_536
+    )
+    pipeline_requests_max: Annotated[int, _is("requests a connection may have waiting")] = 16
+    pipeline_bytes_max: Annotated[int, _is("and their bodies")] = 1024 * 1024
+    request_bytes_in_flight_max: Annotated[
+        int, _is("bodies that are incomplete or wait, over all connections (503)")
+    ] = 256 * 1024 * 1024
+    response_bytes_in_flight_max: Annotated[
+        int, _is("responses that clients have not read, over all connections; beyond it reads get 503")
+    ] = 256 * 1024 * 1024
+    large_read_bytes_max: Annotated[
+        int, _is("large records that readers have not taken yet, each counted once; beyond it their reads get 503")
+    ] = 128 * 1024 * 1024
+    write_buffer_bytes: Annotated[int, _is("unsent bytes of a connection before nothing more is written to it")] = (
+        256 * 1024
+    )
+    live_buffer_bytes: Annotated[int, _is("the same for a feed under an ASGI server")] = 256 * 1024
+    long_poll_s: Annotated[float, _is("how long a long-poll waits")] = 30.0
+    sse_lifetime_s: Annotated[float, _is("how long a feed stays open")] = 60.0
+    sse_keep_alive_s: Annotated[float, _is("silence before a keep-alive comment")] = 15.0
+    idle_s: Annotated[float, _is("a connection without a request")] = 75.0
+    header_s: Annotated[float, _is("from the first byte of a request to the end of its headers (408)")] = 10.0
+    body_stall_s: Annotated[float, _is("between two pieces of a body (408)")] = 30.0
+    body_bytes_per_s_min: Annotated[
+        int, _is("a body that is slower, on average and after `body_stall_s`, is refused (408)")
+    ] = 500
+    write_stall_s: Annotated[float, _is("a client that takes nothing")] = 60.0
+    linger_s: Annotated[float, _is("reading on after a refusal, so that the client sees it")] = 2.0
+    half_closed_s: Annotated[float, _is("answering a client that has closed its sending side")] = 5.0
+    expiry_sweep_s: Annotated[float, _is("between two looks for expired streams")] = 1.0
+    expiry_grace_s: Annotated[float, _is("after a start, before streams are deleted that had expired by then")] = 600.0
+    commit_backlog_bytes: Annotated[int, _is("accepted writes waiting for the disk (503)")] = 64 * 1024 * 1024
+    read_bytes_per_s_while_writing: Annotated[int, _is("all large reads together, while appends come in")] = (
+        256 * 1024 * 1024
+    )
+    segment_bytes: Annotated[int, _is("of the journal")] = 32 * 1024 * 1024
+    unfolded_segments_max: Annotated[int, _is("before writers wait for the fold")] = 6
+    fold_idle_s: Annotated[float, _is("a journal left alone this long is folded")] = 2.0
+    reclaim_chunks: Annotated[int, _is("of deleted streams, dropped in one step")] = 64
+    disk_reserve_bytes: Annotated[int, _is("kept free for deletions and the fold when the disk is full")] = (
+        64 * 1024 * 1024
+    )
+    streams_loaded_max: Annotated[int, _is("streams in memory")] = 100_000
+    documents_loaded_max: Annotated[int, _is("documents in memory")] = 10_000
+    active_keys_max: Annotated[
+        int, _is("live keys of a table that is asked for its active view; more is answered with 409")
+    ] = 1_000_000
+    active_bytes_max: Annotated[
+        int,
+        _is(
+            "of active views in memory, all tables together; the least recently used make room. Views are built one "
+            "after the other"
+        ),
+    ] = 256 * 1024 * 1024
+    compress_inline_bytes: Annotated[int, _is("larger bodies are compressed off the loop")] = 16 * 1024
+    views_max: Annotated[int, _is("views (409)")] = 1_000
+    nurls_per_table_max: Annotated[int, _is("NURLs of a table (409)")] = 100
+    nurls_max: Annotated[int, _is("NURLs of all tables (409)")] = 10_000
+    notify_posts_max: Annotated[int, _is("POSTs to NURLs under way")] = 64
+    notify_retry_s: Annotated[float, _is("after the first failure of a NURL; doubles with each further one")] = 1.0
+    notify_retry_max_s: Annotated[float, _is("the longest wait between two attempts")] = 3_600.0
+    notify_give_up_s: Annotated[float, _is("failures of a NURL, after which it is dropped")] = 86_400.0
+    outbound_connections_max: Annotated[int, _is("connections to URLs that others named")] = 256
+    outbound_connections_per_host_max: Annotated[int, _is("of them to one host")] = 32
+    outbound_connect_s: Annotated[float, _is("looking up a name and connecting to it, and again for TLS")] = 10.0
+    outbound_request_s: Annotated[
+        float, _is("such a request and its answer; of an answer that is streamed, until its headers are there")
+    ] = 30.0
+    outbound_idle_s: Annotated[float, _is("silence in such an answer")] = 60.0
+    outbound_body_bytes_max: Annotated[int, _is("such an answer, unless it is streamed")] = 1024 * 1024
 
 
 def parse_limits(settings: Iterable[str]) -> Limits:
     """Limits from `name=value` settings over the defaults."""
+    return set_limits({name: value for name, _, value in (setting.partition("=") for setting in settings)})
+
+
+def set_limits(given: Mapping[str, object]) -> Limits:
+    """Limits by name over the defaults; ValueError says what is wrong."""
     kinds = {field.name: type(field.default) for field in msgspec.structs.fields(Limits)}
-    given: dict[str, int | float] = {}
-    for setting in settings:
-        name, _, value = setting.partition("=")
+    numbers: dict[str, int | float] = {}
+    for name, value in given.items():
         kind = kinds.get(name)
         if kind is None:
-            raise ValueError(f"no limit is called {name!r}; there are {', '.join(kinds)}")
+            close = difflib.get_close_matches(name, kinds, n=1)
+            instead = f"did you mean {close[0]}?" if close else f"there are {', '.join(kinds)}"
+            raise ValueError(f"no limit is called {name!r}; {instead}")
         try:
-            given[name] = kind(value)
+            numbers[name] = kind(str(value))
         except ValueError:
             raise ValueError(f"{name} is {kind.__name__}, got {value!r}") from None
-        if not 0 < given[name] < float("inf"):
+        if not 0 < numbers[name] < float("inf"):
             raise ValueError(f"{name} must be more than 0, got {value!r}")
-    return msgspec.structs.replace(Limits(), **given)
+    return msgspec.structs.replace(Limits(), **numbers)

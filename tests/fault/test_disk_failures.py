@@ -15,6 +15,7 @@ import pytest
 
 from headwater.limits import Limits
 from headwater.server.serve import serve_store
+from headwater.server.settings import Settings
 from headwater.store.embedded.disk import RealDisk, RealFile
 from tests.contract.stores import embedded
 
@@ -68,7 +69,7 @@ def serve_and(client: Callable[[httpx.Client, FaultyDisk], None], directory: Pat
     async def main() -> int:
         store = embedded(directory, threads=True, limits=LIMITS, make_disk=faulty)
         url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        serving = asyncio.create_task(serve_store(store, "127.0.0.1", 0, LIMITS, url.set_result))
+        serving = asyncio.create_task(serve_store(store, Settings(port=0, limits=LIMITS), url.set_result))
         root = f"{await url}/v1/stream"
 
         def run() -> None:

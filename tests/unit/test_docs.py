@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import msgspec
+from tools.options import limits_table, options_table, written
 from typer.testing import CliRunner
 
 from headwater import errors
@@ -15,6 +15,7 @@ from headwater.cli.pipeline import exit_codes
 from headwater.cli.table import app as tables
 from headwater.limits import Limits
 from headwater.server.routes import ROUTES
+from headwater.server.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -24,14 +25,11 @@ PIPELINE = (ROOT / "docs" / "pipeline.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 
 
-def test_every_limit_is_documented_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", OPERATIONS, re.MULTILINE))
-    units = {"MiB": 1024 * 1024, "KiB": 1024, "": 1}
-    documented = {}
-    for name, default in rows.items():
-        number, _, unit = default.strip().replace(",", "").partition(" ")
-        documented[name] = float(number) * units[unit]
-    assert documented == {field.name: float(field.default) for field in msgspec.structs.fields(Limits)}
+def test_the_tables_of_options_and_limits_are_those_of_the_code() -> None:
+    assert written(OPERATIONS) == OPERATIONS, "run python -m tools.options"
+    tables = options_table() + limits_table()
+    for name in (*Settings.__struct_fields__, *Limits.__struct_fields__):
+        assert re.search(rf"`(--{name.replace('_', '-')}\b|--limit |{name}`)", tables), name
 
 
 def test_every_command_and_option_is_documented() -> None:

@@ -37,6 +37,7 @@ _CODES: tuple[tuple[type[errors.HeadwaterError], int], ...] = (
     (errors.UnauthorizedError, REFUSED),
     (errors.ForbiddenError, REFUSED),
     (errors.TargetRefusedError, REFUSED),
+    (errors.OptionError, WRONG_CALL),
     (errors.TooManyRequestsError, UNAVAILABLE),
     (errors.ServerError, UNAVAILABLE),
     (errors.NetworkError, UNAVAILABLE),

@@ -11,7 +11,6 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import uvloop
@@ -20,12 +19,12 @@ from headwater import limits as bounds
 from headwater.engine import Engine
 from headwater.limits import SWITCH_INTERVAL_S, Limits
 from headwater.outbound import open_outbound
-from headwater.server.access import Access, access_at, is_loopback
 from headwater.server.dispatch import Dispatcher
-from headwater.server.following import FollowPolicy, open_followers
+from headwater.server.following import open_followers
 from headwater.server.native import NativeEdge
 from headwater.server.notify import Notifier
 from headwater.server.service import Service
+from headwater.server.settings import Settings
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
 from headwater.store.contract import Store
@@ -37,24 +36,16 @@ log = logging.getLogger("headwater.server")
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - that a server may listen on, and nobody can call
 
 
-def serve(
-    data_dir: Path | None,
-    host: str,
-    port: int,
-    limits: Limits,
-    ready: Callable[[str], None],
-    access: Access | None = None,
-    public_url: str | None = None,
-    policy: FollowPolicy | None = None,
-) -> int:
+def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
-    limits = fit_descriptors(limits, raise_descriptor_limit())
-    store = MemoryStore() if data_dir is None else open_store(data_dir, limits)
+    limits = fit_descriptors(settings.limits, raise_descriptor_limit())
+    settings = msgspec.structs.replace(settings, limits=limits)
+    store = MemoryStore() if settings.memory else open_store(settings.data_dir, limits)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
-    return uvloop.run(serve_store(store, host, port, limits, ready, access, public_url, policy))
+    return uvloop.run(serve_store(store, settings, ready))
 
 
 def raise_descriptor_limit() -> int:
@@ -90,17 +81,9 @@ def _keep_freed_memory() -> None:
             mallopt(parameter, value)
 
 
-async def serve_store(
-    store: Store,
-    host: str,
-    port: int,
-    limits: Limits,
-    ready: Callable[[str], None],
-    access: Access | None = None,
-    public_url: str | None = None,
-    policy: FollowPolicy | None = None,
-) -> int:
+async def serve_store(store: Store, settings: Settings, ready: Callable[[str], None]) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails; the exit code to leave with."""
+    host, limits, public_url = settings.host, settings.limits, settings.told_url()
     stop = asyncio.Event()
     failures: list[BaseException] = []
 
@@ -112,17 +95,17 @@ async def serve_store(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = Engine(store, limits, fatal=fatal)
-    outbound = open_outbound(development=is_loopback(host.lower()), limits=limits)
+    outbound = open_outbound(development=settings.is_development, limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=public_url)
-    followers = open_followers(engine, policy or FollowPolicy(), limits, public_url)
+    followers = open_followers(engine, settings.policy(), limits, public_url)
     active = ActiveViews()
     views = Views(engine, active)
     service = Service(engine, limits, notifier, active=active, followers=followers, views=views)
-    edge = NativeEdge(Dispatcher(service, access or access_at(host)), limits)
+    edge = NativeEdge(Dispatcher(service, settings.access()), limits)
     await engine.start()
     try:
         await views.start()
-        bound = await edge.start(host, port)
+        bound = await edge.start(host, settings.port)
         url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         if public_url is None and host not in _EVERY_ADDRESS:
             notifier.sender.public_url = followers.public_url = url

@@ -52,7 +52,7 @@ def test_an_address_that_is_not_ours_is_one_line(options: list[str], says: str) 
         (["--limit", "longpoll=3"], "no limit is called 'longpoll'"),
         (["--limit", "long_poll_s=soon"], "long_poll_s is float"),
         (["--limit", "body_bytes_max=-1"], "more than 0"),
-        (["--log-level", "loud"], "unknown level"),
+        (["--log-level", "loud"], "expected one of debug, info, warning, error, got 'loud'"),
         (["--follow", "prices"], "expected NAME=SURL"),
         (["--follow", "t=http://10.0.0.1/v1/table/t"], "only"),
         (["--allow-follow", "ftp://127.0.0.1/"], "scheme is ftp"),

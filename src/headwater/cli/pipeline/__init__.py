@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from headwater.cli.connecting import AsJson
+from headwater.cli.flags import flag, parameter, with_flags
 from headwater.cli.output import print_json, print_table
 from headwater.cli.pipeline import watching
 from headwater.cli.pipeline.config import (
@@ -18,13 +18,12 @@ from headwater.cli.pipeline.config import (
     JobOptions,
     Pipeline,
     SessionOptions,
-    is_list,
     job_options,
     load_pipeline,
-    read_toml,
     session_options,
 )
 from headwater.cli.pipeline.exit_codes import exits
+from headwater.options import Option, options_of, read_toml
 
 _HELP = {
     "archive": "Keep every message of streams in a Delta table.",
@@ -54,30 +53,15 @@ def _command(kind: type[JobOptions]) -> Callable[..., None]:
             jobs = {str(kind.job): options}
             watching.run(Pipeline(session_options(session, where), jobs))
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
     config = typer.Option("--config", help="A TOML file with the options.", show_default=False)
-    fields = [*msgspec.structs.fields(kind), *msgspec.structs.fields(SessionOptions)]
-    parameters = [inspect.Parameter("config", keyword, default=None, annotation=Annotated[Path | None, config])]
-    parameters += [inspect.Parameter(field.name, keyword, default=None, annotation=_flag(field)) for field in fields]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {}
+    flags = [_flag(option) for option in (*options_of(kind), *options_of(SessionOptions))]
     command.__doc__ = _HELP[kind.job]
-    return command
+    return with_flags(command, [parameter("config", Annotated[Path | None, config]), *flags])
 
 
-def _flag(field: msgspec.structs.FieldInfo) -> Any:
-    hint, *about = get_args(field.type)
-    named = f"--{field.name.replace('_', '-')}"
-    if field.default is True:
-        named = f"{named}/--no-{field.name.replace('_', '-')}"
-    kind: Any = str if is_list(hint) else next(one for one in get_args(hint) or (hint,) if one is not type(None))
-    kind = kind.__origin__ if hasattr(kind, "__metadata__") else kind
-    told = next(one.description for one in about if one.description)
-    if isinstance(field.default, str | int | float) and not isinstance(field.default, bool):
-        told += f" Default: {field.default:g}." if isinstance(field.default, float) else f" Default: {field.default}."
-    if field.name in _ENVIRONMENT:
-        told += f" Or {_ENVIRONMENT[field.name]}."
-    return Annotated[kind | None, typer.Option(named, help=told, show_default=False)]
+def _flag(option: Option) -> inspect.Parameter:
+    told = f" Or {_ENVIRONMENT[option.name]}." if option.name in _ENVIRONMENT else ""
+    return flag(option, name=f"{option.flag}/--no-{option.flag[2:]}" if option.default is True else "", told=told)
 
 
 for _kind in KINDS.values():

@@ -6,20 +6,19 @@ A file for one job has its options. A file for several has what they share, and 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from headwater import limits
 from headwater.errors import OptionError
+from headwater.options import about, check_known, is_list, read_toml, underscored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,18 +33,14 @@ _WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def _about(text: str) -> Meta:
-    return Meta(description=text)
-
-
 class JobOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """What every job has."""
 
     job: ClassVar[str] = ""
     renamed: ClassVar[Mapping[str, str]] = {}  # options that the library calls otherwise
 
-    url: Annotated[str, _about("The server.")] = DEFAULT_URL
-    token: Annotated[str | None, _about("Sent as a bearer token.")] = None
+    url: Annotated[str, about("The server.")] = DEFAULT_URL
+    token: Annotated[str | None, about("Sent as a bearer token.")] = None
 
     def start(self, spark: SparkSession, name: str) -> Job:
         """Run it. The jobs are imported here: they import Spark."""
@@ -63,24 +58,24 @@ class JobOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 
 class _Repeated(JobOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    once: Annotated[bool, _about("Do what there is to do now, and end.")] = False
+    once: Annotated[bool, about("Do what there is to do now, and end.")] = False
 
 
 class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    streams: Annotated[str, _about("Paths of streams, a,b, or a glob: orders/*, orders/**.")]
-    table: Annotated[str, _about("The Delta table: a directory, or a URL such as s3://bucket/table.")]
-    checkpoint: Annotated[str | None, _about("Where the job keeps its place. Default: TABLE.checkpoint.")] = None
+    streams: Annotated[str, about("Paths of streams, a,b, or a glob: orders/*, orders/**.")]
+    table: Annotated[str, about("The Delta table: a directory, or a URL such as s3://bucket/table.")]
+    checkpoint: Annotated[str | None, about("Where the job keeps its place. Default: TABLE.checkpoint.")] = None
     starting_offsets: Annotated[
-        str | None, _about("First start: earliest, latest, or offsets by stream as JSON. Default: earliest.")
+        str | None, about("First start: earliest, latest, or offsets by stream as JSON. Default: earliest.")
     ] = None
-    starting_timestamp: Annotated[str | None, _about("First start: what was appended at or after a time.")] = None
-    max_records: Annotated[Count | None, _about("Messages in one batch at most.")] = None
-    max_bytes: Annotated[Count | None, _about("Bytes in one batch at most.")] = None
-    fail_on_data_loss: Annotated[bool, _about("End if a stream was deleted or made again before it was read.")] = True
-    compact_every: Annotated[int, _about("Batches between two compactions; 0: none."), Meta(ge=0)] = (
+    starting_timestamp: Annotated[str | None, about("First start: what was appended at or after a time.")] = None
+    max_records: Annotated[Count | None, about("Messages in one batch at most.")] = None
+    max_bytes: Annotated[Count | None, about("Bytes in one batch at most.")] = None
+    fail_on_data_loss: Annotated[bool, about("End if a stream was deleted or made again before it was read.")] = True
+    compact_every: Annotated[int, about("Batches between two compactions; 0: none."), Meta(ge=0)] = (
         limits.PIPELINE_COMPACT_EVERY
     )
-    retain_hours: Annotated[int, _about("Hours that files no version needs any more are kept."), Meta(ge=1)] = (
+    retain_hours: Annotated[int, about("Hours that files no version needs any more are kept."), Meta(ge=1)] = (
         limits.PIPELINE_RETAIN_H
     )
 
@@ -92,7 +87,7 @@ class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True)
 class ArchiveOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fields=True):
     job: ClassVar[str] = "archive"
 
-    every_s: Annotated[float, _about("Seconds between two batches at least."), Meta(gt=0)] = (
+    every_s: Annotated[float, about("Seconds between two batches at least."), Meta(gt=0)] = (
         limits.PIPELINE_ARCHIVE_EVERY_S
     )
 
@@ -100,9 +95,9 @@ class ArchiveOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fields=
 class ReplayOptions(JobOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
     job: ClassVar[str] = "replay"
 
-    table: Annotated[str, _about("The archive: a directory or a URL.")]
-    to: Annotated[str | None, _about("Write below this path. Default: to the streams' own paths.")] = None
-    streams: Annotated[str | None, _about("A glob over the streams of the archive. Default: all.")] = None
+    table: Annotated[str, about("The archive: a directory or a URL.")]
+    to: Annotated[str | None, about("Write below this path. Default: to the streams' own paths.")] = None
+    streams: Annotated[str | None, about("A glob over the streams of the archive. Default: all.")] = None
 
 
 class MaterializeOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -112,32 +107,32 @@ class MaterializeOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fie
         "track_history": "track_history_column_list",
     }
 
-    every_s: Annotated[Seconds | None, _about("Seconds between two batches at least. Default: none.")] = None
-    type: Annotated[str | None, _about("The type of the entities. Default: all types.")] = None
-    schema: Annotated[str | None, _about("Fields of the values: 'name STRING, total DOUBLE'. Default: JSON text.")] = (
+    every_s: Annotated[Seconds | None, about("Seconds between two batches at least. Default: none.")] = None
+    type: Annotated[str | None, about("The type of the entities. Default: all types.")] = None
+    schema: Annotated[str | None, about("Fields of the values: 'name STRING, total DOUBLE'. Default: JSON text.")] = (
         None
     )
-    keys: Annotated[Names | None, _about("Fields of the value that identify a row. Default: the event's key.")] = None
-    sequence_by: Annotated[str | None, _about("What orders the events of a key. Default: their stream.")] = None
-    apply_as_deletes: Annotated[str | None, _about("An SQL expression: events for which it holds are deletes.")] = None
-    scd: Annotated[int, _about("1: the current state. 2: the history."), Meta(ge=1, le=2)] = 1
-    track_history: Annotated[Names | None, _about("SCD 2: columns whose changes make a new row. Default: all.")] = None
-    path: Annotated[str, _about("How rows are merged: auto, merge or buckets.")] = "auto"
-    buckets: Annotated[Count | None, _about("Buckets of a table that is made.")] = None
+    keys: Annotated[Names | None, about("Fields of the value that identify a row. Default: the event's key.")] = None
+    sequence_by: Annotated[str | None, about("What orders the events of a key. Default: their stream.")] = None
+    apply_as_deletes: Annotated[str | None, about("An SQL expression: events for which it holds are deletes.")] = None
+    scd: Annotated[int, about("1: the current state. 2: the history."), Meta(ge=1, le=2)] = 1
+    track_history: Annotated[Names | None, about("SCD 2: columns whose changes make a new row. Default: all.")] = None
+    path: Annotated[str, about("How rows are merged: auto, merge or buckets.")] = "auto"
+    buckets: Annotated[Count | None, about("Buckets of a table that is made.")] = None
 
 
 class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
     job: ClassVar[str] = "publish"
 
-    table: Annotated[str, _about("The Delta table: a directory or a URL.")]
-    keys: Annotated[Names, _about("Columns that make the key: K, or K,K.")]
-    type: Annotated[str | None, _about("The type of the entities, with --to.")] = None
-    to: Annotated[str | None, _about("The state stream to publish to.")] = None
-    to_table: Annotated[str | None, _about("The table of the server to publish to.")] = None
-    columns: Annotated[Names | None, _about("Columns that make the value. Default: all but the keys.")] = None
-    value_column: Annotated[str | None, _about("The column that has the value as JSON text, instead.")] = None
-    checkpoint: Annotated[str | None, _about("Where the job keeps its place. Default: TABLE.published-…")] = None
-    every_s: Annotated[float, _about("Seconds between two looks at the table."), Meta(gt=0)] = limits.PIPELINE_POLL_S
+    table: Annotated[str, about("The Delta table: a directory or a URL.")]
+    keys: Annotated[Names, about("Columns that make the key: K, or K,K.")]
+    type: Annotated[str | None, about("The type of the entities, with --to.")] = None
+    to: Annotated[str | None, about("The state stream to publish to.")] = None
+    to_table: Annotated[str | None, about("The table of the server to publish to.")] = None
+    columns: Annotated[Names | None, about("Columns that make the value. Default: all but the keys.")] = None
+    value_column: Annotated[str | None, about("The column that has the value as JSON text, instead.")] = None
+    checkpoint: Annotated[str | None, about("Where the job keeps its place. Default: TABLE.published-…")] = None
+    every_s: Annotated[float, about("Seconds between two looks at the table."), Meta(gt=0)] = limits.PIPELINE_POLL_S
 
     def places(self) -> dict[str, str]:
         target = f"stream {self.to}" if self.to is not None else f"table {self.to_table}"
@@ -147,10 +142,10 @@ class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields
 class SnapshotOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
     job: ClassVar[str] = "snapshot"
 
-    streams: Annotated[str, _about("Paths of state streams, a,b, or a glob: orders/*, orders/**.")]
-    every_s: Annotated[float, _about("Seconds between two rounds."), Meta(gt=0)] = limits.PIPELINE_SNAPSHOT_EVERY_S
-    min_bytes: Annotated[int, _about("Bytes a stream must have grown by since its last snapshot."), Meta(gt=0)] = 1
-    grace_s: Annotated[float, _about("Seconds that a snapshot is kept after the next one."), Meta(ge=0)] = (
+    streams: Annotated[str, about("Paths of state streams, a,b, or a glob: orders/*, orders/**.")]
+    every_s: Annotated[float, about("Seconds between two rounds."), Meta(gt=0)] = limits.PIPELINE_SNAPSHOT_EVERY_S
+    min_bytes: Annotated[int, about("Bytes a stream must have grown by since its last snapshot."), Meta(gt=0)] = 1
+    grace_s: Annotated[float, about("Seconds that a snapshot is kept after the next one."), Meta(ge=0)] = (
         limits.PIPELINE_SNAPSHOT_GRACE_S
     )
 
@@ -163,8 +158,8 @@ KINDS: dict[str, type[JobOptions]] = {
 class SessionOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """The Spark session, and what is told about the jobs in it."""
 
-    master: Annotated[str, _about("Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")] = "local[*]"
-    metrics_port: Annotated[int | None, _about("Serve metrics for Prometheus on this port.")] = None
+    master: Annotated[str, about("Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")] = "local[*]"
+    metrics_port: Annotated[int | None, about("Serve metrics for Prometheus on this port.")] = None
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -182,10 +177,8 @@ def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> Pip
         raise OptionError(f"{path} has no jobs: each is a table [jobs.NAME] with job = one of {', '.join(KINDS)}")
     session = {name: given.pop(name) for name in SessionOptions.__struct_fields__ if name in given}
     kinds = {name: _kind_of(name, table) for name, table in tables.items()}
-    for name in given:
-        if not any(name in kind.__struct_fields__ for kind in kinds.values()):
-            known = {name for kind in kinds.values() for name in kind.__struct_fields__}
-            raise _unknown(name, {*known, *SessionOptions.__struct_fields__, "jobs"}, str(path))
+    known = {name for kind in kinds.values() for name in kind.__struct_fields__}
+    check_known(given, {*known, *SessionOptions.__struct_fields__, "jobs"}, str(path))
     jobs = {}
     for name, table in tables.items():
         shared = {key: value for key, value in given.items() if key in kinds[name].__struct_fields__}
@@ -214,18 +207,9 @@ def _kind_of(name: str, table: Mapping[str, Any]) -> type[JobOptions]:
     return KINDS[kind]
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file, with `-` in names of options taken for `_`."""
-    try:
-        found = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path} is not TOML: {error}") from None
-    return {name.replace("-", "_"): value for name, value in found.items()}
-
-
 def job_options(kind: type[JobOptions], given: Mapping[str, Any], where: str) -> JobOptions:
     """The options of one job, checked; `where` they are from is told with what is wrong."""
-    given = {name.replace("-", "_"): value for name, value in given.items()}
+    given = underscored(given, where)
     defaults = {"url": os.environ.get("HEADWATER_URL"), "token": os.environ.get("HEADWATER_TOKEN")}
     known = {name: value for name, value in defaults.items() if value is not None}
     return _convert(kind, {**known, **given}, where)
@@ -237,9 +221,7 @@ def session_options(given: Mapping[str, Any], where: str) -> SessionOptions:
 
 def _convert(kind: type[S], given: Mapping[str, Any], where: str) -> S:
     hints = get_type_hints(kind)
-    for name in given:
-        if name not in kind.__struct_fields__:
-            raise _unknown(name, set(kind.__struct_fields__), where)
+    check_known(given, kind.__struct_fields__, where)
     lists = {name: value for name, value in given.items() if isinstance(value, str) and is_list(hints[name])}
     split = {name: [part.strip() for part in value.split(",") if part.strip()] for name, value in lists.items()}
     try:
@@ -247,13 +229,3 @@ def _convert(kind: type[S], given: Mapping[str, Any], where: str) -> S:
     except msgspec.ValidationError as error:
         told = str(error).replace("Object missing required field", "missing:").replace(" - at `$.", ": `")
         raise OptionError(f"{where}: {told}") from None
-
-
-def is_list(hint: Any) -> bool:
-    return hint == Names or any(one == Names for one in get_args(hint)) or get_origin(hint) is list
-
-
-def _unknown(name: str, known: set[str], where: str) -> OptionError:
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    instead = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
-    return OptionError(f"{where}: there is no option {name}; {instead}")

@@ -1,0 +1,87 @@
+"""Options that are declared once, as fields of a struct: what flags, TOML files and their errors have in common."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from headwater.errors import OptionError
+
+
+def about(text: str, *, metavar: str = "", secret: bool = False) -> Meta:
+    """What an option is for. The value of a secret one is never shown."""
+    return Meta(description=text, extra={"metavar": metavar, "secret": secret})
+
+
+class Option(msgspec.Struct, frozen=True):
+    """A field of a struct of options."""
+
+    name: str
+    type: Any  # with its bounds
+    kind: type  # without them, and without None: what one value is
+    many: bool  # it takes a list of such values
+    default: Any
+    help: str
+    metavar: str
+    secret: bool
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+
+def options_of(struct: type[msgspec.Struct]) -> list[Option]:
+    return [_option(field) for field in msgspec.structs.fields(struct)]
+
+
+def _option(field: msgspec.structs.FieldInfo) -> Option:
+    hint, *metas = get_args(field.type)
+    meta = next(one for one in metas if one.description)
+    extra = meta.extra or {}
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    metavar, secret = extra.get("metavar", ""), extra.get("secret", False)
+    return Option(field.name, field.type, _kind(hint), is_list(hint), default, meta.description, metavar, secret)
+
+
+def _kind(hint: Any) -> type:
+    while get_args(hint):
+        inner: Any = next(one for one in get_args(hint) if one is not type(None))
+        hint = inner if isinstance(inner, type) or get_args(inner) else type(inner)  # a Literal holds values
+    return hint  # type: ignore[no-any-return]
+
+
+def is_list(hint: Any) -> bool:
+    return get_origin(hint) in (list, tuple) or any(get_origin(one) in (list, tuple) for one in get_args(hint))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file, with `-` in names of options taken for `_`."""
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path} is not TOML: {error}") from None
+    return underscored(found, str(path))
+
+
+def underscored(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for name, value in given.items():
+        if (option := name.replace("-", "_")) in named:
+            raise OptionError(f"{where}: {option} is there twice, with - and with _")
+        named[option] = value
+    return named
+
+
+def check_known(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse a name that no option has, and tell the nearest one."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            instead = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+            raise OptionError(f"{where}: there is no option {name}; {instead}")

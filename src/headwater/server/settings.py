@@ -1,0 +1,250 @@
+"""Every option of `headwater serve`: name, type, default and meaning, in one place.
+
+Flags, environment variables, the TOML file and the table in `docs/operations.md` are made from the fields of
+`Settings`. An option `data_dir` is `--data-dir`, `HEADWATER_DATA_DIR`, and `data_dir` in the file; flags count before
+the environment, which counts before the file. A limit is set by `--limit NAME=VALUE`, `HEADWATER_LIMIT_NAME`, or below
+`[limits]` in the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Meta
+
+from headwater.errors import OptionError
+from headwater.limits import Limits, set_limits
+from headwater.options import Option, about, check_known, options_of, read_toml
+from headwater.server.access import Access, access_at, is_loopback, parse_public_url
+from headwater.server.following import FollowPolicy, parse_policy
+from headwater.server.forwarding import TrustedProxies
+
+ENVIRONMENT = "HEADWATER_"
+CONFIG = "HEADWATER_CONFIG"
+_LIMIT = "HEADWATER_LIMIT_"
+_DEFAULT = "default"
+
+
+class Settings(msgspec.Struct, kw_only=True, frozen=True):
+    host: Annotated[str, about("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, about("Port to listen on; 0 takes a free one."), Meta(ge=0, le=65535)] = 4437
+    data_dir: Annotated[Path, about("Directory that keeps the streams; made if missing.", metavar="DIRECTORY")] = Path(
+        "headwater-data"
+    )
+    memory: Annotated[bool, about("Keep everything in memory, gone when the server stops.")] = False
+    allow_origin: Annotated[
+        tuple[str, ...], about("Let pages of an origin in, as https://app.example; * for any.", metavar="ORIGIN")
+    ] = ()
+    allow_host: Annotated[
+        tuple[str, ...], about("Answer for a host name other than loopback ones; * for any.", metavar="NAME")
+    ] = ()
+    trusted_proxy: Annotated[
+        tuple[str, ...],
+        about("Believe the forwarded headers of a proxy at an address or network.", metavar="ADDRESS"),
+    ] = ()
+    public_url: Annotated[
+        str | None,
+        about(
+            "Where others reach this server, as https://tables.example: its tables and NURLs are told to them there.",
+            metavar="URL",
+        ),
+    ] = None
+    follow: Annotated[
+        tuple[str, ...], about("Mirror a remote table into the local table of that name.", metavar="NAME=SURL")
+    ] = ()
+    allow_follow: Annotated[
+        tuple[str, ...], about("Follow tables below a URL when a Notify request names them.", metavar="PREFIX")
+    ] = ()
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        about("Least level that is logged: debug, info, warning or error.", metavar="LEVEL"),
+    ] = "warning"
+    limits: Annotated[Limits, about("Limits, as long_poll_s=20.", metavar="NAME=VALUE")] = Limits()
+
+    # What the options mean together. ValueError says what is wrong.
+
+    def access(self) -> Access:
+        proxies = TrustedProxies(self.trusted_proxy)
+        return access_at(self.host, origins=self.allow_origin, hosts=self.allow_host, proxies=proxies)
+
+    def policy(self) -> FollowPolicy:
+        return parse_policy(self.follow, self.allow_follow, development=self.is_development)
+
+    def told_url(self) -> str | None:
+        return None if self.public_url is None else parse_public_url(self.public_url)
+
+    @property
+    def is_development(self) -> bool:
+        """Loopback may be called, by http too."""
+        return is_loopback(self.host.lower())
+
+
+# What is checked at the start, by the option that is named if it is wrong.
+_CHECKS: dict[str, Callable[[Settings], object]] = {
+    "trusted_proxy": lambda settings: TrustedProxies(settings.trusted_proxy),
+    "allow_origin": Settings.access,
+    "public_url": Settings.told_url,
+    "follow": lambda settings: parse_policy(settings.follow, development=settings.is_development),
+    "allow_follow": Settings.policy,
+}
+
+OPTIONS: dict[str, Option] = {option.name: option for option in options_of(Settings)}
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """Settings, and where each that is no default is from; limits are there as `limits.NAME`."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+class _Source(msgspec.Struct, frozen=True):
+    options: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    name_of: Callable[[str], str]  # an option, as it is called there
+    is_text: bool = False  # numbers are text
+
+
+def variable(name: str) -> str:
+    return f"{ENVIRONMENT}{name.upper()}"
+
+
+def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> Loaded:
+    """Settings of all sources, checked; OptionError names the source and the option that is wrong."""
+    if config is None and environment.get(CONFIG):
+        config = Path(environment[CONFIG])
+    sources = [] if config is None else [_from_file(config)]
+    values: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    found: dict[str, str] = {}
+    for source in (*sources, _from_environment(environment), _from_flags(flags)):
+        given = dict(_converted(source))
+        if "data_dir" in given:  # it says where data is kept, and counts before the memory of a weaker source
+            if given.get("memory"):
+                raise OptionError(f"{source.name_of('memory')} and {source.name_of('data_dir')} exclude each other")
+            values.pop("memory", None)
+            found.pop("memory", None)
+        values |= given
+        limits |= source.limits
+        found |= {name: source.name_of(name) for name in (*given, *(f"limits.{name}" for name in source.limits))}
+        try:
+            values["limits"] = set_limits(limits)
+        except ValueError as error:
+            raise OptionError(f"{source.name_of('limits')}: {error}") from None
+    settings = Settings(**values)
+    for name, check in _CHECKS.items():
+        try:
+            check(settings)
+        except ValueError as error:
+            raise OptionError(f"{found.get(name, name)}: {error}") from None
+    return Loaded(settings, found)
+
+
+def _from_file(path: Path) -> _Source:
+    given = read_toml(path)
+    check_known(given, OPTIONS, str(path))
+    limits = given.pop("limits", {})
+    if not isinstance(limits, dict):
+        raise OptionError(f"{path}: limits is a table, [limits], with a line NAME = VALUE for each")
+    return _Source(given, limits, lambda name: f"{path}: {name}")
+
+
+def _from_environment(environment: Mapping[str, str]) -> _Source:
+    """Empty variables count as not set. Lists are divided by commas."""
+    given = {name: environment[variable(name)] for name in OPTIONS if environment.get(variable(name))}
+    given.pop("limits", None)
+    options = {
+        name: [part.strip() for part in text.split(",") if part.strip()] if OPTIONS[name].many else text
+        for name, text in given.items()
+    }
+    limits = {name[len(_LIMIT) :].lower(): text for name, text in environment.items() if name.startswith(_LIMIT)}
+    return _Source(
+        options,
+        {name: text for name, text in limits.items() if text},
+        lambda name: variable(name).replace("LIMITS.", "LIMIT_"),
+        is_text=True,
+    )
+
+
+def _from_flags(flags: Mapping[str, Any]) -> _Source:
+    """Flags that were given; the limits are a list of `NAME=VALUE`."""
+    given = {name: value for name, value in flags.items() if value is not None and value != []}
+    limits = {name: value for name, _, value in (text.partition("=") for text in given.pop("limits", ()))}
+    return _Source(given, limits, lambda name: "--limit" if name.startswith("limits") else OPTIONS[name].flag)
+
+
+def _converted(source: _Source) -> Iterator[tuple[str, Any]]:
+    for name, value in source.options.items():
+        option = OPTIONS[name]
+        where, shown = source.name_of(name), "" if option.secret else f", got {value!r}"
+        choices = get_args(get_args(option.type)[0]) if option.kind is str and not option.many else ()
+        if isinstance(value, str) and choices and all(isinstance(choice, str) for choice in choices):
+            value = value.lower()
+            if value not in choices:
+                raise OptionError(f"{where}: expected one of {', '.join(choices)}{shown}")
+        try:
+            yield name, msgspec.convert(value, option.type, strict=not source.is_text, dec_hook=_decode)
+        except msgspec.ValidationError as error:
+            hint = "; Kubernetes sets it for a service of this name: use enableServiceLinks: false"
+            told = hint if source.is_text and str(value).startswith("tcp://") else ""
+            raise OptionError(f"{where}: {error}{shown}{told}") from None
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is not Path or not isinstance(value, str | Path) or not str(value):
+        raise TypeError("Expected a path")
+    return Path(value)
+
+
+def doubtful_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Variables that are no option, and are called almost like one."""
+    known = [name.upper() for name in (*OPTIONS, "config")]
+    for name in environment:
+        if name.startswith(ENVIRONMENT) and not name.startswith(_LIMIT):
+            own = name.removeprefix(ENVIRONMENT)
+            close = difflib.get_close_matches(own, known, n=1, cutoff=0.7)
+            if close and own not in known:
+                yield f"{name} is no option; did you mean {ENVIRONMENT}{close[0]}?"
+
+
+def as_toml(loaded: Loaded) -> Iterator[str]:
+    """The lines of a file that says the same, with where each setting is from. Secrets are left out."""
+    for option in OPTIONS.values():
+        value, source = getattr(loaded.settings, option.name), loaded.sources.get(option.name, _DEFAULT)
+        if option.name == "data_dir" and loaded.settings.memory:
+            value = None
+        if option.name != "limits":
+            yield _line(option.name, value, source, secret=option.secret)
+    yield from ("", "[limits]")
+    for name in Limits.__struct_fields__:
+        yield _line(name, getattr(loaded.settings.limits, name), loaded.sources.get(f"limits.{name}", _DEFAULT))
+
+
+def _line(name: str, value: object, source: str, *, secret: bool = False) -> str:
+    if value is None or (secret and value):
+        return f"# {name} is {'not used' if value is None else 'secret'}  # {source}"
+    return f"{name} = {_literal(value)}  # {source}"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    return json.dumps(_without_credentials(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _without_credentials(text: str) -> str:
+    """Text as it may be shown: if it has a URL, without user, password and query."""
+    if "://" not in text:
+        return text
+    name, equals, url = text.partition("=") if "=" in text.partition("://")[0] else ("", "", text)
+    parts = urlsplit(url)
+    query = "…" if parts.query else ""
+    return name + equals + urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))

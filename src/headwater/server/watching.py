@@ -1,0 +1,103 @@
+"""Files that are loaded again when they change: certificates, and whatever else an operator may replace.
+
+Each second, and on SIGHUP, a thread looks at the files: a change is another inode, size or time of one of them, so that
+both a file that is written and one that is renamed over it are noticed, by symbolic links too. What cannot be loaded is
+logged, and what was loaded before stays in use until the files change again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
+
+from headwater.limits import WATCH_S
+
+log = logging.getLogger("headwater.server")
+T = TypeVar("T")
+_Print: TypeAlias = tuple[tuple[int, ...] | None, ...]
+
+
+class Watched(Generic[T]):
+    """What was loaded from some files. `load` runs in a thread; `use` is called on the loop with what it returned."""
+
+    def __init__(self, what: str, paths: Iterable[Path], load: Callable[[], T], use: Callable[[T], None]) -> None:
+        self.what = what  # as the log calls it
+        self._paths = tuple(paths)
+        self._load = load
+        self._use = use
+        self._seen = self._print()  # before it is loaded for the first time: a change meanwhile is not missed
+
+    async def look(self, *, anyway: bool = False) -> None:
+        """Load again if a file has changed, or `anyway`."""
+        try:
+            found = await asyncio.to_thread(self._changed, anyway)
+            if found:
+                self._use(found[0])
+                log.info("%s was loaded again", self.what)
+        except Exception as error:  # noqa: BLE001 - the server goes on with what it has
+            log.error("%s cannot be loaded and stays as it was: %s", self.what, error)
+
+    def _changed(self, anyway: bool) -> tuple[T] | None:
+        now = self._print()
+        if now == self._seen and not anyway:
+            return None
+        self._seen = now
+        return (self._load(),)
+
+    def _print(self) -> _Print:
+        return tuple(_file_print(path) for path in self._paths)
+
+
+def _file_print(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class Watcher:
+    """Looks after all watched files of a server."""
+
+    def __init__(self, every_s: float = WATCH_S) -> None:
+        self._every_s = every_s
+        self._watched: list[Watched[object]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._asked = asyncio.Event()
+
+    def add(self, what: str, paths: Iterable[Path], load: Callable[[], T], use: Callable[[T], None]) -> T:
+        """Load from files and watch them from now on. The first time, errors are the caller's."""
+        watched = Watched(what, paths, load, use)
+        loaded = load()
+        self._watched.append(watched)  # type: ignore[arg-type]
+        return loaded
+
+    def start(self) -> None:
+        if self._watched and self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def reload(self) -> None:
+        """Load everything again, whether it has changed or not (SIGHUP)."""
+        log.info("told to load again: %s", ", ".join(one.what for one in self._watched) or "there is nothing to load")
+        self._asked.set()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._every_s):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass
+            anyway = self._asked.is_set()
+            self._asked.clear()
+            for watched in self._watched:
+                await watched.look(anyway=anyway)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
