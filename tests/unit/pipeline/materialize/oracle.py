@@ -25,6 +25,7 @@ class Event(msgspec.Struct, frozen=True):
     sequence: int = 0
     is_cut: bool = False
     type: str = "t"
+    extra: int | None = None  # a field that the schema has not had from the beginning
 
 
 def current(events: list[Event], *, sequenced: bool) -> list[Row]:
@@ -76,6 +77,7 @@ def _entity(event: Event) -> Row:
         "key": event.key,
         "value": event.value,
         "shade": event.shade,
+        "extra": event.extra,
         "incarnation": event.incarnation,
         "order": event.order,
         "updated_at": event.at,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -23,6 +24,7 @@ from headwater.pipeline.materialize.tables import Tables, prepare, tables_at
 from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
 
 PAYLOAD = pa.schema([("key", pa.string()), ("value", pa.int64()), ("shade", pa.int64())])
+GROWN = PAYLOAD.append(pa.field("extra", pa.int64()))
 BUCKETS = 3
 
 
@@ -39,7 +41,12 @@ class History:
         self._orders = {"a": 0, "b": 0}
         self.events: list[Event] = []
         self.bad: list[tuple[str, int]] = []
-        self.batches = [self._batch() for _ in range(chance.randint(4, 8))]
+        self.grows_at = chance.randint(1, 3)
+        self._has_grown = False
+        self.batches = []
+        for number in range(chance.randint(4, 8)):
+            self._has_grown = number >= self.grows_at
+            self.batches.append(self._batch())
 
     def _batch(self) -> list[dict[str, Any]]:
         began = dict(self._orders)
@@ -63,6 +70,8 @@ class History:
             return [{**row, "type": None, "control": "reset"}]
         value = None if chance.random() < 0.25 else chance.randint(0, 999)
         told = {"key": chance.choice("klmn"), "value": value, "shade": chance.randint(0, 1)}
+        if self._has_grown:
+            told["extra"] = chance.choice([None, 1, 2])
         sequence = chance.randint(0, 30)
         self.events.append(Event(**place, at=row["updated_at"], sequence=sequence, **told))
         return [{**row, **told, "sequence": sequence, "deleted": value is None}]
@@ -75,7 +84,7 @@ class History:
 def prepared(rows: list[dict[str, Any]]) -> pa.Table:
     """As Spark prepares them."""
     text = ("stream", "offset", "type", "key", "control", "bad", "message")
-    numbers = ("incarnation", "begin", "order", "value", "shade", "sequence")
+    numbers = ("incarnation", "begin", "order", "value", "shade", "extra", "sequence")
     columns = {
         BUCKET: pa.array([hash_of(row) for row in rows], pa.int32()),
         **{name: pa.array([row.get(name) for row in rows], pa.string()) for name in text},
@@ -127,9 +136,15 @@ class Killer:
         return killed
 
 
-def run(tables: Tables, layout: Layout, history: History, path: str, chance: random.Random) -> None:
+def run(tables: Tables, settings: Settings, layout: Layout, told: History, path: str, chance: random.Random) -> None:
+    """All batches. In the middle the job is started again with a schema that has grown."""
+    prepare(tables, settings, layout)
     applier = Applier(tables, layout)
-    for number, rows in enumerate(history.batches):
+    for number, rows in enumerate(told.batches):
+        if number == told.grows_at:
+            layout = msgspec.structs.replace(layout, payload=GROWN)
+            prepare(tables, settings, layout)
+            applier = Applier(tables, layout)
         events, batch = prepared(rows), Batch("job", number, made_of=number)
         while True:
             taken = path if path != "both" else chance.choice(["merge", "buckets"])
@@ -168,10 +183,9 @@ def test_any_history(
         chance = random.Random(f"{seed} {path} {layout.rows.names} {tracked}")
         told = History(chance)
         tables = tables_at(str(tmp_path / str(seed)))
-        prepare(tables, settings, layout)
         with monkeypatch.context() as patch:
             killer = Killer(patch, chance)
-            run(tables, layout, told, path, chance)
+            run(tables, settings, layout, told, path, chance)
             kills += killer.kills
         is_sequenced = sequence is not None
         expected = (

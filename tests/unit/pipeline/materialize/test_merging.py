@@ -14,7 +14,7 @@ from headwater.pipeline.materialize.layout import Layout, aligned
 from headwater.pipeline.materialize.merging import merge
 from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
 
-PAYLOAD = pa.schema([("key", pa.string()), ("value", pa.int64()), ("shade", pa.int64())])
+PAYLOAD = pa.schema([("key", pa.string()), ("value", pa.int64()), ("shade", pa.int64()), ("extra", pa.int64())])
 
 _changes = st.tuples(
     st.sampled_from(["a", "b"]),
@@ -59,7 +59,10 @@ class Streams:
 def table(events: list[Event], layout: Layout) -> pa.Table:
     rows = [
         {
-            **{name: getattr(event, name) for name in ("stream", "incarnation", "order", "key", "value", "shade")},
+            **{
+                name: getattr(event, name)
+                for name in ("stream", "incarnation", "order", "key", "value", "shade", "extra")
+            },
             "type": event.type,
             "updated_at": event.at,
             "sequence": event.sequence,
