@@ -45,6 +45,26 @@ RECORDS_PAGE_MAX = 10_000
 RECORDS_PAGE_DEFAULT = 1_000
 SPLITS_MAX = 10_000
 
+# Access: tokens, JWTs and signed URLs.
+AUTH_FILE_BYTES_MAX = 16 * 1024 * 1024
+AUTH_HEADER_LENGTH_MAX = 16 * 1024  # of credentials; longer ones are refused unread
+AUTH_CALLERS_CACHED_MAX = 4_096  # credentials that were checked and need no second check
+AUTH_DECISIONS_CACHED_MAX = 1_024  # of one caller: an action on a path
+AUTH_CHECK_S = 0.5  # between two looks whether those who read live still may
+AUTH_SCOPES_MAX = 256  # of one token
+AUTH_SCOPE_LENGTH_MAX = 1_100
+AUTH_SCOPE_STARS_MAX = 2  # `**` in a glob, and `*` in one of its segments: more would make matching slow
+AUTH_NAME_LENGTH_MAX = 128  # of an identity
+AUTH_LEEWAY_S = 30  # that the clock of an issuer may be ahead
+AUTH_KEYS_MAX = 64  # of one issuer
+AUTH_RSA_BITS_MIN = 2_048
+AUTH_SECRET_BYTES_MIN = 32  # of HS256, and of the secret that signs URLs
+AUTH_JWKS_REFRESH_S = 300.0
+AUTH_JWKS_ASKED_S = 30.0  # at least between two requests for keys because a token names an unknown one
+AUTH_JWKS_RETRY_S = 1.0  # after the first failure; then twice as long each time, up to AUTH_JWKS_REFRESH_S
+SIGNED_URL_S = 3_600
+SIGNED_URL_S_MAX = 7 * 86_400
+
 # Tables: what a row, a query and a Notify form may have.
 SEQNO_MAX = 2**63 - 1  # what a 64-bit peer can hold
 SEQNO_DIGITS_MAX = 19

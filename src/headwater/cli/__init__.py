@@ -27,6 +27,7 @@ from headwater.cli import (
     serve,
     table,
     tail,
+    token,
 )
 from headwater.cli import list as listing
 from headwater.cli.connecting import with_server
@@ -92,6 +93,7 @@ for name, module, panel in (
 ):
     app.command(name, rich_help_panel=panel)(with_server(module.command))
 app.add_typer(table.app, name="table", rich_help_panel=_TABLES)
+app.add_typer(token.app, name="token", rich_help_panel=_SERVER)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=_SPARK)
 
 

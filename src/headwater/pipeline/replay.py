@@ -27,9 +27,9 @@ from headwater.pipeline.records import APPEND_END
 from headwater.pipeline.running import LoopJob, Step, start_loop
 from headwater.pipeline.scanning import paths_of, scan
 from headwater.positions import Position
+from headwater.protocol.globs import glob
 from headwater.spark.connection import ConnectionOptions
 from headwater.spark.options import checked_path, read_options
-from headwater.spark.patterns import glob
 from headwater.spark.positions import byte_position, incarnation
 
 _SORTED = ("stream", "life", "order", "offset", "position")

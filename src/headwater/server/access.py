@@ -31,7 +31,9 @@ ANY = "*"
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::([0-9]{1,5}))?")
 _READS = ("GET", "HEAD")
 _VARY: Headers = (("vary", "origin"),)
-_EXPOSED = ", ".join((*headers.RESPONSE_HEADERS, *table_headers.RESPONSE_HEADERS, "etag", "location", "retry-after"))
+_EXPOSED = ", ".join(
+    (*headers.RESPONSE_HEADERS, *table_headers.RESPONSE_HEADERS, "etag", "location", "retry-after", "www-authenticate")
+)
 _ALLOWED_HEADERS = ", ".join(
     (
         *headers.REQUEST_HEADERS,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from headwater.errors import HeadwaterError, InternalError, MethodNotAllowedError
 from headwater.server.access import Access
+from headwater.server.auth.authority import as_private
 from headwater.server.compression import check_request_encoding
 from headwater.server.http import Headers, Request, Respond, Response
 from headwater.server.problems import problem
-from headwater.server.routes import Read, resolve
+from headwater.server.routes import Read, Route, resolve
 from headwater.server.service import Service
 
 log = logging.getLogger("headwater.server")
@@ -20,41 +22,58 @@ class Dispatcher:
     def __init__(self, service: Service, access: Access | None = None) -> None:
         self.service = service
         self._access = access or Access()
+        self._authority = service.authority
 
     def dispatch(self, request: Request, respond: Respond) -> asyncio.Task[None] | None:
         """Answer a request through `respond`, at once or later; a task is returned where one must be cancelled."""
+        shared: Headers = ()
         try:
             shared = self._access.check(request)
             routes, path = resolve(request.path)
             route = routes.get(request.method)
-            if shared and (route is None or route.read is None):
-                respond = _with_headers(shared, respond)
             if route is None:
-                allowed = (*routes, "OPTIONS")
-                if request.method == "OPTIONS":
-                    respond(Response(204, (("allow", ", ".join(allowed)), *self._access.preflight(request))))
-                    return None
-                detail = f"{request.method[:16]} is not one of {', '.join(allowed)}"
-                raise MethodNotAllowedError(detail, allowed=allowed)
+                self._answer_without_route(request, routes, shared, respond)
+                return None
+            if self._authority is not None:
+                self._authority.authorize(request, route.action, path)
             if "content-encoding" in request.headers:
                 check_request_encoding(request.headers["content-encoding"])
             if route.write is not None:
-                route.write(self.service, request, path, respond)
+                route.write(self.service, request, path, _with_headers(shared, respond) if shared else respond)
                 return None
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
-            respond(_failed(request, error))
+            respond(self._finished(request, _failed(request, error), shared))
             return None
         if route.read is None:
             raise RuntimeError(f"{route.template} has no handler")
-        return asyncio.create_task(self._run(route.read, request, path, shared, respond))
+        return asyncio.create_task(self._run(route, route.read, request, path, shared, respond))
 
-    async def _run(self, read: Read, request: Request, path: str, shared: Headers, respond: Respond) -> None:
+    def _answer_without_route(
+        self, request: Request, routes: Mapping[str, Route], shared: Headers, respond: Respond
+    ) -> None:
+        allowed = (*routes, "OPTIONS")
+        if request.method != "OPTIONS":
+            detail = f"{request.method[:16]} is not one of {', '.join(allowed)}"
+            raise MethodNotAllowedError(detail, allowed=allowed)
+        respond(Response(204, (("allow", ", ".join(allowed)), *self._access.preflight(request), *shared)))
+
+    async def _run(
+        self, route: Route, read: Read, request: Request, path: str, shared: Headers, respond: Respond
+    ) -> None:
         try:
-            response = await read(self.service, request, path)
+            work = read(self.service, request, path)
+            authority = self._authority
+            response = await (work if authority is None else authority.answer(request, route.action, path, work))
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
             response = _failed(request, error)
+        respond(self._finished(request, response, shared))
+
+    def _finished(self, request: Request, response: Response, shared: Headers) -> Response:
+        """An answer with what all of them have."""
+        if self._authority is not None:
+            response.headers = as_private(response.headers)
         response.headers += shared
-        respond(response)
+        return response
 
 
 def _with_headers(found: Headers, respond: Respond) -> Respond:

@@ -7,6 +7,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from headwater.server.auth.callers import ANYONE, Caller
+
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 Buffer: TypeAlias = bytes | memoryview
 
@@ -22,6 +24,12 @@ class Request(msgspec.Struct, gc=False):
     mount: str = ""  # the path below which the app is mounted
     authority: str = ""  # the host that the client asked for, where a proxy tells; else the Host header has it
     peer: str = ""  # the address at the other end of the connection, where the edge knows it
+    caller: Caller = ANYONE  # who sent it, once that is known, and what they may do
+
+    @property
+    def identity(self) -> str:
+        """A short name of who sent it; empty if access is not checked, and where nobody needs to be known."""
+        return self.caller.name
 
 
 class Frame:

@@ -7,11 +7,13 @@ import math
 import msgspec
 
 from headwater.errors import (
+    ForbiddenError,
     HeadwaterError,
     MethodNotAllowedError,
     SequenceGapError,
     StaleEpochError,
     StreamClosedError,
+    UnauthorizedError,
     UnsupportedEncodingError,
 )
 from headwater.limits import RETRY_AFTER_S
@@ -58,6 +60,10 @@ def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
         found.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
     elif isinstance(error, MethodNotAllowedError):
         found.append(("allow", ", ".join(error.allowed)))
+    elif isinstance(error, UnauthorizedError):
+        found.append(("www-authenticate", 'Bearer realm="headwater"'))
+    elif isinstance(error, ForbiddenError):
+        found.append(("www-authenticate", 'Bearer realm="headwater", error="insufficient_scope"'))
     elif isinstance(error, UnsupportedEncodingError):
         found.append(("accept-encoding", encodings.IDENTITY))
     return found

@@ -15,6 +15,20 @@ from headwater.errors import InvalidPathError, UnknownRouteError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATHS_CACHED_MAX
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT, parse_path
 from headwater.protocol.tables import paths as tables
+from headwater.server.auth import sign
+from headwater.server.auth.route_rules import (
+    ADMIN,
+    APPEND,
+    CREATE,
+    DELETE,
+    LISTED,
+    NOTIFY,
+    OPEN,
+    READ,
+    SUBSCRIBE,
+    Rule,
+    read_named,
+)
 from headwater.server.following.control import list_followers
 from headwater.server.http import Request, Respond, Response
 from headwater.server.service import Service
@@ -41,6 +55,7 @@ class Route(NamedTuple):
 
     method: str
     template: str
+    action: Rule  # what it needs, where access is checked
     write: Write | None = None
     read: Read | None = None
 
@@ -58,27 +73,28 @@ async def index(service: Service, request: Request, _: str) -> Response:
 
 
 ROUTES = (
-    Route("GET", "/", read=index),
-    Route("GET", f"{CONTROL_ROOT}streams", read=control.list_streams),
-    Route("GET", f"{CONTROL_ROOT}splits", read=control.splits),
-    Route("GET", f"{CONTROL_ROOT}records", read=control.records),
-    Route("PUT", f"{STREAM_ROOT}{{path}}", write=writes.create),
-    Route("POST", f"{STREAM_ROOT}{{path}}", write=writes.append),
-    Route("GET", f"{STREAM_ROOT}{{path}}", read=reads.read),
-    Route("HEAD", f"{STREAM_ROOT}{{path}}", read=reads.head),
-    Route("DELETE", f"{STREAM_ROOT}{{path}}", write=writes.delete),
-    Route("GET", f"{TABLE_CONTROL_ROOT}tables", read=table_control.list_tables),
-    Route("GET", f"{TABLE_CONTROL_ROOT}followers", read=list_followers),
-    Route("GET", f"{TABLE_CONTROL_ROOT}views", read=list_views),
-    Route("PUT", f"{TABLE_ROOT}{{path}}", write=table_writes.create),
-    Route("POST", f"{TABLE_ROOT}{{path}}", write=table_writes.append),
-    Route("GET", f"{TABLE_ROOT}{{path}}", read=table_reads.read),
-    Route("HEAD", f"{TABLE_ROOT}{{path}}", read=table_reads.head),
-    Route("DELETE", f"{TABLE_ROOT}{{path}}", write=table_writes.delete),
-    Route("POST", NURL_TEMPLATE, write=nurls.notify),
-    Route("GET", NURL_TEMPLATE, read=nurls.read),
-    Route("HEAD", NURL_TEMPLATE, read=nurls.head),
-    Route("DELETE", NURL_TEMPLATE, write=nurls.withdraw),
+    Route("GET", "/", OPEN, read=index),
+    Route("GET", f"{CONTROL_ROOT}streams", LISTED, read=control.list_streams),
+    Route("GET", f"{CONTROL_ROOT}splits", read_named(control.named_stream), read=control.splits),
+    Route("GET", f"{CONTROL_ROOT}records", read_named(control.named_stream), read=control.records),
+    Route("POST", f"{CONTROL_ROOT}sign", read_named(sign.named_path), write=sign.sign),
+    Route("PUT", f"{STREAM_ROOT}{{path}}", CREATE, write=writes.create),
+    Route("POST", f"{STREAM_ROOT}{{path}}", APPEND, write=writes.append),
+    Route("GET", f"{STREAM_ROOT}{{path}}", READ, read=reads.read),
+    Route("HEAD", f"{STREAM_ROOT}{{path}}", READ, read=reads.head),
+    Route("DELETE", f"{STREAM_ROOT}{{path}}", DELETE, write=writes.delete),
+    Route("GET", f"{TABLE_CONTROL_ROOT}tables", LISTED, read=table_control.list_tables),
+    Route("GET", f"{TABLE_CONTROL_ROOT}followers", LISTED, read=list_followers),
+    Route("GET", f"{TABLE_CONTROL_ROOT}views", LISTED, read=list_views),
+    Route("PUT", f"{TABLE_ROOT}{{path}}", CREATE, write=table_writes.create),
+    Route("POST", f"{TABLE_ROOT}{{path}}", APPEND, write=table_writes.append),
+    Route("GET", f"{TABLE_ROOT}{{path}}", READ, read=table_reads.read),
+    Route("HEAD", f"{TABLE_ROOT}{{path}}", READ, read=table_reads.head),
+    Route("DELETE", f"{TABLE_ROOT}{{path}}", DELETE, write=table_writes.delete),
+    Route("POST", NURL_TEMPLATE, NOTIFY, write=nurls.notify),
+    Route("GET", NURL_TEMPLATE, ADMIN, read=nurls.read),
+    Route("HEAD", NURL_TEMPLATE, ADMIN, read=nurls.head),
+    Route("DELETE", NURL_TEMPLATE, SUBSCRIBE, write=nurls.withdraw),
 )
 
 _FIXED: dict[str, dict[str, Route]] = {}

@@ -11,6 +11,7 @@ import msgspec
 
 from headwater.engine import Engine
 from headwater.limits import Limits
+from headwater.server.auth.authority import Authority
 from headwater.server.compression import Encoders
 from headwater.server.following import Followers
 from headwater.server.notify import Notifier
@@ -34,6 +35,7 @@ class Service(msgspec.Struct, frozen=True):
     appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last append of a producer that is in the background
     followers: Followers | None = None
     views: Views | None = None  # None: views cannot be created
+    authority: Authority | None = None  # None: access is not checked
     tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes that cannot be decided as they come
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

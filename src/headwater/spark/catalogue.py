@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator
 from headwater import limits
 from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, ProtocolError, RequestError, StreamGoneError, StreamNotFoundError
+from headwater.protocol.globs import fixed_part, glob
 from headwater.spark.options import JOURNAL_ROOT, ReadOptions
 from headwater.spark.parallel import in_parallel
-from headwater.spark.patterns import fixed_part, glob
 from headwater.state.bootstrap import SNAPSHOTS
 
 

@@ -18,9 +18,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.client import Client, StreamInfo
 from headwater.errors import InvalidOffsetError, MessageError, OffsetGoneError, OptionError, ProtocolError, RequestError
+from headwater.protocol.globs import fixed_part
 from headwater.spark.options import ReadOptions
 from headwater.spark.parallel import in_parallel
-from headwater.spark.patterns import fixed_part
 from headwater.spark.planning import Planner
 from headwater.spark.positions import Place, Range, SnapshotOf, byte_position
 from headwater.state.bootstrap import SNAPSHOTS, newest_first

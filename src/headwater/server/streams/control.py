@@ -13,6 +13,7 @@ from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import LOG_OWN_LAST
 from headwater.server.http import Request, Response
+from headwater.server.listing import readable_page
 from headwater.server.queries import parse_flag, parse_integer
 from headwater.server.service import Service
 from headwater.server.streams.replies import json_response, offset_text
@@ -22,7 +23,7 @@ async def list_streams(service: Service, request: Request, _: str) -> Response:
     query = parse_query(request.query)
     limit = parse_integer(query, "limit", limits.LIST_PAGE_DEFAULT, limits.LIST_PAGE_MAX)
     after = max(query.get("after", ""), LOG_OWN_LAST)  # tables are in a list of their own
-    page = await service.engine.page(query.get("prefix", ""), after, limit)
+    page = await readable_page(service.engine, request.caller, query.get("prefix", ""), after, limit)
     return json_response({"streams": [_listed(stream) for stream in page.streams], "next_after": page.next_after})
 
 
@@ -92,6 +93,11 @@ def _compact(reply: RecordsReply) -> dict[str, list[int]]:
         "ends": [record.position - reply.start for record in reply.records],
         "times_ms": [record.at_ms for record in reply.records],
     }
+
+
+def named_stream(request: Request) -> str:
+    """The stream that the parameter `path` names."""
+    return _stream(parse_query(request.query))
 
 
 def _stream(query: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from headwater.protocol.streams import headers
 from headwater.protocol.streams.content import check_content_type
 from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
+from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
 from headwater.server.references import stream_path
@@ -105,7 +106,9 @@ def _fork_request(request: Request) -> ForkRequest | None:
         if offset is not None:
             raise InvalidHeaderError("Stream-Fork-Offset needs Stream-Forked-From")
         return None
-    return ForkRequest(stream_path(source, request.mount), None if offset is None else parse_offset(offset), sub_offset)
+    path = stream_path(source, request.mount)
+    request.caller.require(Action.READ, path)
+    return ForkRequest(path, None if offset is None else parse_offset(offset), sub_offset)
 
 
 def _next_offset(reply: Reply) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import log_path, name_of
 from headwater.server.http import Request, Response
+from headwater.server.listing import readable_page
 from headwater.server.queries import parse_integer
 from headwater.server.service import Service
 from headwater.server.streams.replies import json_response
@@ -17,7 +18,8 @@ from headwater.server.tables.replies import table_type
 async def list_tables(service: Service, request: Request, _: str) -> Response:
     query = parse_query(request.query)
     limit = parse_integer(query, "limit", limits.LIST_PAGE_DEFAULT, limits.LIST_PAGE_MAX)
-    page = await service.engine.page(log_path(query.get("prefix", "")), log_path(query.get("after", "")), limit)
+    prefix, after = log_path(query.get("prefix", "")), log_path(query.get("after", ""))
+    page = await readable_page(service.engine, request.caller, prefix, after, limit)
     next_after = None if page.next_after is None else name_of(page.next_after)
     return json_response({"tables": [_listed(table) for table in page.streams], "next_after": next_after})
 

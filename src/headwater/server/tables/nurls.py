@@ -18,6 +18,7 @@ from headwater.log.content import ContentKind
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.notify import Notification, check_form_type, parse_notification
 from headwater.protocol.tables.paths import name_of, nurls_log_path
+from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Respond, Response
 from headwater.server.notify import Notifier
 from headwater.server.service import Service
@@ -32,12 +33,18 @@ def notify(service: Service, request: Request, path: str, respond: Respond) -> N
     notifier = _notifier(service)
     check_form_type(request.headers.get("content-type"))
     notification = parse_notification(request.body)
+    if notification.nurls:
+        request.caller.require(Action.SUBSCRIBE, path)
     authority = request.authority or request.headers.get("host", "localhost")
     base = f"{request.scheme}://{authority}{request.mount}"
-    service.in_background(answer(path, respond, _done(_notify(service, notifier, path, notification, base))))
+    may_follow = request.caller.may(Action.FOLLOW, path)
+    work = _notify(service, notifier, path, notification, base, may_follow=may_follow)
+    service.in_background(answer(path, respond, _done(work)))
 
 
-async def _notify(service: Service, notifier: Notifier, path: str, notification: Notification, base: str) -> None:
+async def _notify(
+    service: Service, notifier: Notifier, path: str, notification: Notification, base: str, *, may_follow: bool
+) -> None:
     nurls, surl = notification.nurls, notification.surl
     notifier.check(nurls)
     table = missing = None
@@ -47,7 +54,7 @@ async def _notify(service: Service, notifier: Notifier, path: str, notification:
         missing = error
     if nurls and missing is None:
         await notifier.advertise(path, nurls, base)
-    followed = surl is not None and await _follow(service, path, table, surl)
+    followed = surl is not None and await _follow(service, path, table, surl, may_admit=may_follow)
     if followed and nurls and missing is not None:
         raise OverloadedError("the mirror does not exist yet; advertise its NURLs again", retry_after_s=RETRY_AFTER_S)
     if missing is not None and (nurls or surl is None):
@@ -56,14 +63,14 @@ async def _notify(service: Service, notifier: Notifier, path: str, notification:
         raise NotFollowedError(f"table {name_of(path)!r} is no mirror of this SURL, or is no longer kept up to date")
 
 
-async def _follow(service: Service, path: str, table: StreamInfo | None, surl: str) -> bool:
-    """Whether the SURL is followed, or is from now on."""
+async def _follow(service: Service, path: str, table: StreamInfo | None, surl: str, *, may_admit: bool) -> bool:
+    """Whether the SURL is followed, or is from now on, if the caller may have it followed."""
     followers, name = service.followers, name_of(path)
     if followers is None:
         return False
     if followers.wake(name, surl):
         return True
-    return (table is None or table.kind is ContentKind.MIRROR) and await followers.admit(name, surl)
+    return may_admit and (table is None or table.kind is ContentKind.MIRROR) and await followers.admit(name, surl)
 
 
 def withdraw(service: Service, request: Request, path: str, respond: Respond) -> None:

@@ -27,6 +27,7 @@ from headwater.protocol.tables.content_type import TableType, check_changes_type
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.headers import AFTER_SEQNO, parse_fork_seqno, parse_mirror
 from headwater.protocol.tables.paths import name_of, surl_path
+from headwater.server.auth.scopes import Action
 from headwater.server.following import Followers
 from headwater.server.following.admitted import forgotten
 from headwater.server.http import Request, Respond, Response
@@ -170,6 +171,8 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
     kind = VIEW_TABLE_TYPE if view is not None and content_type is None else parse_table_type(content_type)
     ttl_s, expires_ms = headers.parse_expiry(given)
     source = None if headers.FORKED_FROM not in given else table_path(given[headers.FORKED_FROM], request.mount)
+    if source is not None:
+        request.caller.require(Action.READ, source)
     seqno = parse_fork_seqno(given)
     if source is None and seqno is not None:
         raise InvalidHeaderError("STP-Fork-SeqNo needs Stream-Forked-From")

@@ -6,6 +6,7 @@ from headwater.errors import InvalidHeaderError
 from headwater.log.commands import Create, Reply
 from headwater.protocol.state.view_headers import parse_stream_view, parse_table_view
 from headwater.protocol.streams import headers
+from headwater.server.auth.scopes import Action
 from headwater.server.http import Request
 from headwater.server.references import stream_path, table_path
 from headwater.server.service import Service
@@ -18,7 +19,9 @@ def table_view(request: Request, path: str) -> Definition | None:
     if asked is None:
         return None
     _check_plain(request)
-    return Definition(path, stream_path(asked.source, request.mount), asked.type)
+    source = stream_path(asked.source, request.mount)
+    request.caller.require(Action.READ, source)
+    return Definition(path, source, asked.type)
 
 
 def stream_view(request: Request, path: str) -> Definition | None:
@@ -27,7 +30,9 @@ def stream_view(request: Request, path: str) -> Definition | None:
     if asked is None:
         return None
     _check_plain(request)
-    return Definition(path, table_path(asked.source, request.mount), asked.type, asked.record)
+    source = table_path(asked.source, request.mount)
+    request.caller.require(Action.READ, source)
+    return Definition(path, source, asked.type, asked.record)
 
 
 def _check_plain(request: Request) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
 
 import msgspec
 
@@ -57,8 +58,9 @@ class Views:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def status(self) -> list[ViewStatus]:
-        return sorted([view.status() for view in self._views.values()], key=lambda status: status.view)
+    def status(self, is_shown: Callable[[Definition], bool] = lambda _: True) -> list[ViewStatus]:
+        shown = [view.status() for view in self._views.values() if is_shown(view.definition)]
+        return sorted(shown, key=lambda status: status.view)
 
     # Requests
 

@@ -1,4 +1,4 @@
-"""Patterns over the paths of streams."""
+"""Globs over the paths of streams and tables."""
 
 from __future__ import annotations
 

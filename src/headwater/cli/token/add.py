@@ -1,0 +1,33 @@
+"""`headwater token add`: make a token."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headwater.cli.output import say
+from headwater.cli.token.files import File, after, file_errors
+from headwater.server.auth.editing import add_token
+
+
+def command(
+    file: File,
+    scope: Annotated[
+        list[str],
+        typer.Option("--scope", metavar="ACTION:GLOB", help="What it allows, as 'read:prices/**'. Repeatable."),
+    ],
+    expires: Annotated[
+        str | None, typer.Option("--expires", metavar="SPAN", help="From now, as 12h or 30d.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="For lists and logs.", show_default=False)
+    ] = None,
+) -> None:
+    """Add a token to an auth file and print it, once: the file keeps only its hash. The file is made if missing."""
+    moment = None if expires is None else after(expires)
+    with file_errors(file):
+        token, entry = add_token(file, name, scope, moment)
+    until = "" if moment is None else f", until {moment:%Y-%m-%d %H:%M} UTC"
+    say(f"headwater: added token {entry.name!r} to {file}{until}; it is shown only now", err=True)
+    say(token)

@@ -1,0 +1,45 @@
+"""What the commands of tokens share: the file, spans of time, and errors of the file as one line."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from headwater.cli.failing import fail
+
+File: TypeAlias = Annotated[Path, typer.Argument(help="The auth file.", show_default=False)]
+
+_SPAN = re.compile(r"([0-9]{1,9})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def parse_span(text: str) -> timedelta:
+    match = _SPAN.fullmatch(text)
+    if match is None or int(match[1]) == 0:
+        raise typer.BadParameter(
+            f"expected a time from now, as 45m, 12h or 30d, got {text[:40]!r}", param_hint="--expires"
+        )
+    return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+
+
+def after(text: str) -> datetime:
+    try:
+        return (datetime.now(UTC) + parse_span(text)).replace(microsecond=0)
+    except OverflowError:
+        raise typer.BadParameter(f"{text} is too far from now", param_hint="--expires") from None
+
+
+@contextlib.contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        fail(str(error), "Nothing was changed.")
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}", "Check the path and its permissions.")

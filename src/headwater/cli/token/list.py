@@ -1,0 +1,36 @@
+"""`headwater token list`: the tokens of an auth file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from headwater.cli.connecting import AsJson
+from headwater.cli.output import print_json, print_list
+from headwater.cli.token.files import File, file_errors
+from headwater.server.auth.rules import TokenEntry, read_auth_file
+
+COLUMNS = ["name", "scopes", "created", "expires", "expired"]
+
+
+def command(file: File, as_json: AsJson = False) -> None:
+    """List the tokens of an auth file by name. Tokens themselves are not in it, only their hashes."""
+    with file_errors(file):
+        entries = read_auth_file(file).token
+    found = [_shown(entry) for entry in entries]
+    if as_json:
+        for item in found:
+            print_json(item)
+    else:
+        print_list(
+            [{**item, "scopes": " ".join(entry.scopes)} for item, entry in zip(found, entries, strict=True)], COLUMNS
+        )
+
+
+def _shown(entry: TokenEntry) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "scopes": entry.scopes,
+        "created": None if entry.created is None else entry.created.isoformat(),
+        "expires": None if entry.expires is None else entry.expires.isoformat(),
+        "expired": entry.expires is not None and entry.expires <= datetime.now(UTC),
+    }

@@ -1,0 +1,223 @@
+"""The check of a request: who sends it, and whether they may.
+
+Authorization comes before existence: whoever may not read a stream is told so whether it exists or not.
+
+A credential is checked once and then found by the header it came in, until it ends or the rules change. The lookup in
+that table tells an attacker nothing by the time it takes: Python hashes text with a secret key and compares the text
+only if the whole hash is equal. A token that is not there is hashed, and the hash is compared in constant time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+import time
+from collections.abc import Awaitable, Callable
+
+from headwater import limits
+from headwater.errors import HeadwaterError, UnauthorizedError
+from headwater.server.auth import signing
+from headwater.server.auth.callers import Caller
+from headwater.server.auth.held import Held, HeldFeed, HeldReads
+from headwater.server.auth.issuers import verify_jwt
+from headwater.server.auth.route_rules import Rule, Subject
+from headwater.server.auth.rules import Rules
+from headwater.server.auth.scopes import Action, ReadOne, Scopes, parse_scopes
+from headwater.server.auth.tokens import PREFIX, Token, digest_of
+from headwater.server.http import Headers, Request, Response
+
+_READS = ("GET", "HEAD")
+_OF_JWT = "~"  # before the name of a signer that is no token
+# Caches keep answers for whom they were made, and pages that show them tell nobody where they are from.
+READ_HEADERS: Headers = (("vary", "authorization"), ("referrer-policy", "no-referrer"))
+
+
+class Authority:
+    """Decides by `rules`, which may be replaced at any time."""
+
+    def __init__(self, rules: Rules, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._held = HeldReads()
+        self.use(rules)
+
+    def use(self, rules: Rules) -> None:
+        """Decide by other rules from now on. Live reads that they do not allow end."""
+        self.rules = rules
+        self._tokens = {token.id: token for token in rules.tokens.values()}
+        rules.anonymous.renewed = lambda: self.rules.anonymous
+        self.forget()
+
+    def forget(self) -> None:
+        """Check every credential again: rules or keys have changed."""
+        self._callers: dict[str, Caller] = {}  # by the value of the Authorization header
+        self._epoch = object()
+        self._held.end_those_not_allowed()
+
+    # Requests
+
+    def authorize(self, request: Request, rule: Rule, path: str) -> None:
+        """Find out who sends a request, and refuse what they may not do. `path` is the one in the log that it names."""
+        action, subject = rule.action, rule.subject
+        if action is None or (subject is Subject.METRICS and self.rules.open_metrics):
+            return
+        signature = None
+        if request.query and signing.PARAMETER in request.query:
+            request.query, signature = signing.take_signature(request.query)
+        credentials = request.headers.get("authorization")
+        caller = None if credentials is None else self._callers.get(credentials)
+        if caller is None or caller.until_s <= self._clock():
+            caller = self._identify(request.method, credentials, signature, path)
+        request.caller = caller
+        if subject is Subject.PATH:
+            caller.require(action, path)
+        elif subject is Subject.NAMED and rule.named is not None:
+            caller.require(action, rule.named(request))
+        elif subject is Subject.LIST:
+            if caller is self.rules.anonymous and not caller.scopes:
+                raise caller.refusal("read:…")
+        elif not caller.may_administer:
+            raise caller.refusal("admin:**")
+
+    def _identify(self, method: str, credentials: str | None, signature: str | None, path: str) -> Caller:
+        if credentials is not None:
+            return self._caller(credentials)
+        if signature is None:
+            return self.rules.anonymous
+        if method not in _READS:
+            raise UnauthorizedError("a signed URL is for GET and HEAD")
+        return self._signer(signature, path)
+
+    def _caller(self, credentials: str) -> Caller:
+        """The caller that the value of an Authorization header stands for."""
+        known = self._callers.pop(credentials, None)
+        if known is not None and known.until_s > self._clock():
+            self._callers[credentials] = known
+            return known
+        scheme, _, token = credentials.partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token or len(token) > limits.AUTH_HEADER_LENGTH_MAX:
+            raise UnauthorizedError("send a token as Authorization: Bearer TOKEN")
+        caller = self._token_caller(token) if token.startswith(PREFIX) else self._jwt_caller(token)
+        caller.renewed = lambda: self._caller(credentials)
+        if len(self._callers) >= limits.AUTH_CALLERS_CACHED_MAX:
+            del self._callers[next(iter(self._callers))]  # the oldest
+        self._callers[credentials] = caller
+        return caller
+
+    def _token_caller(self, text: str) -> Caller:
+        digest = digest_of(text)
+        token = self.rules.tokens.get(digest)
+        if token is None or not hmac.compare_digest(token.digest, digest):
+            raise UnauthorizedError("the token is not known; it may have been revoked")
+        return self._caller_of(token)
+
+    def _caller_of(self, token: Token) -> Caller:
+        until_s = math.inf if token.expires_s is None else token.expires_s
+        if until_s <= self._clock():
+            raise UnauthorizedError("the token has expired")
+        return Caller(token.name, parse_scopes(token.scopes), until_s, token.id)
+
+    def _jwt_caller(self, text: str) -> Caller:
+        if not self.rules.issuers:
+            raise UnauthorizedError("the token is not known; it may have been revoked")
+        caller = verify_jwt(text, self.rules.issuers, self._clock())
+        caller.id = _OF_JWT + caller.name
+        return caller
+
+    # Signed URLs
+
+    def sign(self, caller: Caller, path: str, seconds: int) -> tuple[str, int]:
+        """The parameter that lets anyone read a path for a while, and when that ends. The caller may read it."""
+        secret = self.rules.signing_secret
+        if secret is None:
+            raise UnauthorizedError("the auth file has no signing_secret, so URLs cannot be signed")
+        until_s = int(min(self._clock() + seconds, caller.until_s))
+        return signing.sign(secret, path, signing.Signature(until_s, caller.id)), until_s
+
+    def _signer(self, value: str, path: str) -> Caller:
+        """Who reads with a signed URL: its signer, as far as that is still allowed."""
+        secret = self.rules.signing_secret
+        if secret is None:
+            raise UnauthorizedError("this server takes no signed URLs")
+        signature = signing.verify(secret, path, value, self._clock())
+        caller = self._signer_of(signature, path)
+        caller.renewed = lambda: self._signer(value, path)
+        return caller
+
+    def _signer_of(self, signature: signing.Signature, path: str) -> Caller:
+        if signature.signer.startswith(_OF_JWT):
+            name = signature.signer[len(_OF_JWT) :]
+            return Caller(name, ReadOne(path, self._narrowed(name)), signature.until_s)
+        token = self._tokens.get(signature.signer)
+        if token is None:
+            raise UnauthorizedError("the token that signed the URL was revoked")
+        caller = self._caller_of(token)
+        return Caller(caller.name, ReadOne(path, caller.scopes), min(signature.until_s, caller.until_s))
+
+    def _narrowed(self, name: str) -> Scopes | None:
+        """What the issuer of an identity may allow at all."""
+        for url, issuer in self.rules.issuers.items():
+            if name.startswith(f"{url}:"):
+                return issuer.scopes
+        raise UnauthorizedError("the issuer of the token that signed the URL is no longer in the auth file")
+
+    # Answers
+
+    async def answer(self, request: Request, rule: Rule, path: str, work: Awaitable[Response]) -> Response:
+        """The answer to a read that was authorized. What waits or stays open ends when the credential does."""
+        if rule.action is None:
+            return await work
+        still_allowed = self._watch(request, rule.action, path)
+        response = await (self._while_allowed(still_allowed, work) if "live" in request.query else work)
+        if response.feed is not None:
+            feed = HeldFeed(still_allowed, response.feed)
+            self._held.add(feed)
+            response.feed = feed
+        return response
+
+    async def _while_allowed(self, still_allowed: Callable[[], bool], work: Awaitable[Response]) -> Response:
+        try:
+            async with asyncio.timeout(None) as patience:
+                held = Held(still_allowed, lambda: patience.reschedule(0))
+                self._held.add(held)
+                try:
+                    response = await work
+                finally:
+                    self._held.discard(held)
+        except TimeoutError:
+            raise _ended() from None
+        if not still_allowed():
+            raise _ended()
+        return response
+
+    def _watch(self, request: Request, action: Action, path: str) -> Callable[[], bool]:
+        """Whether the sender of a request may still do what it asked for."""
+        caller, epoch = request.caller, self._epoch
+
+        def still_allowed() -> bool:
+            nonlocal caller, epoch
+            if epoch is not self._epoch:
+                try:
+                    caller, epoch = caller.renewed(), self._epoch
+                except HeadwaterError:
+                    return False
+                return caller.may(action, path)
+            return caller.until_s > self._clock()
+
+        return still_allowed
+
+
+def _ended() -> UnauthorizedError:
+    return UnauthorizedError("the token has expired or was revoked while the read waited")
+
+
+def as_private(found: Headers) -> Headers:
+    """The headers of an answer that is for its caller alone."""
+    kept = [(name, _private(value)) if name == "cache-control" else (name, value) for name, value in found]
+    return (*kept, *READ_HEADERS)
+
+
+def _private(value: str) -> str:
+    kept = [part for part in value.split(", ") if part != "public"]
+    return ", ".join(["private", *kept])

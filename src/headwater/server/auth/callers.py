@@ -1,0 +1,61 @@
+"""Callers: who sends a request, and what they may do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from headwater.errors import ForbiddenError, UnauthorizedError
+from headwater.limits import AUTH_DECISIONS_CACHED_MAX, CACHED_TEXT_LENGTH_MAX
+from headwater.protocol.tables.paths import LOG_PREFIX
+from headwater.server.auth.scopes import Action, Scopes
+
+ANONYMOUS = "anonymous"  # the name of callers without a token, where the auth file allows them something
+
+
+class Caller:
+    """`until_s` is when the credential ends, in seconds since 1970. `scopes` None: everything is allowed, since access
+    is not checked. What was decided once is not decided again: the number of such answers is bounded.
+    """
+
+    __slots__ = ("_decided", "id", "name", "renewed", "scopes", "until_s")
+
+    def __init__(self, name: str, scopes: Scopes | None, until_s: float = math.inf, id: str = "") -> None:  # noqa: A002
+        self.name = name
+        self.scopes = scopes
+        self.until_s = until_s
+        self.id = id  # of what it signs: see `signing`
+        self.renewed: Callable[[], Caller] = lambda: self  # by the rules as they are now, or UnauthorizedError
+        self._decided: dict[tuple[Action, str], bool] = {}
+
+    def may(self, action: Action, path: str) -> bool:
+        """`path` is that in the log."""
+        if self.scopes is None:
+            return True
+        asked = (action, path)
+        decided = self._decided.get(asked)
+        if decided is None:
+            decided = self.scopes.allow(action, path)
+            if len(path) <= CACHED_TEXT_LENGTH_MAX:
+                if len(self._decided) >= AUTH_DECISIONS_CACHED_MAX:
+                    del self._decided[next(iter(self._decided))]  # the oldest
+                self._decided[asked] = decided
+        return decided
+
+    @property
+    def may_administer(self) -> bool:
+        """Whether it may do what concerns the whole server."""
+        return self.scopes is None or self.scopes.everything
+
+    def require(self, action: Action, path: str) -> None:
+        if not self.may(action, path):
+            raise self.refusal(f"{action}:{path.removeprefix(LOG_PREFIX)}")
+
+    def refusal(self, scope: str) -> UnauthorizedError | ForbiddenError:
+        """The error for whoever lacks a scope."""
+        if self.name == ANONYMOUS:
+            return UnauthorizedError(f"this needs a token with the scope {scope}")
+        return ForbiddenError(f"{self.name!r} lacks the scope {scope}")
+
+
+ANYONE = Caller("", None)  # access is not checked

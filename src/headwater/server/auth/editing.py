@@ -1,0 +1,122 @@
+"""Changes of the auth file: tokens are added and revoked, and everything else in it stays as it is written.
+
+A change is made under a lock on the directory, so that two at a time do not lose one another, and the new file takes
+the place of the old one in one step, readable by its owner alone. It is read again before that: a change that would do
+anything else than it should is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from headwater.server.auth.rules import AuthFile, TokenEntry, parse_token, read_auth_file
+from headwater.server.auth.tokens import digest_of, format_hash, new_token
+
+_HEADER = re.compile(r"\s*\[")  # of a table in TOML
+_TOKEN_HEADER = re.compile(r"\s*\[\[\s*token\s*\]\]\s*(#.*)?")
+_NAME = re.compile(r"""\s*name\s*=\s*["']([^"']*)["']\s*(#.*)?""")
+_MODE = 0o600
+_NEW = """\
+# Who may use the server, and for what. Add tokens with: headwater token add
+signing_secret = "{secret}"  # signs URLs; keep it to yourself
+"""
+
+
+def add_token(path: Path, name: str | None, scopes: list[str], expires: datetime | None) -> tuple[str, TokenEntry]:
+    """Add a token to an auth file, made if it is not there. The token, which is kept nowhere, and its entry."""
+    token = new_token()
+    digest = digest_of(token)
+    created = datetime.now(UTC).replace(microsecond=0)
+    entry = TokenEntry(name or f"token-{digest.hex()[:8]}", format_hash(digest), scopes, created, expires)
+    parse_token(entry)
+    with _locked(path) as real:
+        if real.exists():
+            before, text = read_auth_file(real), real.read_text()
+        else:
+            text = _NEW.format(secret=secrets.token_urlsafe(32))
+            before = msgspec.toml.decode(text, type=AuthFile)
+        if any(known.name == entry.name for known in before.token):
+            raise ValueError(f"{path} has a token {entry.name!r} already; choose another name, or revoke it first")
+        after = msgspec.structs.replace(before, token=[*before.token, entry])
+        _write(real, f"{text.rstrip()}\n\n{_formatted(entry)}", after)
+    return token, entry
+
+
+def revoke_token(path: Path, name: str) -> None:
+    with _locked(path) as real:
+        before = read_auth_file(real)
+        kept = [token for token in before.token if token.name != name]
+        if len(kept) == len(before.token):
+            names = ", ".join(token.name for token in before.token)
+            raise ValueError(f"{path} has no token {name[:80]!r}; there are: {names or 'none'}")
+        _write(real, _without(real.read_text(), name), msgspec.structs.replace(before, token=kept))
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """The file itself, behind links, while nobody else changes what is in its directory."""
+    real = Path(os.path.realpath(path))
+    descriptor = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield real
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, text: str, expected: AuthFile) -> None:
+    if msgspec.toml.decode(text, type=AuthFile) != expected:
+        raise ValueError(f"{path} is written in a way that cannot be changed by this command; change it with an editor")
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # with the mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(descriptor, _MODE)
+            if path.exists() and (owner := path.stat()).st_uid != os.geteuid():
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)  # root edits the file of the server's user
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _formatted(entry: TokenEntry) -> str:
+    lines = ["[[token]]", f"name = {_quoted(entry.name)}", f"hash = {_quoted(entry.hash)}"]
+    lines.append(f"scopes = [{', '.join(map(_quoted, entry.scopes))}]")
+    for name, moment in (("created", entry.created), ("expires", entry.expires)):
+        if moment is not None:
+            lines.append(f"{name} = {moment.astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()  # a JSON string is a basic string of TOML
+
+
+def _without(text: str, name: str) -> str:
+    """The text of the file without the table of a token. Comments behind it belong to what follows."""
+    lines = text.splitlines(keepends=True)
+    starts = [at for at, line in enumerate(lines) if _HEADER.match(line)] + [len(lines)]
+    for start, end in itertools.pairwise(starts):
+        block = [line.rstrip() for line in lines[start:end]]
+        named = [match[1] for line in block if (match := _NAME.fullmatch(line))]
+        if _TOKEN_HEADER.fullmatch(block[0]) and named == [name]:
+            last = max(at for at, line in enumerate(block) if line and not line.startswith("#"))
+            rest = itertools.dropwhile(lambda line: not line.strip(), lines[start + last + 1 :])
+            return "".join([*lines[:start], *rest])
+    return text

@@ -1,0 +1,94 @@
+"""Keys of issuers that publish them at a URL: fetched by the guarded client, renewed, and kept when that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from headwater import limits
+from headwater.errors import HeadwaterError
+from headwater.outbound import OutboundClient
+from headwater.server.auth.keys import KeySet, keys_of_jwks
+
+log = logging.getLogger("headwater.auth")
+
+_OK = 200
+
+
+class RemoteKeys(KeySet):
+    """A token that names an unknown key asks for a request sooner than planned, but not too often."""
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self.url = url
+        self._clock = clock
+        self._asked = asyncio.Event()
+        self._fetched_s = -limits.AUTH_JWKS_ASKED_S
+
+    def wanted(self) -> bool:
+        if self._clock() - self._fetched_s >= limits.AUTH_JWKS_ASKED_S:
+            self._asked.set()
+        return self._asked.is_set() or not self.keys
+
+    async def keep(self, client: OutboundClient, changed: Callable[[], None]) -> None:
+        """Fetch the keys again and again, until cancelled."""
+        failures = 0
+        while True:
+            try:
+                await self._fetch(client, changed)
+                failures = 0
+            except (HeadwaterError, ValueError) as error:
+                log.warning("the keys at %s cannot be fetched, and those known stay in use: %s", self.url, error)
+                failures += 1
+            self._fetched_s = self._clock()
+            self._asked.clear()
+            pause_s = limits.AUTH_JWKS_REFRESH_S
+            if failures:
+                pause_s = min(pause_s, limits.AUTH_JWKS_RETRY_S * 2 ** min(failures - 1, 16))
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass
+
+    async def _fetch(self, client: OutboundClient, changed: Callable[[], None]) -> None:
+        answer = await client.request("GET", self.url, headers={"accept": "application/json"})
+        if answer.status != _OK:
+            raise ValueError(f"answered {answer.status}")
+        keys = tuple(await asyncio.to_thread(keys_of_jwks, answer.body, secrets=False))
+        if keys != self.keys:
+            self.keys = keys
+            changed()
+
+
+class KeyKeeper:
+    """The keys of all URLs that the rules name, each with a task that keeps them current."""
+
+    def __init__(self, client: OutboundClient) -> None:
+        self._client = client
+        self._keys: dict[str, RemoteKeys] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def keys_of(self, url: str) -> KeySet:
+        """The keys at a URL, which come once they are kept; TargetRefusedError if it may not be called."""
+        self._client.parse(url)
+        return self._keys.setdefault(url, RemoteKeys(url))
+
+    def keep(self, urls: Iterable[str], changed: Callable[[], None]) -> None:
+        """Keep the keys at these URLs, and no others, current."""
+        wanted = set(urls)
+        for url in [known for known in self._keys if known not in wanted]:
+            del self._keys[url]
+            if url in self._tasks:
+                self._tasks.pop(url).cancel()
+        for url in wanted - self._tasks.keys():
+            self._tasks[url] = asyncio.create_task(self._keys[url].keep(self._client, changed))
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.aclose()

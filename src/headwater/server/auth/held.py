@@ -1,0 +1,73 @@
+"""Live reads: each is looked at twice a second, and ends when the credential that allowed it does."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+
+from headwater.limits import AUTH_CHECK_S
+from headwater.server.http import Feed, Sink
+
+
+class Held:
+    """A read that waits, or whose answer stays open. `still_allowed` is asked now and then; `end` ends it."""
+
+    __slots__ = ("__weakref__", "end", "still_allowed")
+
+    def __init__(self, still_allowed: Callable[[], bool], end: Callable[[], None]) -> None:
+        self.still_allowed = still_allowed
+        self.end = end
+
+
+class HeldFeed(Held):
+    """An answer that stays open, as the edge sees it."""
+
+    __slots__ = ("_feed",)
+
+    def __init__(self, still_allowed: Callable[[], bool], feed: Feed) -> None:
+        super().__init__(still_allowed, feed.finish)
+        self._feed = feed
+
+    def open(self, sink: Sink, now_s: float) -> None:
+        self._feed.open(sink, now_s)
+
+    def drained(self) -> None:
+        self._feed.drained()
+
+    def tick(self, now_s: float) -> None:
+        self._feed.tick(now_s)
+
+    def finish(self) -> None:
+        self._feed.finish()
+
+    def cancel(self) -> None:
+        self._feed.cancel()
+
+
+class HeldReads:
+    """All of them, for as long as their connections keep them."""
+
+    def __init__(self) -> None:
+        self._held: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, held: Held) -> None:
+        self._held.add(held)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(AUTH_CHECK_S, self._look)
+
+    def discard(self, held: Held) -> None:
+        self._held.discard(held)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.end_those_not_allowed()
+        if self._held:
+            self._timer = asyncio.get_running_loop().call_later(AUTH_CHECK_S, self._look)
+
+    def end_those_not_allowed(self) -> None:
+        for held in list(self._held):
+            if not held.still_allowed():
+                self._held.discard(held)
+                held.end()

@@ -1,0 +1,52 @@
+"""The authority of a server: rules from the auth file, which is read again when it changes, and the keys of issuers."""
+
+from __future__ import annotations
+
+import logging
+import stat
+from pathlib import Path
+
+from headwater.outbound import OutboundClient
+from headwater.server.auth.authority import Authority
+from headwater.server.auth.fetching import KeyKeeper
+from headwater.server.auth.rules import Rules, load_rules
+from headwater.server.watching import Watcher
+
+log = logging.getLogger("headwater.auth")
+
+
+class OpenAuthority:
+    """Made by `open_authority`. `start` is to be called on the loop, before the first request."""
+
+    def __init__(self, authority: Authority, keeper: KeyKeeper) -> None:
+        self.authority = authority
+        self._keeper = keeper
+
+    def start(self) -> None:
+        self._keeper.keep(self.authority.rules.urls, self.authority.forget)
+
+    def use(self, rules: Rules) -> None:
+        self.authority.use(rules)
+        self.start()
+
+    async def stop(self) -> None:
+        await self._keeper.stop()
+
+
+def open_authority(path: Path, client: OutboundClient, watcher: Watcher) -> OpenAuthority:
+    """Read the auth file; ValueError says what is wrong with it. From then on a file that is wrong changes nothing."""
+    keeper = KeyKeeper(client)
+
+    def load() -> Rules:
+        _check_mode(path)
+        return load_rules(path, keeper.keys_of)
+
+    opened: list[OpenAuthority] = []
+    rules = watcher.add("the auth file", [path], load, lambda found: opened[0].use(found))
+    opened.append(OpenAuthority(Authority(rules), keeper))
+    return opened[0]
+
+
+def _check_mode(path: Path) -> None:
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        log.warning("%s can be read by others, and it may hold secrets; give it to its owner alone: chmod 600", path)

@@ -1,0 +1,46 @@
+"""What a route needs: the column `action` of the route table."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple
+
+from headwater.server.auth.scopes import Action
+from headwater.server.http import Request
+
+
+class Subject(enum.Enum):
+    """What the action is done to."""
+
+    PATH = enum.auto()  # what the URL path names
+    NAMED = enum.auto()  # what something else in the request names
+    LIST = enum.auto()  # all that the caller may read; the handler leaves the rest out
+    SERVER = enum.auto()  # the server as a whole
+    METRICS = enum.auto()  # the same, unless the auth file opens it
+
+
+class Rule(NamedTuple):
+    """`action` None: nobody needs to be known. `named` finds the path in the log that a request names."""
+
+    action: Action | None
+    subject: Subject = Subject.PATH
+    named: Callable[[Request], str] | None = None
+
+
+OPEN = Rule(None)
+READ = Rule(Action.READ)
+APPEND = Rule(Action.APPEND)
+CREATE = Rule(Action.CREATE)
+DELETE = Rule(Action.DELETE)
+SUBSCRIBE = Rule(Action.SUBSCRIBE)
+NOTIFY = Rule(Action.NOTIFY)
+ADMIN = Rule(Action.ADMIN)
+LISTED = Rule(Action.READ, Subject.LIST)
+SERVER = Rule(Action.ADMIN, Subject.SERVER)
+METRICS = Rule(Action.ADMIN, Subject.METRICS)
+
+
+def read_named(named: Callable[[Request], str]) -> Rule:
+    """To read what a request names otherwise than by its URL path."""
+    return Rule(Action.READ, Subject.NAMED, named)
