@@ -8,9 +8,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from bench.servers import Server, headwater, running
+
+AUTH = "HEADWATER_TEST_AUTH"  # where the apps find their auth file
 
 NATIVE, DURABLE = "native, in memory", "native, durable"
 UVICORN, GRANIAN, MOUNTED = "uvicorn", "granian", "mounted in FastAPI"
@@ -30,13 +33,14 @@ def memory_server() -> contextlib.AbstractContextManager[Server]:
 
 
 @contextlib.contextmanager
-def edge(name: str) -> Iterator[Server]:
+def edge(name: str, auth: Path | None = None) -> Iterator[Server]:
     if name in (NATIVE, DURABLE):
         with tempfile.TemporaryDirectory() as directory:
             # Small segments that are folded at once: reads come from the index as often as from memory.
             small = ("--limit", "segment_bytes=1000000", "--limit", "fold_idle_s=0.1")
             storage = ("--memory",) if name == NATIVE else ("--data-dir", f"{directory}/data", *small)
-            with headwater(*storage, "--limit", "long_poll_s=2", "--limit", "notify_retry_s=0.1") as server:
+            guarded = () if auth is None else ("--auth", str(auth), "--allow-origin", "https://app.example")
+            with headwater(*storage, *guarded, "--limit", "long_poll_s=2", "--limit", "notify_retry_s=0.1") as server:
                 yield server
         return
     port = free_port()
@@ -49,7 +53,8 @@ def edge(name: str) -> Iterator[Server]:
     # Neither prints its URL on standard output, so say it for them and wait until it is true.
     script = (
         f"import subprocess, sys; print('http://127.0.0.1:{port}', flush=True);"
-        f"import os; os.execv(sys.executable, [sys.executable, '-m', *{command!r}])"
+        f"import os; os.environ |= { ({} if auth is None else {AUTH: str(auth)})!r};"
+        f"os.execv(sys.executable, [sys.executable, '-m', *{command!r}])"
     )
     with running(name, [sys.executable, "-c", script]) as server:
         deadline = time.monotonic() + 20

@@ -13,6 +13,9 @@ left to the application, for example to its CORS middleware. `allow_hosts` names
 are asked to notify the app there. Without it NURLs are told of the address under which they were advertised, and nobody
 notifies the app. With `development` loopback addresses may be NURLs too.
 
+`auth` is the path of an auth file (`headwater token add`): requests then need a token, as docs/security.md says.
+Without it everyone who reaches the app may do everything; it cannot know who does, so that is left to who mounts it.
+
 `follow` names SURLs to mirror, by the name of the local table, and `allow_follow` prefixes of SURLs that may be
 followed when Notify names them. With `development`, SURLs on this machine are among them.
 """
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -29,6 +33,7 @@ from headwater.errors import BodyTooLargeError, HeadersTooLargeError, HeadwaterE
 from headwater.limits import Limits
 from headwater.outbound import open_outbound
 from headwater.server.access import Access, parse_public_url
+from headwater.server.auth.opening import OpenAuthority, open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers, parse_policy
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
@@ -37,6 +42,7 @@ from headwater.server.problems import problem
 from headwater.server.service import Service
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
+from headwater.server.watching import Watcher
 from headwater.store.contract import Store
 from headwater.store.memory import MemoryStore
 
@@ -60,6 +66,7 @@ class App:
         *,
         allow_origins: Iterable[str] | None = (),
         allow_hosts: Iterable[str] | None = None,
+        auth: str | Path | None = None,
         public_url: str | None = None,
         follow: Mapping[str, str] | None = None,
         allow_follow: Iterable[str] = (),
@@ -69,6 +76,9 @@ class App:
         self._access = Access(origins=allow_origins, hosts=allow_hosts)
         self._policy = parse_policy(follow or {}, allow_follow, development=development)
         self._open_store = store
+        self._auth_file = None if auth is None else Path(auth)
+        self._auth: OpenAuthority | None = None
+        self._watcher = Watcher()
         self._public_url = None if public_url is None else parse_public_url(public_url)
         self._development = development
         self._dispatcher: Dispatcher | None = None
@@ -118,14 +128,30 @@ class App:
             followers = open_followers(engine, self._policy, self._limits, self._public_url)
             await notifier.start()
             await followers.start()
+            if self._auth_file is not None:
+                client = open_outbound(development=self._development, limits=self._limits)
+                self._auth = open_authority(self._auth_file, client, self._watcher)
+                self._auth.start()
+                self._watcher.start()
         except BaseException:
             await views.stop()
             await engine.stop()  # else the store stays locked
             raise
-        return Service(engine, self._limits, notifier, active=active, followers=followers, views=views)
+        return Service(
+            engine,
+            self._limits,
+            notifier,
+            active=active,
+            followers=followers,
+            views=views,
+            authority=None if self._auth is None else self._auth.authority,
+        )
 
     async def stop(self) -> None:
         dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
+        await self._watcher.stop()
+        if self._auth is not None:
+            await self._auth.stop()
         if dispatcher is not None:
             service = dispatcher.service
             for part in (service.followers, service.views, service.notifier):  # which tells others of the last rows

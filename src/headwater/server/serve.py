@@ -19,6 +19,7 @@ from headwater import limits as bounds
 from headwater.engine import Engine
 from headwater.limits import SWITCH_INTERVAL_S, Limits
 from headwater.outbound import open_outbound
+from headwater.server.auth.opening import open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers
 from headwater.server.native import NativeEdge
@@ -27,6 +28,7 @@ from headwater.server.service import Service
 from headwater.server.settings import Settings
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
+from headwater.server.watching import Watcher
 from headwater.store.contract import Store
 from headwater.store.embedded.opening import open_store
 from headwater.store.memory import MemoryStore
@@ -100,11 +102,26 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
     followers = open_followers(engine, settings.policy(), limits, public_url)
     active = ActiveViews()
     views = Views(engine, active)
-    service = Service(engine, limits, notifier, active=active, followers=followers, views=views)
+    watcher = Watcher()
+    auth = None
+    if settings.auth is not None:
+        auth = open_authority(settings.auth, open_outbound(development=settings.is_development, limits=limits), watcher)
+    service = Service(
+        engine,
+        limits,
+        notifier,
+        active=active,
+        followers=followers,
+        views=views,
+        authority=None if auth is None else auth.authority,
+    )
     edge = NativeEdge(Dispatcher(service, settings.access()), limits)
     await engine.start()
     try:
         await views.start()
+        if auth is not None:
+            auth.start()
+        watcher.start()
         bound = await edge.start(host, settings.port)
         url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         if public_url is None and host not in _EVERY_ADDRESS:
@@ -120,6 +137,9 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         with contextlib.suppress(Exception):
             await views.stop()
         await notifier.stop()
+        await watcher.stop()
+        if auth is not None:
+            await auth.stop()
         engine.drain()
         await edge.stop(bounds.STOP_GRACE_S)
         with contextlib.suppress(Exception):

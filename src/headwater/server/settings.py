@@ -44,6 +44,11 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     allow_host: Annotated[
         tuple[str, ...], about("Answer for a host name other than loopback ones; * for any.", metavar="NAME")
     ] = ()
+    auth: Annotated[
+        Path | None,
+        about("Tokens and issuers that are let in, in a file made by headwater token add.", metavar="FILE"),
+    ] = None
+    insecure: Annotated[bool, about("Let everyone in who reaches the address, without a token.")] = False
     trusted_proxy: Annotated[
         tuple[str, ...],
         about("Believe the forwarded headers of a proxy at an address or network.", metavar="ADDRESS"),
@@ -79,6 +84,16 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     def told_url(self) -> str | None:
         return None if self.public_url is None else parse_public_url(self.public_url)
 
+    def check_auth(self) -> None:
+        if self.auth is not None and self.insecure:
+            raise ValueError("auth and insecure exclude each other")
+        if self.auth is None and not self.insecure and not is_loopback(self.host.lower()):
+            raise ValueError(
+                f"a server on {self.host or 'every address'} can be reached from other machines; "
+                "give --auth FILE (make one with: headwater token add FILE --scope 'admin:**'), "
+                "or --insecure to let everyone read, write and delete"
+            )
+
     @property
     def is_development(self) -> bool:
         """Loopback may be called, by http too."""
@@ -92,6 +107,7 @@ _CHECKS: dict[str, Callable[[Settings], object]] = {
     "public_url": Settings.told_url,
     "follow": lambda settings: parse_policy(settings.follow, development=settings.is_development),
     "allow_follow": Settings.policy,
+    "auth": Settings.check_auth,
 }
 
 OPTIONS: dict[str, Option] = {option.name: option for option in options_of(Settings)}

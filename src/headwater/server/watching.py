@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
@@ -23,9 +23,9 @@ _Print: TypeAlias = tuple[tuple[int, ...] | None, ...]
 class Watched(Generic[T]):
     """What was loaded from some files. `load` runs in a thread; `use` is called on the loop with what it returned."""
 
-    def __init__(self, what: str, paths: Iterable[Path], load: Callable[[], T], use: Callable[[T], None]) -> None:
+    def __init__(self, what: str, paths: Sequence[Path], load: Callable[[], T], use: Callable[[T], None]) -> None:
         self.what = what  # as the log calls it
-        self._paths = tuple(paths)
+        self._paths = paths  # which `load` may change
         self._load = load
         self._use = use
         self._seen = self._print()  # before it is loaded for the first time: a change meanwhile is not missed
@@ -68,7 +68,7 @@ class Watcher:
         self._task: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
 
-    def add(self, what: str, paths: Iterable[Path], load: Callable[[], T], use: Callable[[T], None]) -> T:
+    def add(self, what: str, paths: Sequence[Path], load: Callable[[], T], use: Callable[[T], None]) -> T:
         """Load from files and watch them from now on. The first time, errors are the caller's."""
         watched = Watched(what, paths, load, use)
         loaded = load()

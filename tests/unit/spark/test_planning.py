@@ -13,10 +13,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.client import Client, Position
 from headwater.errors import DataLossError, MessageError, StreamNotFoundError
+from headwater.protocol.globs import glob
 from headwater.spark.columns import RangeReader
 from headwater.spark.formats import DurableStreamsFormat, StreamStateFormat
 from headwater.spark.options import ReadOptions, read_options
-from headwater.protocol.globs import glob
 from headwater.spark.planning import Places, Planner, from_json, to_json
 from headwater.spark.positions import Place, Range
 from headwater.spark.sources import StreamReader

@@ -100,7 +100,7 @@ def _formatted(entry: TokenEntry) -> str:
     lines.append(f"scopes = [{', '.join(map(_quoted, entry.scopes))}]")
     for name, moment in (("created", entry.created), ("expires", entry.expires)):
         if moment is not None:
-            lines.append(f"{name} = {moment.astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')}")
+            lines.append(f"{name} = {moment.astimezone(UTC).isoformat()}")
     return "\n".join(lines) + "\n"
 
 

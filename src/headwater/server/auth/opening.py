@@ -37,12 +37,17 @@ def open_authority(path: Path, client: OutboundClient, watcher: Watcher) -> Open
     """Read the auth file; ValueError says what is wrong with it. From then on a file that is wrong changes nothing."""
     keeper = KeyKeeper(client)
 
+    files = [path]
+
     def load() -> Rules:
         _check_mode(path)
-        return load_rules(path, keeper.keys_of)
+        rules = load_rules(path, keeper.keys_of)
+        files[:] = rules.files
+        return rules
 
+    load()  # for the files that it names
     opened: list[OpenAuthority] = []
-    rules = watcher.add("the auth file", [path], load, lambda found: opened[0].use(found))
+    rules = watcher.add("the auth file", files, load, lambda found: opened[0].use(found))
     opened.append(OpenAuthority(Authority(rules), keeper))
     return opened[0]
 

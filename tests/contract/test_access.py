@@ -1,0 +1,419 @@
+"""Who may do what: every route of the table with every kind of credential, over both edges.
+
+The requests are made from the route table, so that a route that is added is tested without a word here, unless it names
+a stream or table in a way of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from headwater.limits import LIST_PAGE_MAX
+from headwater.server.auth.editing import add_token, revoke_token
+from headwater.server.auth.route_rules import Rule, Subject
+from headwater.server.auth.scopes import Action
+from headwater.server.auth.tokens import new_token
+from headwater.server.routes import CONTROL_ROOT, NURL_TEMPLATE, ROUTES, TABLE_CONTROL_ROOT, Route
+from tests.edges import NATIVE, UVICORN, edge, root_of
+
+PATH = "a/b"
+STREAM, TABLE, NURL = f"/v1/stream/{PATH}", f"/v1/table/{PATH}", f"/v1/table/{PATH}/notify"
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+JSON = {"content-type": "application/json"}
+ROWS = {"content-type": "text/sequence; schema=x"}
+IDS = [f"{route.method} {route.template}" for route in ROUTES]
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """A server with access control, and its auth file."""
+
+    http: httpx.Client
+    file: Path
+    tokens: dict[str, str]
+
+    def token(self, *scopes: str, expires_s: float | None = None) -> str:
+        """A token that the server knows."""
+        key = " ".join(scopes)
+        if expires_s is not None or key not in self.tokens:
+            expires = None if expires_s is None else datetime.now(UTC) + timedelta(seconds=expires_s)
+            token, entry = add_token(self.file, f"t{uuid.uuid4().hex[:8]}", list(scopes), expires)
+            self.tokens[key], self.tokens[token] = token, entry.name
+            self.wait_for(token)
+            return token
+        return self.tokens[key]
+
+    def wait_for(self, token: str, *, known: bool = True) -> None:
+        """Until the server has read the file."""
+        until_s = time.monotonic() + 10
+        while (self.send("GET", f"{CONTROL_ROOT}streams", token).status_code != 401) is not known:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+
+    def revoke(self, token: str) -> None:
+        revoke_token(self.file, self.tokens[token])
+
+    def send(self, method: str, path: str, token: str | None = None, **more: object) -> httpx.Response:
+        headers = dict(more.pop("headers", {}))  # type: ignore[call-overload]
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        return self.http.request(method, path, headers=headers, **more)  # type: ignore[arg-type]
+
+    @property
+    def admin(self) -> str:
+        return self.tokens["admin:**"]
+
+
+@pytest.fixture(scope="module", params=[NATIVE, UVICORN])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    file = tmp_path_factory.mktemp("auth") / "auth.toml"
+    tokens = {}
+    for action in Action:  # all at once: the server has to read the file only once for the matrix
+        for glob in ("**", PATH, "elsewhere/**"):
+            tokens[f"{action}:{glob}"], _ = add_token(file, None, [f"{action}:{glob}"], None)
+    tokens["expired"], _ = add_token(file, None, ["admin:**"], datetime.now(UTC) - timedelta(seconds=1))
+    with edge(request.param, file) as server:
+        base = root_of(request.param, server).removesuffix("/v1/stream")
+        with httpx.Client(base_url=base, timeout=20) as http:
+            yield World(http, file, tokens)
+
+
+def prepare(world: World) -> None:
+    """A stream and a table that every request of the matrix finds."""
+    assert world.send("PUT", STREAM, world.admin, headers=JSON).is_success
+    assert world.send("PUT", TABLE, world.admin, headers=ROWS).is_success
+    advertised = {"nurl": "http://127.0.0.1:9/nurl"}
+    assert world.send("POST", NURL, world.admin, data=advertised).is_success
+
+
+def sent(world: World, route: Route, token: str | None) -> httpx.Response:
+    """The request to a route that succeeds if it is allowed."""
+    path = route.template.replace("{path}", PATH)
+    if route.action.subject is Subject.NAMED:
+        name = {f"{CONTROL_ROOT}sign": f"url={STREAM}"}.get(route.template, f"path={PATH}&parts=1")
+        if route.template == f"{CONTROL_ROOT}records":
+            name = f"path={PATH}"
+        path += f"?{name}"
+    content, headers = b"", JSON
+    if route.template == NURL_TEMPLATE:
+        headers = FORM
+        path += f"?nurl={quote('http://127.0.0.1:9/nurl', safe='')}" if route.method == "DELETE" else ""
+    elif path.startswith(TABLE):
+        headers = ROWS if route.method == "PUT" else {"content-type": "text/sequence"}
+        content = b"+\tk\tv\n" if route.method == "POST" else b""
+        path += "?timeout=0" if route.method == "GET" else ""
+    elif route.method == "POST" and path == STREAM:
+        content = b"[1]"
+    return world.send(route.method, path, token, content=content, headers=headers)
+
+
+def is_allowed(rule: Rule, action: Action, glob: str) -> bool:
+    """The rule of the table in other words."""
+    if rule.action is None or rule.subject is Subject.LIST:
+        return True
+    if rule.subject in (Subject.SERVER, Subject.METRICS):
+        return action is Action.ADMIN and glob == "**"
+    return action in (rule.action, Action.ADMIN) and glob in ("**", PATH)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=IDS)
+def test_a_route_refuses_those_without_a_good_token(world: World, route: Route) -> None:
+    prepare(world)
+    bad = {
+        "none": None,
+        "wrong": new_token(),
+        "expired": world.tokens["expired"],
+        "jwt": "eyJhbGciOiJub25lIn0.eyJpc3MiOiJ4In0.",
+        "empty": "",
+    }
+    for kind, token in bad.items():
+        answer = sent(world, route, token)
+        if route.action.action is None:
+            assert answer.is_success, kind
+            continue
+        assert answer.status_code == 401, kind
+        assert answer.headers["www-authenticate"].startswith("Bearer"), kind
+        assert answer.headers["cache-control"].startswith("private"), kind
+        assert not token or token not in answer.text, kind
+    if route.action.action is not None:
+        raw = world.http.request(
+            route.method, route.template.replace("{path}", PATH), headers={"authorization": "Basic YTpi"}
+        )
+        assert raw.status_code == 401
+
+
+@pytest.mark.parametrize("action", Action)
+@pytest.mark.parametrize("route", ROUTES, ids=IDS)
+def test_a_route_takes_those_with_the_right_scope_and_no_others(world: World, route: Route, action: Action) -> None:
+    for glob in ("**", PATH, "elsewhere/**"):
+        if is_allowed(route.action, action, glob):
+            prepare(world)
+            answer = sent(world, route, world.tokens[f"{action}:{glob}"])
+            assert answer.is_success, (glob, answer.text)
+        else:
+            answer = sent(world, route, world.tokens[f"{action}:{glob}"])
+            assert answer.status_code == 403, (glob, answer.text)
+            if route.method != "HEAD":
+                assert f"lacks the scope {route.action.action}:" in answer.json()["detail"]
+
+
+def test_a_route_without_a_rule_is_an_error() -> None:
+    with pytest.raises(TypeError):
+        Route("GET", "/v1/new")  # type: ignore[call-arg]
+    assert all(isinstance(route.action, Rule) for route in ROUTES)
+    writing = [route for route in ROUTES if route.method not in ("GET", "HEAD")]
+    assert all(route.action.action is not None for route in writing)
+
+
+def test_the_open_routes_are_few() -> None:
+    """Whoever opens another one has to say so here."""
+    open_routes = {route.template for route in ROUTES if route.action.action is None}
+    assert open_routes <= {"/", "/healthz", "/readyz"}
+
+
+# What is not decided by the route alone
+
+
+def test_what_one_may_not_read_looks_the_same_whether_it_exists_or_not(world: World) -> None:
+    prepare(world)
+    token = world.tokens["read:elsewhere/**"]
+    for method in ("GET", "HEAD", "PUT", "POST", "DELETE"):
+        for path in (STREAM, TABLE):
+            there = world.send(method, path, token)
+            missing = world.send(method, path[:-1] + "c", token)
+            assert there.status_code == missing.status_code == 403
+            assert there.text.replace("a/b", "a/c") == missing.text
+    for api in ("splits?parts=1&", "records?"):
+        assert world.send("GET", f"{CONTROL_ROOT}{api}path={PATH}", token).status_code == 403
+        assert world.send("GET", f"{CONTROL_ROOT}{api}path=a/c", token).status_code == 403
+    assert world.send("GET", f"/v1/stream/{PATH.replace('a', '%61')}", token).status_code == 403
+
+
+def test_a_list_has_what_may_be_read_on_pages_as_full_as_any(world: World) -> None:
+    below = f"l{uuid.uuid4().hex[:6]}"
+    for number in range(12):
+        for kind in ("mine", "other"):
+            name = f"{below}/{kind}-{number:02}"
+            assert world.send("PUT", f"/v1/stream/{name}", world.admin, headers=JSON).is_success
+            assert world.send("PUT", f"/v1/table/{name}", world.admin, headers=ROWS).is_success
+    token = world.token(f"read:{below}/mine-*", f"read:{below}/mine-0*", "append:**")
+    for root, key in ((f"{CONTROL_ROOT}streams", "path"), (f"{TABLE_CONTROL_ROOT}tables", "name")):
+        after, pages = "", []
+        while after is not None:
+            page = world.send("GET", f"{root}?limit=5&after={quote(after)}&prefix={below}", token).json()
+            pages.append([item[key] for item in next(iter(page.values()))])
+            after = page["next_after"]
+            assert after is None or "mine" in after
+        assert [len(page) for page in pages] == [5, 5, 2]
+        assert [name for page in pages for name in page] == [f"{below}/mine-{number:02}" for number in range(12)]
+        everything = world.send("GET", f"{root}?limit={LIST_PAGE_MAX}&prefix={below}", world.admin).json()
+        assert len(next(iter(everything.values()))) == 24
+
+
+def test_a_fork_and_a_view_need_read_on_their_source(world: World) -> None:
+    prepare(world)
+    blind = world.tokens["create:**"]
+    seeing = world.token("create:**", f"read:{PATH}")
+    new = uuid.uuid4().hex
+    asked = [
+        (f"/v1/stream/{new}", {"stream-forked-from": STREAM}),
+        (f"/v1/table/{new}", {"stream-forked-from": TABLE}),
+        (f"/v1/table/v{new}", {"stp-view-of": STREAM, "stp-view-type": "x"}),
+        (f"/v1/stream/v{new}", {"stream-view-of": TABLE, "stream-view-type": "x"}),
+    ]
+    for path, headers in asked:
+        refused = world.send("PUT", path, blind, headers=headers)
+        assert refused.status_code == 403, path
+        assert f"read:{PATH}" in refused.json()["detail"]
+        assert world.send("PUT", path, seeing, headers=headers).is_success, path
+    views = world.send("GET", f"{TABLE_CONTROL_ROOT}views", seeing).json()["views"]
+    assert views == []  # it may read the sources only
+    assert len(world.send("GET", f"{TABLE_CONTROL_ROOT}views", world.admin).json()["views"]) >= 2
+
+
+def test_a_nurl_is_advertised_by_those_who_may_subscribe(world: World) -> None:
+    prepare(world)
+    form = {"nurl": "http://127.0.0.1:9/other"}
+    assert world.send("POST", NURL, world.tokens["notify:**"], data=form).status_code == 403
+    both = world.token(f"notify:{PATH}", f"subscribe:{PATH}")
+    assert world.send("POST", NURL, both, data=form).is_success
+
+
+# Answers
+
+
+def test_answers_are_private_and_vary_by_token(world: World) -> None:
+    prepare(world)
+    assert world.send("POST", STREAM, world.admin, content=b"[1,2]", headers=JSON).is_success
+    for path in (STREAM, f"{STREAM}?offset=-1&live=long-poll", f"{TABLE}?timeout=0", f"{CONTROL_ROOT}streams"):
+        answer = world.send("GET", path, world.admin)
+        assert answer.is_success
+        caching = [part.strip() for part in answer.headers["cache-control"].split(",")]
+        assert "private" in caching
+        assert "public" not in caching
+        assert "authorization" in answer.headers["vary"]
+        assert answer.headers["referrer-policy"] == "no-referrer"
+    tag = world.send("GET", STREAM, world.admin).headers["etag"]
+    assert world.send("GET", STREAM, world.admin, headers={"if-none-match": tag}).status_code == 304
+    assert world.send("GET", STREAM, headers={"if-none-match": tag}).status_code == 401
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+def test_an_allowed_page_can_read_why_it_is_refused(world: World, method: str) -> None:
+    origin = {"origin": "https://app.example", **JSON}
+    answers = [
+        (world.send(method, STREAM, headers=origin), 401),
+        (world.send(method, STREAM, world.tokens["delete:**"], headers=origin), 403),
+    ]
+    for answer, status in answers:
+        assert answer.status_code == status
+        assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    preflight = world.http.options(STREAM, headers={**origin, "access-control-request-headers": "authorization"})
+    assert preflight.status_code == 204
+    assert "authorization" in preflight.headers["access-control-allow-headers"]
+
+
+# Signed URLs
+
+
+def signed(world: World, token: str, path: str = STREAM, seconds: int = 60) -> str:
+    answer = world.send("POST", f"{CONTROL_ROOT}sign?url={quote(path)}&expires={seconds}", token)
+    assert answer.status_code == 200, answer.text
+    return httpx.URL(answer.json()["url"]).raw_path.decode()
+
+
+def test_a_signed_url_reads_one_path_with_any_offset_and_nothing_else(world: World) -> None:
+    prepare(world)
+    url = signed(world, world.tokens[f"read:{PATH}"])
+    query = url.partition("?")[2]
+    offset = world.send("GET", url).headers["stream-next-offset"]
+    assert world.send("GET", f"{url}&offset={offset}&live=long-poll").status_code in (200, 204)
+    assert world.send("GET", f"{STREAM}?offset=-1&{query}&until={offset}").status_code == 200
+    assert world.send("HEAD", url).status_code == 200
+    assert world.send("GET", f"{STREAM.replace('a/b', '%61/b')}?{query}").status_code == 200  # the same path
+    for method, path in (
+        ("POST", STREAM),
+        ("PUT", STREAM),
+        ("DELETE", STREAM),
+        ("GET", f"{STREAM}2"),
+        ("GET", TABLE),
+        ("GET", f"{CONTROL_ROOT}streams"),
+        ("POST", f"{CONTROL_ROOT}sign"),
+    ):
+        assert world.send(method, f"{path}?{query}", headers=JSON).status_code == 401, (method, path)
+    until, signer, mac = query.removeprefix("signed=").split(".")
+    later = str(int(until) + 60)
+    other = "A" + mac[1:] if mac[0] != "A" else "B" + mac[1:]
+    for forged in (
+        f"{later}.{signer}.{mac}",
+        f"{until}.{signer}.{other}",
+        f"{until}.{signer[:-1]}.{mac}",
+        "",
+        "x",
+        mac,
+    ):
+        assert world.send("GET", f"{STREAM}?signed={forged}").status_code == 401, forged
+    assert world.send("GET", f"{url}&{query}").status_code == 401  # twice
+    table = signed(world, world.tokens[f"read:{PATH}"], TABLE)
+    assert world.send("GET", f"{table}&timeout=0").status_code == 200
+
+
+def test_nobody_signs_more_than_they_may_read(world: World) -> None:
+    prepare(world)
+    for scope in ("read:elsewhere/**", "append:**", "create:**"):
+        asked = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}", world.tokens[scope])
+        assert asked.status_code == 403
+    token = world.token(f"read:{PATH}", "read:x", expires_s=30)
+    until_s = int(signed(world, token, seconds=86_400).partition("signed=")[2].partition(".")[0])
+    assert until_s <= time.time() + 30
+
+
+def test_a_signed_url_ends_with_its_time_and_with_its_signer(world: World) -> None:
+    prepare(world)
+    token = world.token(f"read:{PATH}", "read:y")
+    short, long = signed(world, token, seconds=1), signed(world, token)
+    time.sleep(1.1)
+    assert world.send("GET", short).status_code == 401
+    assert world.send("GET", long).status_code == 200
+    world.revoke(token)
+    world.wait_for(token, known=False)
+    assert world.send("GET", long).status_code == 401
+
+
+# Live reads
+
+LIVE = [f"{STREAM}?offset=now&live=sse", f"{TABLE}?since_id=0&timeout=60&idle=60", f"{TABLE}?live=sse"]
+
+
+@contextlib.contextmanager
+def timed() -> Iterator[list[float]]:
+    began_s, took_s = time.monotonic(), [0.0]
+    yield took_s
+    took_s[0] = time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("how", ["expires", "revoked", "signed"])
+def test_live_reads_end_when_their_token_does(world: World, how: str) -> None:
+    prepare(world)
+    token = world.token(f"read:{PATH}", f"read:{how}", expires_s=2.5 if how == "expires" else 600)
+    urls = (
+        LIVE
+        if how != "signed"
+        else [f"{signed(world, token, url.partition('?')[0])}&{url.partition('?')[2]}" for url in LIVE]
+    )
+    took: dict[str, float] = {}
+
+    def read(url: str) -> None:
+        with timed() as took_s, httpx.Client(base_url=world.http.base_url, timeout=30) as http:
+            headers = {} if how == "signed" else {"authorization": f"Bearer {token}"}
+            with http.stream("GET", url, headers=headers) as answer:
+                assert answer.status_code == 200
+                for _ in answer.iter_bytes():
+                    pass
+        took[url] = took_s[0]
+
+    threads = [threading.Thread(target=read, args=(url,)) for url in urls]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    if how != "expires":
+        world.revoke(token)
+    for thread in threads:
+        thread.join(10)
+    assert took.keys() == set(urls)
+    assert all(0.4 < took_s < 6 for took_s in took.values()), took
+
+
+def test_a_long_poll_ends_with_its_token_and_gives_nothing(world: World) -> None:
+    prepare(world)
+    token = world.token(f"read:{PATH}", "read:long-poll", expires_s=1.5)
+    with timed() as took_s:
+        answer = world.send("GET", f"{STREAM}?offset=now&live=long-poll", token)
+    assert answer.status_code in (204, 401)  # 204 if the poll ended first
+    assert took_s[0] < 2.5
+    assert world.send("GET", f"{STREAM}?offset=now&live=long-poll", token).status_code == 401
+
+
+# The file
+
+
+def test_a_broken_file_changes_nothing_until_it_is_mended(world: World) -> None:
+    good = world.file.read_text()
+    token = world.tokens["read:**"]
+    world.file.write_text(good + "\n[[token]]\nname = 'x'\n")
+    time.sleep(1.5)
+    assert world.send("GET", f"{CONTROL_ROOT}streams", token).status_code == 200
+    world.file.write_text(good)
+    later = world.token("read:later")
+    assert world.send("GET", f"{CONTROL_ROOT}streams", later).status_code == 200
