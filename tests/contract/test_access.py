@@ -67,7 +67,7 @@ class World:
     def send(self, method: str, path: str, token: str | None = None, **more: object) -> httpx.Response:
         headers = dict(more.pop("headers", {}))  # type: ignore[call-overload]
         if token is not None:
-            headers["authorization"] = f"Bearer {token}"
+            headers["authorization"] = f"Bearer {token}".strip()
         return self.http.request(method, path, headers=headers, **more)  # type: ignore[arg-type]
 
     @property
@@ -93,7 +93,7 @@ def prepare(world: World) -> None:
     """A stream and a table that every request of the matrix finds."""
     assert world.send("PUT", STREAM, world.admin, headers=JSON).is_success
     assert world.send("PUT", TABLE, world.admin, headers=ROWS).is_success
-    advertised = {"nurl": "http://127.0.0.1:9/nurl"}
+    advertised = {"nurl": "http://127.0.0.1:65001/nurl"}
     assert world.send("POST", NURL, world.admin, data=advertised).is_success
 
 
@@ -108,7 +108,8 @@ def sent(world: World, route: Route, token: str | None) -> httpx.Response:
     content, headers = b"", JSON
     if route.template == NURL_TEMPLATE:
         headers = FORM
-        path += f"?nurl={quote('http://127.0.0.1:9/nurl', safe='')}" if route.method == "DELETE" else ""
+        queries = {"GET": "?timeout=0", "DELETE": f"?nurl={quote('http://127.0.0.1:65001/nurl', safe='')}"}
+        path += queries.get(route.method, "")
     elif path.startswith(TABLE):
         headers = ROWS if route.method == "PUT" else {"content-type": "text/sequence"}
         content = b"+\tk\tv\n" if route.method == "POST" else b""
@@ -244,7 +245,7 @@ def test_a_fork_and_a_view_need_read_on_their_source(world: World) -> None:
 
 def test_a_nurl_is_advertised_by_those_who_may_subscribe(world: World) -> None:
     prepare(world)
-    form = {"nurl": "http://127.0.0.1:9/other"}
+    form = {"nurl": "http://127.0.0.1:65001/other"}
     assert world.send("POST", NURL, world.tokens["notify:**"], data=form).status_code == 403
     both = world.token(f"notify:{PATH}", f"subscribe:{PATH}")
     assert world.send("POST", NURL, both, data=form).is_success
