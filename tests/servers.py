@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
@@ -29,17 +30,20 @@ class Server:
 
     host: str
     port: int
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}/v1/stream"
+        return f"{self.scheme}://{self.host}:{self.port}/v1/stream"
 
 
 @contextlib.asynccontextmanager
-async def _listening(limits: Limits) -> AsyncIterator[int]:
+async def _listening(limits: Limits, tls: ssl.SSLContext | None) -> AsyncIterator[int]:
     """Serve memory on a free port."""
     engine = Engine(MemoryStore(), limits)
     edge = NativeEdge(Dispatcher(Service(engine, limits)), limits)
+    if tls is not None:
+        edge.use_tls(tls)
     await engine.start()
     try:
         yield await edge.start(HOST, 0)
@@ -51,12 +55,12 @@ async def _listening(limits: Limits) -> AsyncIterator[int]:
 
 
 @contextlib.contextmanager
-def serving(limits: Limits) -> Iterator[Server]:
+def serving(limits: Limits, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """A server that keeps its streams in memory, for as long as the block lasts."""
     with loop_in_thread(uvloop.new_event_loop) as loop:
-        listening = _listening(limits)
+        listening = _listening(limits, tls)
         port = asyncio.run_coroutine_threadsafe(listening.__aenter__(), loop).result(10)
         try:
-            yield Server(HOST, port)
+            yield Server(HOST, port, "http" if tls is None else "https")
         finally:
             asyncio.run_coroutine_threadsafe(listening.__aexit__(None, None, None), loop).result(10)

@@ -357,6 +357,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     sse_keep_alive_s: Annotated[float, _is("silence before a keep-alive comment")] = 15.0
     idle_s: Annotated[float, _is("a connection without a request")] = 75.0
     header_s: Annotated[float, _is("from the first byte of a request to the end of its headers (408)")] = 10.0
+    tls_handshake_s: Annotated[float, _is("from a new connection to the end of its TLS handshake")] = 10.0
     body_stall_s: Annotated[float, _is("between two pieces of a body (408)")] = 30.0
     body_bytes_per_s_min: Annotated[
         int, _is("a body that is slower, on average and after `body_stall_s`, is refused (408)")

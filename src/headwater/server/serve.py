@@ -7,10 +7,12 @@ import contextlib
 import ctypes
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import uvloop
@@ -23,6 +25,7 @@ from headwater.server.auth.opening import open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers
 from headwater.server.native import NativeEdge
+from headwater.server.native.tls import load_context
 from headwater.server.notify import Notifier
 from headwater.server.service import Service
 from headwater.server.settings import Settings
@@ -83,6 +86,36 @@ def _keep_freed_memory() -> None:
             mallopt(parameter, value)
 
 
+def _handle_signals(stop: asyncio.Event, watcher: Watcher) -> None:
+    """SIGTERM and SIGINT stop the server. SIGHUP has files loaded again, unless the terminal of the server is gone."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    has_terminal = _has_terminal()
+
+    def hang_up() -> None:
+        if has_terminal and not _has_terminal():
+            stop.set()
+        else:
+            watcher.reload()
+
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _watch_certificate(certificate: Path, key: Path | None, watcher: Watcher, edge: NativeEdge) -> None:
+    paths = [path for path in (certificate, key) if path is not None]
+    edge.use_tls(watcher.add("the certificate", paths, lambda: load_context(certificate, key), edge.use_tls))
+
+
 async def serve_store(store: Store, settings: Settings, ready: Callable[[str], None]) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails; the exit code to leave with."""
     host, limits, public_url = settings.host, settings.limits, settings.told_url()
@@ -93,9 +126,8 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         failures.append(error)
         stop.set()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    watcher = Watcher()
+    _handle_signals(stop, watcher)
     engine = Engine(store, limits, fatal=fatal)
     outbound = open_outbound(development=settings.is_development, limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=public_url)
@@ -121,9 +153,11 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         await views.start()
         if auth is not None:
             auth.start()
+        if settings.tls_certificate is not None:
+            _watch_certificate(settings.tls_certificate, settings.tls_key, watcher, edge)
         watcher.start()
         bound = await edge.start(host, settings.port)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+        url = f"{'https' if settings.tls_certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
         if public_url is None and host not in _EVERY_ADDRESS:
             notifier.sender.public_url = followers.public_url = url
         await notifier.start()
@@ -132,6 +166,7 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         await stop.wait()
     finally:
         edge.drain()
+        await watcher.stop()
         with contextlib.suppress(Exception):
             await followers.stop()
         with contextlib.suppress(Exception):

@@ -38,6 +38,12 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         "headwater-data"
     )
     memory: Annotated[bool, about("Keep everything in memory, gone when the server stops.")] = False
+    tls_certificate: Annotated[
+        Path | None, about("Serve https with this certificate and its chain, in PEM format.", metavar="FILE")
+    ] = None
+    tls_key: Annotated[
+        Path | None, about("Key of the certificate, unless it is in the same file, not encrypted.", metavar="FILE")
+    ] = None
     allow_origin: Annotated[
         tuple[str, ...], about("Let pages of an origin in, as https://app.example; * for any.", metavar="ORIGIN")
     ] = ()
@@ -94,6 +100,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
                 "or --insecure to let everyone read, write and delete"
             )
 
+    def check_tls(self) -> None:
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise ValueError("a TLS key needs a certificate (tls_certificate)")
+
     @property
     def is_development(self) -> bool:
         """Loopback may be called, by http too."""
@@ -102,6 +112,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
 # What is checked at the start, by the option that is named if it is wrong.
 _CHECKS: dict[str, Callable[[Settings], object]] = {
+    "tls_key": Settings.check_tls,
     "trusted_proxy": lambda settings: TrustedProxies(settings.trusted_proxy),
     "allow_origin": Settings.access,
     "public_url": Settings.told_url,

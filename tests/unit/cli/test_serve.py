@@ -1,6 +1,14 @@
 from __future__ import annotations
 
+import os
+import pty
+import re
+import signal
 import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -59,6 +67,7 @@ def test_an_address_that_is_not_ours_is_one_line(options: list[str], says: str) 
         (["--trusted-proxy", "proxy.example"], "does not appear to be an IPv4 or IPv6 network"),
         (["--allow-origin", "app.example"], "an origin is like https://app.example"),
         (["--port", "99999"], "65535"),
+        (["--tls-key", "server.key"], "--tls-key: a TLS key needs a certificate"),
         (["--nonsense"], "No such option"),
     ],
 )
@@ -74,3 +83,53 @@ def test_limits_are_parsed_over_the_defaults() -> None:
     limits = parse_limits(["long_poll_s=2.5", "body_bytes_max=10"])
     assert (limits.long_poll_s, limits.body_bytes_max) == (2.5, 10)
     assert parse_limits([]) == Limits()
+
+
+def test_a_certificate_that_is_missing_is_one_line(tmp_path: Path) -> None:
+    code, output = run("serve", "--memory", "--port", "0", "--tls-certificate", str(tmp_path / "none.pem"))
+    assert code == 1
+    assert output == f"headwater: {tmp_path}/none.pem: No such file or directory. Check the path.\n"
+
+
+def test_what_is_effective_is_shown(tmp_path: Path) -> None:
+    config = tmp_path / "headwater.toml"
+    config.write_text("port = 5\n[limits]\nidle_s = 3\n")
+    code, output = run("serve", "--config", str(config), "--memory", "--print-config")
+    assert code == 0
+    assert f"port = 5  # {config}: port\n" in output
+    assert "memory = true  # --memory\n" in output
+    assert f"idle_s = 3.0  # {config}: limits.idle_s\n" in output
+
+
+def test_an_unknown_name_in_the_file_is_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "headwater.toml"
+    config.write_text("prot = 5\n")
+    code, output = run("serve", "--config", str(config))
+    assert code == 2
+    assert output == (f"headwater: {config}: there is no option prot; did you mean port? See: headwater serve --help\n")
+
+
+@pytest.mark.parametrize(("options", "names"), [(["--memory"], "memory"), (["--data-dir", "{}"], "{}/kept")])
+def test_the_start_line_names_the_data_directory(tmp_path: Path, options: list[str], names: str) -> None:
+    given = [option.format(tmp_path / "kept") for option in options]
+    command = [sys.executable, "-m", "headwater", "serve", "--port", "0", *given]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+    assert re.fullmatch(
+        rf"headwater serving streams at http://127.0.0.1:\d+/v1/stream/ from {names.format(tmp_path)}\n", line
+    )
+
+
+def test_a_server_ends_with_its_terminal_and_reloads_otherwise() -> None:
+    """SIGHUP comes from a terminal that is closed, and from an operator who wants files to be loaded again."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "headwater", "serve", "--memory", "--port", "0"])
+    with open(terminal, "rb", buffering=0) as output:
+        assert b"serving streams" in output.read(200)
+        os.kill(pid, signal.SIGHUP)
+        time.sleep(0.2)
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -8,8 +8,9 @@
     pipeline    requests that wait for their turn
     writing     responses to bytes, and clients that do not read them
     budgets     bytes that all connections may hold together
+    tls         encrypted bytes between a connection and its transport
 
-Only `connection` and `edge` act on transports.
+Only `connection`, `tls` and `edge` act on transports.
 """
 
 from headwater.server.native.edge import NativeEdge

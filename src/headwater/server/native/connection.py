@@ -173,10 +173,12 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
 
     def _begin(self, request: Request, keep_alive: bool) -> None:
         self._move(REQUEST)
+        shared = self._shared
         request.peer = self._peer
+        if shared.tls is not None:
+            request.scheme = "https"
         self._request = request
         self._keep_alive = keep_alive
-        shared = self._shared
         try:
             if shared.draining or shared.responses.exhausted:
                 shared.check_serving(request)

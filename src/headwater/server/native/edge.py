@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 
 from headwater.limits import CONNECTIONS_REFUSED_MAX, EDGE_TICK_S, LISTEN_BACKLOG_CONNECTIONS, Limits
 from headwater.server.dispatch import Dispatcher
 from headwater.server.native.connection import Connection
 from headwater.server.native.shared import Shared
+from headwater.server.native.tls import TlsTransport
 
 
 class _Hangup(asyncio.Protocol):
@@ -25,6 +27,10 @@ class NativeEdge:
         self._server: asyncio.Server | None = None
         self._timer: asyncio.Task[None] | None = None
 
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Speak TLS on connections that come from now on."""
+        self._shared.tls = context
+
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port: the system chooses it if 0 is given."""
         loop = asyncio.get_running_loop()
@@ -38,7 +44,8 @@ class NativeEdge:
     def _connect(self) -> asyncio.BaseProtocol:
         if len(self._shared.refused) >= CONNECTIONS_REFUSED_MAX:
             return _Hangup()
-        return Connection(self._shared)
+        connection = Connection(self._shared)
+        return connection if self._shared.tls is None else TlsTransport(self._shared.tls, connection, self._shared)
 
     async def _run_timer(self) -> None:
         loop = asyncio.get_running_loop()

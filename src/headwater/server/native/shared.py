@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import TYPE_CHECKING
 
 from headwater.errors import HeadwaterError, OverloadedError, StoppingError
@@ -29,6 +30,7 @@ class Shared:
         self.connections: set[Connection] = set()
         self.refused: set[Connection] = set()  # those of them that were refused and are being closed
         self.one_lost = asyncio.Event()  # set whenever a connection is lost
+        self.tls: ssl.SSLContext | None = None  # of connections that come from now on
         self.draining = False  # the server stops: nothing new is begun
 
     def forget(self, connection: Connection) -> None:

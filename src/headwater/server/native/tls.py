@@ -1,0 +1,273 @@
+"""TLS between a connection and its transport.
+
+`TlsTransport` is the protocol of the transport below and the transport of the connection above. asyncio's own TLS does
+not do here: it tells a protocol of a connection after the handshake only, so that handshakes are not counted, it leaves
+what the transport below has yet to send out of its buffer size, and it cannot close one side. The connection above is
+told at once, so all its limits hold for a handshake too, and every byte that a client has not taken is seen.
+
+The same buffer receives what is encrypted and then, once that was copied into OpenSSL, what was decrypted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from headwater.errors import OptionError
+from headwater.server.http import Buffer
+from headwater.server.native.connection import Connection
+from headwater.server.native.shared import Shared
+
+_PLAIN_HTTP = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 40\r\n\r\n"
+    b"This server takes https, and not http.\r\n"
+)
+
+
+def load_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """What a server needs for TLS 1.2 and 1.3. The key may be in the file of the certificate."""
+    for path in (certificate, key):
+        if path is not None:
+            path.read_bytes()  # an error names the file
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        reason = error.reason.replace("_", " ").lower() if error.reason else "not in PEM format"
+        pair = f"the certificate {certificate} with the key {key or certificate}"
+        raise OptionError(f"{pair} cannot be used: {reason}") from None
+    return context
+
+
+def _no_password() -> bytes:
+    raise OptionError("the TLS key is encrypted; give one that is not, readable by the server's user only")
+
+
+class _State(enum.Enum):
+    HANDSHAKE = enum.auto()
+    OPEN = enum.auto()
+    ENDED = enum.auto()  # nothing more is written; what comes is discarded
+
+
+_HANDSHAKE, _OPEN, _ENDED = _State.HANDSHAKE, _State.OPEN, _State.ENDED
+
+
+class TlsTransport(asyncio.BufferedProtocol):
+    """Over 20 methods, since most of them are those of a protocol and of a transport."""
+
+    __slots__ = (
+        "_connection",
+        "_deadline",
+        "_ending",
+        "_eof",
+        "_incoming",
+        "_outgoing",
+        "_raw",
+        "_reading",
+        "_shared",
+        "_state",
+        "_tls",
+        "_waiting",
+    )
+
+    _raw: asyncio.Transport  # from `connection_made` on
+
+    def __init__(self, context: ssl.SSLContext, connection: Connection, shared: Shared) -> None:
+        self._connection: Connection | None = connection  # None when it is lost
+        self._shared = shared
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._state = _HANDSHAKE
+        self._waiting: list[Buffer] = []  # written during the handshake: that the server is full, or stops
+        self._ending = False  # nothing is written after it
+        self._reading = True
+        self._eof = False  # the connection was told that the client sends no more
+        self._deadline: asyncio.TimerHandle | None = None  # of the handshake
+
+    # Called by the transport below
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast(asyncio.Transport, transport)
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._shared.limits.tls_handshake_s, self.abort)
+        if self._connection is not None:
+            self._connection.connection_made(cast(asyncio.Transport, self))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_deadline()
+        connection, self._connection = self._connection, None  # else they refer to each other
+        self._state = _ENDED
+        if connection is not None:
+            connection.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._shared.received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._state is _ENDED:
+            return
+        self._incoming.write(self._shared.received[:nbytes])
+        try:
+            if self._state is _HANDSHAKE:
+                self._shake_hands()
+            self._decrypt()
+        except ssl.SSLError as error:
+            self._fail(error)
+
+    def eof_received(self) -> bool:
+        """The end without a word from TLS. A request that was cut off is incomplete as such."""
+        return self._state is not _HANDSHAKE and self._tell_eof()
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.resume_writing()
+
+    # Reading
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        self._end_deadline()
+        self._state = _OPEN
+        self._flush()
+        self.writelines(self._waiting)
+        self._waiting.clear()
+        if self._ending:
+            self.write_eof()
+
+    def _decrypt(self) -> None:
+        """Give the connection what can be decrypted, while it reads."""
+        received = self._shared.received
+        while self._state is _OPEN and self._reading and self._connection is not None:
+            try:
+                size = cast(int, self._tls.read(len(received), received))  # into the buffer: a number comes back
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                size = 0
+            if not size:
+                if not self._tell_eof():
+                    self.close()
+                break
+            self._connection.buffer_updated(size)
+        if self._outgoing.pending:  # an answer to a change of keys
+            self._flush()
+
+    def _resumed(self) -> None:
+        try:
+            self._decrypt()
+        except ssl.SSLError as error:
+            self._fail(error)
+
+    def _tell_eof(self) -> bool:
+        """Tell the connection that the client sends no more; whether it goes on writing."""
+        if self._connection is None:
+            return False
+        if not self._eof:
+            self._eof = True
+            return self._connection.eof_received()
+        return self._state is _OPEN
+
+    def _fail(self, error: ssl.SSLError) -> None:
+        """Bytes that are no TLS, or were tampered with. The client is told by an alert, and nothing else."""
+        if error.reason == "HTTP_REQUEST":
+            self._raw.write(_PLAIN_HTTP)
+        else:
+            self._flush()
+        self._state = _ENDED
+        self._raw.close()
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    # Called by the connection: its transport
+
+    def write(self, data: Buffer) -> None:
+        self.writelines((data,))
+
+    def writelines(self, pieces: Iterable[Buffer]) -> None:
+        if self._state is _HANDSHAKE:
+            self._waiting.extend(pieces)
+        elif self._state is _OPEN:
+            try:
+                for piece in pieces:
+                    self._encrypt(piece)
+            except ssl.SSLError as error:
+                self._fail(error)
+                return
+            self._flush()
+
+    def _encrypt(self, data: Buffer) -> None:
+        size = self._tls.write(data)
+        if size < len(data):  # a record holds 16 KiB
+            rest = memoryview(data)
+            while size < len(data):
+                size += self._tls.write(rest[size:])
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._raw.write(self._outgoing.read())
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """Write nothing more. What the client still sends is discarded."""
+        self._ending = True
+        if self._say_goodbye():
+            self._raw.write_eof()
+
+    def close(self) -> None:
+        """Close when everything is written. A handshake is not waited for."""
+        self._say_goodbye()
+        self._state = _ENDED
+        self._raw.close()
+
+    def _say_goodbye(self) -> bool:
+        if self._state is not _OPEN:
+            return False
+        self._state = _ENDED
+        with contextlib.suppress(ssl.SSLError):  # it wants the client's answer, which is not waited for
+            self._tls.unwrap()
+        self._flush()
+        return True
+
+    def abort(self) -> None:
+        self._state = _ENDED
+        self._raw.abort()
+
+    def pause_reading(self) -> None:
+        self._reading = False
+        self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._raw.resume_reading()
+        if self._state is _OPEN:
+            asyncio.get_running_loop().call_soon(self._resumed)  # what was received before
+
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._raw.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._raw.get_extra_info(name, default)
