@@ -44,6 +44,7 @@ HeadwaterError
 │   ├── StreamGoneError            410
 │   ├── NotFollowedError           410
 │   ├── OffsetGoneError            410
+│   ├── TailMovedError             412
 │   ├── BodyTooLargeError          413
 │   │   └── TooManyMessagesError   413
 │   ├── UrlTooLongError            414
@@ -360,6 +361,20 @@ class OffsetGoneError(RequestError):
     status = 410
     title = "Offset is gone"
     advice = "The stream was deleted and made again: read it from its beginning."
+
+
+class TailMovedError(RequestError):
+    """The stream or table does not end where the request says. Nothing was done."""
+
+    status = 412
+    title = "The tail has moved"
+    advice = "Read what was appended meanwhile, decide anew, and name the tail as it is now."
+
+    def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None, last_seqno: int | None = None) -> None:
+        super().__init__(detail)
+        self.tail = tail  # on the server's side: the id that numbers the position, and the position
+        self.offset = ""  # on the client's side: where the stream ends
+        self.last_seqno = last_seqno  # of a table
 
 
 class BodyTooLargeError(RequestError):

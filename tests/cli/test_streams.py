@@ -63,6 +63,19 @@ def test_a_stream_from_create_to_delete(server: Server, path: str) -> None:
     run(server, "delete", path, expect=failing.NOT_FOUND)
 
 
+def test_an_append_at_the_tail(server: Server, path: str, tmp_path: Path) -> None:
+    run(server, "create", path)
+    done = json.loads(run(server, "append", path, "1", "--if-tail", "-1", "--json").stdout)
+    refused = run(server, "append", path, "2", "--if-tail", "-1", expect=failing.CONFLICT)
+    assert b"The tail has moved" in refused.stderr
+    batch = tmp_path / "batch.json"
+    batch.write_text("[2, 3]")
+    run(server, "append", path, "--array", str(batch), "--if-tail", done["offset"])
+    run(server, "append", path, "--array", str(batch), "--if-tail", done["offset"], expect=failing.CONFLICT)
+    run(server, "append", path, "--if-tail", "-1", stdin=b"4\n", expect=failing.WRONG_CALL)
+    assert run(server, "read", path).stdout == b"1\n2\n3\n"
+
+
 def test_a_small_file_may_have_more_changes_than_a_server_takes_at_once(
     server: Server, path: str, tmp_path: Path
 ) -> None:

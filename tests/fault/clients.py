@@ -34,7 +34,7 @@ from headwater.log.commands import (
     WriteDocuments,
 )
 from headwater.log.content import ContentKind
-from headwater.log.offsets import BEGINNING
+from headwater.log.offsets import BEGINNING, Offset
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.tables.paths import LOG_PREFIX
 from tests.fault.document_clients import DocumentClients
@@ -278,10 +278,12 @@ class Clients:
         body = f'["{text}","x"]' if known.kind == "application/json" else text
         if known.is_table:
             body = b"\n".join(changes_of(name, number)).decode()
+        end = self._end_of(known)
+        ends = None if end is None else (end,)
         with self.using(known):
             try:
                 reply = await self._ask(
-                    Append(known.path, asked_ms, body.encode(), known.kind, producer, documents=documents)
+                    Append(known.path, asked_ms, body.encode(), known.kind, producer, documents=documents, ends=ends)
                 )
             except ABSENT:
                 self._world.lose(known, self._engine.now_ms())
@@ -299,6 +301,8 @@ class Clients:
         if known.is_table:
             known.last_seqno = max(known.last_seqno, reply.last_seqno)
         if not reply.duplicate:
+            if end is not None and _end_after(end, known, body) != (reply.tail or Offset(0, reply.last_seqno)).position:
+                raise BrokenPromiseError(f"{known.path}: an append was accepted although the tail had moved")
             if reply.tail is not None:
                 known.tails.append(reply.tail)
             else:
@@ -307,6 +311,14 @@ class Clients:
                 known.life.record(asked_ms)
             self._recorded(asked_ms)
         return True
+
+    def _end_of(self, known: KnownStream) -> Offset | None:
+        """Where an append expects the stream to end; None for anywhere."""
+        if not self._world.conditional or self._random.random() >= self._world.conditional:
+            return None
+        if known.is_table:
+            return Offset(0, known.last_seqno)
+        return self._random.choice(known.tails[-2:]) if known.tails else None
 
     async def _mirror(self, known: KnownStream) -> None:
         """Append the next rows of the remote table, as its follower does."""
@@ -454,3 +466,10 @@ class Clients:
                 del self._world.streams[known.path]
 
         await self._change("delete", known.path, delete)
+
+
+def _end_after(end: Offset, known: KnownStream, body: str) -> int:
+    """Where a stream ends after the append of a body, the position or the last SeqNo, if it ended there before."""
+    if known.is_table:
+        return end.position + body.count("\n") + 1
+    return end.position + len(body) - (1 if known.kind == "application/json" else 0)

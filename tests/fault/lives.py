@@ -81,12 +81,13 @@ class History:
     make_syncer: Callable[[SimDisk], SimSyncer] = SimSyncer
     lives: int = 6
     paths: tuple[str, ...] = PATHS
+    conditional: float = 0.0
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.directory = Directory(SimDisk(self.random), SimIndex())
         self.disk = self.directory.disk
-        self.world = World(self.random, self.disk, self.paths)
+        self.world = World(self.random, self.disk, self.paths, self.conditional)
         self.now_s = 1_000.0
 
     def run(self) -> str:

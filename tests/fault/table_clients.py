@@ -117,6 +117,8 @@ class Tables:
         if producer is not None:
             numbers = {"producer-epoch": str(producer.epoch), "producer-seq": str(producer.seq)}
             sent = {"producer-id": producer.id, **numbers}
+        if command.ends is not None:
+            sent["if-match"] = ", ".join(f'"{end.position}"' for end in command.ends)
         if command.close:
             sent["stream-closed"] = "true"
         answer = await self.ask("POST", command.path, "", sent, command.body)

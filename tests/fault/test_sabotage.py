@@ -165,6 +165,11 @@ def test_documents_without_a_version_check_are_caught(monkeypatch: pytest.Monkey
     assert caught(60)
 
 
+def test_conditions_that_are_not_checked_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "check_end", lambda _state, _ends: None)
+    assert "the tail had moved" in caught(20, conditional=0.3)
+
+
 def test_times_that_run_backwards_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "max", lambda before, now: now, raising=False)
     assert caught(60)

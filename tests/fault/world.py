@@ -28,8 +28,11 @@ class Writer:
 class World:
     """Everything that clients know, through all lives of the server."""
 
-    def __init__(self, rng: random.Random, disk: SimDisk, paths: tuple[str, ...] = PATHS) -> None:
+    def __init__(
+        self, rng: random.Random, disk: SimDisk, paths: tuple[str, ...] = PATHS, conditional: float = 0.0
+    ) -> None:
         self.paths = paths
+        self.conditional = conditional  # how many of the appends say where the stream ends
         self.random = rng
         self.disk = disk
         self.names = Names()

@@ -68,6 +68,7 @@ def blocking() -> None:
         assert_type(stream.records(until="x", page=5), Iterator[RecordInfo])
         assert_type(stream.offset_at(datetime.now(UTC)), str)
         assert_type(stream.append(1, producer=ProducerTuple("id", 0, 0)), Appended)
+        assert_type(stream.append(1, if_tail=stream.head().tail_offset), Appended)
         assert_type(stream.read(), Reader[Any])
         assert_type(stream.read(type=Price), Reader[Price])
         assert_type(stream.read(type=Cart, live=True), Reader[Cart])

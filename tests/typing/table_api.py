@@ -34,7 +34,7 @@ def blocking(client: Client) -> None:
     assert_type(table.append([Put("a", "1"), Remove("b"), ("+", "c", "2")]), AppendedRows)
     assert_type(table.append([Put("a", "1")], producer=ProducerTuple("id", 0, 0), close=True), AppendedRows)
     assert_type(table.append_all(Put(str(number), "r") for number in range(9)), AppendedRows)
-    assert_type(table.append_body(b"+\ta\t1\n"), AppendedRows)
+    assert_type(table.append_body(b"+\ta\t1\n", if_tail=table.info().last_seqno), AppendedRows)
     assert_type(table.rows(since_id=-3, until_id=9), TableReader)
     assert_type(table.follow(since_id=3), TableReader)
     assert_type(next(iter(table.follow())), Row)

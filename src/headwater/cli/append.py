@@ -32,6 +32,9 @@ def command(
     array: str | None = typer.Option(
         None, metavar="FILE", help="Append the messages of a JSON array in a file as one batch; - for standard input."
     ),
+    if_tail: str | None = typer.Option(
+        None, metavar="OFFSET", help="Append only if the stream ends there; -1: if it is empty. For one batch."
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Append messages, each once, whatever has to be sent again.
@@ -41,16 +44,18 @@ def command(
     """
     if array is not None and (messages or file):
         fail("--array is a batch of its own", "Leave out the messages and --file.", code=WRONG_CALL)
+    if if_tail is not None and (file or not (messages or array)):
+        fail("--if-tail is for one batch", "Give the messages here, or --array.", code=WRONG_CALL)
     with connected(server, path) as client:
         stream = client.stream(path)
         kind = kind_of(stream.head().content_type)
         count, size, offset = 0, 0, ""
         if messages:
-            count, size, offset = _append_given(stream, messages)
+            count, size, offset = _append_given(stream, messages, if_tail)
         if array is not None:
             if kind is not ContentKind.JSON:
                 fail(f"{stream.url} is {stream.content_type}: --array is for streams of JSON", "Use --file.")
-            count, size, offset = _append_array(stream, array)
+            count, size, offset = _append_array(stream, array, if_tail)
         for name in file or ([] if messages or array else ["-"]):
             more, more_bytes, offset = _append_file(stream, name, kind)
             count, size = count + more, size + more_bytes
@@ -64,17 +69,17 @@ def command(
         say(f"appended {size:,} bytes, now at {offset}")
 
 
-def _append_given(stream: Stream, messages: list[str]) -> tuple[int, int, str]:
+def _append_given(stream: Stream, messages: list[str], if_tail: str | None) -> tuple[int, int, str]:
     """All in one request, which may be sent again because it is numbered."""
     encoded = [message.encode() for message in messages]
     try:
-        done = stream.append_many(encoded, producer=ProducerTuple(uuid.uuid4().hex, 0, 0))
+        done = stream.append_many(encoded, producer=ProducerTuple(uuid.uuid4().hex, 0, 0), if_tail=if_tail)
     except ValueError as error:
         raise typer.BadParameter(f"{error}. A text is JSON in double quotes: '\"text\"'.") from None
     return len(encoded), sum(map(len, encoded)), done.offset
 
 
-def _append_array(stream: Stream, name: str) -> tuple[int, int, str]:
+def _append_array(stream: Stream, name: str, if_tail: str | None) -> tuple[int, int, str]:
     """In one request, which may be sent again because it is numbered. The file is the body: it is not copied."""
     with _opened(name) as source:
         body = source.read(limits.CLI_ARRAY_BYTES_MAX + 1)
@@ -89,7 +94,7 @@ def _append_array(stream: Stream, name: str) -> tuple[int, int, str]:
         fail(f"{name} is not JSON: {error}", "Nothing was appended.", code=WRONG_CALL)
     if not count:
         return 0, 0, ""
-    done = stream.append_body(body, producer=ProducerTuple(uuid.uuid4().hex, 0, 0))
+    done = stream.append_body(body, producer=ProducerTuple(uuid.uuid4().hex, 0, 0), if_tail=if_tail)
     return count, len(body), done.offset
 
 

@@ -33,6 +33,7 @@ _CODES: tuple[tuple[type[errors.HeadwaterError], int], ...] = (
     (errors.StreamGoneError, NOT_FOUND),
     (errors.OffsetGoneError, NOT_FOUND),
     (errors.ConflictError, CONFLICT),
+    (errors.TailMovedError, CONFLICT),
     (errors.StaleEpochError, CONFLICT),
     (errors.UnauthorizedError, REFUSED),
     (errors.ForbiddenError, REFUSED),

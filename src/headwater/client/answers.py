@@ -13,6 +13,7 @@ from headwater.client.effects import HttpReply, HttpRequest
 from headwater.errors import HeadwaterError
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
+from headwater.protocol.tables.headers import LAST_SEQNO
 
 
 class _Problem(msgspec.Struct):
@@ -37,6 +38,7 @@ _STATUSES: dict[int, type[HeadwaterError]] = {
     408: errors.RequestTimeoutError,
     409: errors.ConflictError,
     410: errors.StreamGoneError,
+    412: errors.TailMovedError,
     413: errors.BodyTooLargeError,
     414: errors.UrlTooLongError,
     429: errors.TooManyRequestsError,
@@ -63,6 +65,9 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
     elif isinstance(error, errors.SequenceGapError):
         error.expected = _integer(reply, headers.PRODUCER_EXPECTED_SEQ)
         error.received = _integer(reply, headers.PRODUCER_RECEIVED_SEQ)
+    elif isinstance(error, errors.TailMovedError):
+        error.offset = reply.headers.get(headers.NEXT_OFFSET, "")
+        error.last_seqno = _integer(reply, LAST_SEQNO)
     return error
 
 

@@ -185,6 +185,7 @@ def append_request(
     seq: str | None = None,
     producer: ProducerTuple | None = None,
     close: bool = False,
+    if_tail: str | int | None = None,
 ) -> HttpRequest:
     given = {"content-type": content_type}
     if seq is not None:
@@ -195,7 +196,13 @@ def append_request(
         given[headers.PRODUCER_SEQ] = str(producer.seq)
     if close:
         given[headers.CLOSED] = "true"
+    given |= condition(if_tail)
     return HttpRequest("POST", url, given, body)
+
+
+def condition(if_tail: str | int | None) -> dict[str, str]:
+    """The header of a write that is to happen only if the stream or table ends there."""
+    return {} if if_tail is None else {headers.IF_MATCH: f'"{if_tail}"'}
 
 
 def append(
@@ -207,13 +214,22 @@ def append(
     seq: str | None = None,
     producer: ProducerTuple | None = None,
     close: bool = False,
+    if_tail: str | None = None,
 ) -> Flow[Appended]:
-    """Append messages in one request. Without a producer it is not repeated when its fate is unknown."""
+    """Append messages in one request. Without a producer it is not repeated when its fate is unknown.
+
+    With `if_tail` a repeat would not double it. But its answer would not tell whether the tail was moved by the first
+    attempt or by another writer.
+    """
     encoded = list(map(encoder_of(content_type), messages))
     if not encoded and not close:
         raise ValueError("nothing to append")
     body = body_of(content_type, encoded) if encoded else b""
-    return (yield from append_body(session, url, content_type, body, seq=seq, producer=producer, close=close))
+    return (
+        yield from append_body(
+            session, url, content_type, body, seq=seq, producer=producer, close=close, if_tail=if_tail
+        )
+    )
 
 
 def append_body(
@@ -225,8 +241,9 @@ def append_body(
     seq: str | None = None,
     producer: ProducerTuple | None = None,
     close: bool = False,
+    if_tail: str | None = None,
 ) -> Flow[Appended]:
-    request = append_request(url, content_type, body, seq=seq, producer=producer, close=close)
+    request = append_request(url, content_type, body, seq=seq, producer=producer, close=close, if_tail=if_tail)
     reply = yield from exchange(session, request, repeatable=producer is not None or not body)
     return appended(request, reply, producer)
 
@@ -238,9 +255,9 @@ def appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | N
     return Appended(reply.headers.get(headers.NEXT_OFFSET, ""), duplicate)
 
 
-def delete(session: Session, url: str, *, guarded: bool = False) -> Flow[None]:
+def delete(session: Session, url: str, *, if_tail: str | int | None = None, guarded: bool = False) -> Flow[None]:
     try:
-        yield from exchange(session, HttpRequest("DELETE", url, guarded=guarded))
+        yield from exchange(session, HttpRequest("DELETE", url, condition(if_tail), guarded=guarded))
     except (StreamNotFoundError, StreamGoneError) as error:
         if error.attempts == 1:  # else an earlier attempt did it, and its answer was lost
             raise

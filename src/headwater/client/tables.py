@@ -143,13 +143,14 @@ def append(
     *,
     producer: ProducerTuple | None = None,
     close: bool = False,
+    if_tail: int | None = None,
 ) -> Flow[AppendedRows]:
     """Append changes in one request. Without a producer it is not repeated when its fate is unknown."""
     given = [_as_tuple(change) for change in changes]
     if not given and not close:
         raise ValueError("nothing to append")
     body = format_changes(given, table.escape) if given else b""
-    return (yield from append_body(session, url, table, body, producer, close=close))
+    return (yield from append_body(session, url, table, body, producer, close=close, if_tail=if_tail))
 
 
 def append_all(
@@ -175,9 +176,17 @@ def append_all(
 
 
 def append_body(
-    session: Session, url: str, table: TableType, body: bytes, producer: ProducerTuple | None, *, close: bool = False
+    session: Session,
+    url: str,
+    table: TableType,
+    body: bytes,
+    producer: ProducerTuple | None,
+    *,
+    close: bool = False,
+    if_tail: int | None = None,
 ) -> Flow[AppendedRows]:
-    plain = flows.append_request(url, format_table_type(table), body, producer=producer, close=close)
+    table_type = format_table_type(table)
+    plain = flows.append_request(url, table_type, body, producer=producer, close=close, if_tail=if_tail)
     request = _request("POST", url, plain.headers, body)
     reply = yield from exchange(session, request, repeatable=producer is not None or not body)
     return _appended(request, reply, producer)
@@ -235,8 +244,8 @@ def _batches(changes: Iterable[Change], batch_bytes: int) -> Iterator[list[tuple
         yield batch
 
 
-def delete(session: Session, url: str) -> Flow[None]:
-    return flows.delete(session, url, guarded=True)
+def delete(session: Session, url: str, *, if_tail: int | None = None) -> Flow[None]:
+    return flows.delete(session, url, if_tail=if_tail, guarded=True)
 
 
 def table_page(session: Session, prefix: str, after: str | None, limit: int) -> Flow[TablePage]:

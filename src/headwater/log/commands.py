@@ -55,7 +55,10 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Append(msgspec.Struct, frozen=True):
-    """With `stream_id`, only to that incarnation of the stream, and not to another one that took its path."""
+    """With `stream_id`, only to that incarnation of the stream, and not to another one that took its path.
+
+    Where a stream ends is an offset. Where a table ends is its id and last SeqNo. An id of 0 stands for any.
+    """
 
     path: str
     now_ms: int
@@ -68,12 +71,14 @@ class Append(msgspec.Struct, frozen=True):
     framed: FramedBody | None = None
     last_seqno: int | None = None  # of a table: append only if this is its last row
     stream_id: int | None = None
+    ends: tuple[Offset, ...] | None = None  # append only if it ends at one of these
 
 
 class Delete(msgspec.Struct, frozen=True):
     path: str
     now_ms: int
     documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
+    ends: tuple[Offset, ...] | None = None  # delete only if it ends at one of these
 
 
 class Expire(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from headwater.errors import (
     StreamClosedError,
     StreamGoneError,
     StreamNotFoundError,
+    TailMovedError,
 )
 from headwater.log import json_framing, producers, row_framing
 from headwater.log.commands import (
@@ -59,7 +60,7 @@ from headwater.log.events import (
     Record,
     SoftDeleted,
 )
-from headwater.log.offsets import BEGINNING, inherited, resolve
+from headwater.log.offsets import BEGINNING, Offset, inherited, resolve
 from headwater.log.producers import ProducerTuple
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 
@@ -89,7 +90,9 @@ def decide(view: View, command: Command, messages_max: int) -> Decision:
     elif isinstance(command, Create):
         decision = _create(view, view.at(command.path), command, messages_max)
     elif isinstance(command, Delete):
-        decision = Decision(_removal(view, live(view.at(command.path), command.now_ms)), Reply())
+        state = live(view.at(command.path), command.now_ms)
+        check_end(state, command.ends)
+        decision = Decision(_removal(view, state), Reply())
     elif isinstance(command, Expire):
         return Decision(_expiry(view, view.at(command.path), command.now_ms), Reply())
     else:
@@ -332,7 +335,10 @@ def _sub_offset_bytes(request: ForkRequest) -> int:
 
 
 def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
-    """The order of precedence: incarnation, closed, content type, producer, sequence, body."""
+    """The order of precedence: incarnation, closed, content type, producer, sequence, body, where the stream ends.
+
+    So a duplicate is answered as one, although the stream ends elsewhere by now.
+    """
     producer = command.producer
     if command.stream_id is not None and command.stream_id != state.id:
         raise StreamGoneError("the stream was deleted, and another one was created at its path")
@@ -356,6 +362,8 @@ def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
     if state.kind >= ROWS:
         return _append_rows(state, command, at_ms)
     data = _kept(state.kind, command, messages_max)
+    if command.ends is not None:
+        check_end(state, command.ends)
     return Decision(
         (Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close),),
         Reply(state.offset(state.tail + len(data)), closed=command.close, producer=producer),
@@ -369,11 +377,27 @@ def _append_rows(state: StreamState, command: Append, at_ms: int) -> Decision:
         raise SeqNoRegressionError(f"the table ends with row {last_seqno}, expected row {command.last_seqno}")
     if command.body:
         data, last_seqno = row_framing.stored(state.kind, command.body, last_seqno, at_ms)
+    check_end(state, command.ends)
     tail = state.offset(state.tail + len(data))
     return Decision(
         (Appended(state.id, state.tail, at_ms, data, command.producer, command.seq, command.close),),
         Reply(tail, closed=command.close, producer=command.producer, last_seqno=last_seqno),
     )
+
+
+def check_end(state: StreamState, ends: tuple[Offset, ...] | None) -> None:
+    """Refuse a command unless the stream ends at one of these; None stands for any end."""
+    if ends is None:
+        return
+    tail, is_table = state.offset(state.tail), state.kind >= ROWS
+    position = state.last_seqno if is_table else state.tail
+    if not any(end.position == position and end.id in (0, state.id, tail.id) for end in ends):
+        last_seqno = state.last_seqno if is_table else None
+        raise TailMovedError(
+            f"the {'table ends with row' if is_table else 'stream ends at position'} {position}",
+            tail=(tail.id, tail.position),
+            last_seqno=last_seqno,
+        )
 
 
 def _check_content_type(state: StreamState, content_type: str | None) -> None:

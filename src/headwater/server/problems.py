@@ -13,6 +13,7 @@ from headwater.errors import (
     SequenceGapError,
     StaleEpochError,
     StreamClosedError,
+    TailMovedError,
     UnauthorizedError,
     UnsupportedEncodingError,
 )
@@ -22,6 +23,7 @@ from headwater.protocol import encodings
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.offsets import format_offset
+from headwater.protocol.tables.headers import LAST_SEQNO
 from headwater.server.http import Response
 
 _UNAVAILABLE = 503
@@ -57,6 +59,10 @@ def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
         found.append((headers.PRODUCER_RECEIVED_SEQ, str(error.received)))
     elif isinstance(error, StreamClosedError) and error.tail is not None:
         found.append((headers.CLOSED, "true"))
+        found.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
+    elif isinstance(error, TailMovedError) and error.last_seqno is not None:
+        found.append((LAST_SEQNO, str(error.last_seqno)))
+    elif isinstance(error, TailMovedError) and error.tail is not None:
         found.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
     elif isinstance(error, MethodNotAllowedError):
         found.append(("allow", ", ".join(error.allowed)))

@@ -22,6 +22,7 @@ from headwater.errors import (
     StreamClosedError,
     StreamGoneError,
     StreamNotFoundError,
+    TailMovedError,
 )
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, Expire, ForkRequest, Reply, WriteDocument, WriteDocuments
@@ -114,6 +115,31 @@ def test_nothing_is_visible_before_it_is_durable() -> None:
         await deleting
         with pytest.raises(StreamNotFoundError):
             await engine.info("a")
+
+    with_engine(body, store)
+
+
+def test_a_condition_is_decided_on_the_newest_state_and_answered_once_that_is_durable() -> None:
+    store = SlowStore()
+
+    async def body(engine: Engine) -> None:
+        creating = asyncio.ensure_future(engine.execute(create(engine, "a")))
+        await turn()
+        store.release()
+        tail = (await creating).tail
+        assert tail is not None
+        racing = [asyncio.ensure_future(engine.execute(append(engine, "a", b"12", ends=(tail,)))) for _ in range(5)]
+        racing.append(asyncio.ensure_future(engine.execute(Delete("a", engine.now_ms(), ends=(tail,)))))
+        await turn()
+        assert not any(one.done() for one in racing)
+        store.release()
+        await turn()
+        first, *others = await asyncio.gather(*racing, return_exceptions=True)
+        assert isinstance(first, Reply)
+        for other in others:
+            assert isinstance(other, TailMovedError)
+            assert other.tail == (tail.id, 2)
+        assert (await engine.info("a")).tail == 2
 
     with_engine(body, store)
 

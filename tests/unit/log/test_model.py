@@ -73,6 +73,10 @@ class Model:
             return 404
         return 410 if stream.deleted or stream.expired(now_ms) else None
 
+    def ends_at(self, path: str, ends: list[str] | None) -> bool:
+        at = {"tail", "entity tag"} | (set() if self.streams[path].text() else {"empty"})
+        return ends is None or not at.isdisjoint(ends)
+
     def create(self, path, now_ms, content_type, ttl_s, closed, messages, fork) -> int:  # type: ignore[no-untyped-def]
         existing = self.streams.get(path)
         if existing is not None:
@@ -127,7 +131,7 @@ class Model:
         )
         return 201
 
-    def append(self, path, now_ms, content_type, messages, producer, seq, close) -> int:  # type: ignore[no-untyped-def]
+    def append(self, path, now_ms, content_type, messages, producer, seq, close, ends) -> int:  # type: ignore[no-untyped-def]
         missing = self.missing(path, now_ms)
         if missing is not None:
             return missing
@@ -157,6 +161,8 @@ class Model:
                 return 409
         if seq is not None and stream.seq is not None and seq <= stream.seq:
             return 409
+        if not self.ends_at(path, ends):
+            return 412
         if producer is not None:
             stream.producers[producer[0]] = [producer[1], producer[2]]
         stream.seq = seq if seq is not None else stream.seq
@@ -177,6 +183,7 @@ def bodies(content_type: str) -> st.SearchStrategy[list[bytes]]:
 
 types = st.sampled_from([JSON, TEXT])
 paths = st.sampled_from(PATHS)
+ends_named = st.none() | st.lists(st.sampled_from(["tail", "entity tag", "empty", "before", "another's"]), max_size=2)
 producers = st.none() | st.tuples(st.sampled_from("pq"), st.integers(0, 2), st.integers(0, 2))
 
 
@@ -200,11 +207,16 @@ def appends(draw: st.DrawFn) -> tuple[object, ...]:
         draw(producers),
         seq,
         draw(st.booleans()),
+        draw(ends_named),
     )
 
 
 commands = st.lists(
-    creates() | appends() | appends() | st.tuples(st.sampled_from(["delete", "expire", "later"]), paths),
+    creates()
+    | appends()
+    | appends()
+    | st.tuples(st.just("delete"), paths, ends_named)
+    | st.tuples(st.sampled_from(["expire", "later"]), paths),
     max_size=30,
 )
 
@@ -231,6 +243,22 @@ def offset_of(world: World, source: str, index: int) -> Offset:
         position += len(record)
         count += 1
     return state.offset(position)
+
+
+def ends_of(world: World, path: str, names: list[str] | None) -> tuple[Offset, ...] | None:
+    state = world.at(path)
+    if names is None:
+        return None
+    if state is None:
+        return (BEGINNING,)
+    places = {
+        "tail": state.offset(state.tail),
+        "entity tag": Offset(state.id, state.tail),
+        "empty": BEGINNING,
+        "before": state.offset(state.tail - 1),
+        "another's": Offset(state.id + 1, state.tail),
+    }
+    return tuple(places[name] for name in names)
 
 
 def run(world: World, model: Model, now_ms: int, command: tuple) -> tuple[int, int]:  # type: ignore[type-arg]
@@ -264,17 +292,19 @@ def run(world: World, model: Model, now_ms: int, command: tuple) -> tuple[int, i
         world.next_id += 1
         return expected, answer(world, issued)
     if kind == "append":
-        content_type, messages, producer, seq, close = rest
-        expected = model.append(path, now_ms, content_type, messages, producer, seq, close)
+        content_type, messages, producer, seq, close, names = rest
+        expected = model.append(path, now_ms, content_type, messages, producer, seq, close, names)
+        ends = ends_of(world, path, names)
         given = None if producer is None else ProducerTuple(*producer)
         return expected, answer(
-            world, Append(path, now_ms, body_of(content_type, messages), content_type, given, seq, close)
+            world, Append(path, now_ms, body_of(content_type, messages), content_type, given, seq, close, ends=ends)
         )
     if kind == "delete":
-        expected = model.missing(path, now_ms) or 204
+        ends = ends_of(world, path, rest[0])
+        expected = model.missing(path, now_ms) or (204 if model.ends_at(path, rest[0]) else 412)
         if expected == 204:
             model.remove(path)
-        return expected, answer(world, Delete(path, now_ms))
+        return expected, answer(world, Delete(path, now_ms, ends=ends))
     stream = model.streams.get(path)
     if stream is not None and not stream.deleted and stream.expired(now_ms):
         model.remove(path)

@@ -26,6 +26,9 @@ def command(
     server: Server,
     name: Name,
     file: Annotated[str, typer.Argument(help="The file, - for standard input.")] = "-",
+    if_tail: Annotated[
+        int | None, typer.Option(metavar="SEQNO", help="Append only if that is the last row; 0: if there is none.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Append changes, each once, whatever has to be sent again.
@@ -48,7 +51,9 @@ def command(
                 except InvalidChangeError as error:
                     _, _, what = error.detail.partition(": ")
                     fail(f"{file}, line {count + error.line}: {what}", _appended(count), code=WRONG_CALL)
-                last_seqno = table.append_body(body, producer=ProducerTuple(producer_id, 0, seq)).last_seqno
+                producer = ProducerTuple(producer_id, 0, seq)
+                last_seqno = table.append_body(body, producer=producer, if_tail=if_tail).last_seqno
+                if_tail = None if if_tail is None else if_tail + changes
                 count, sent = count + changes, sent + len(body)
                 update(sent, None)
     if as_json:

@@ -151,13 +151,17 @@ class AsyncStream:
         seq: str | None = None,
         producer: ProducerTuple | None = None,
         close: bool = False,
+        if_tail: str | None = None,
     ) -> Appended:
         """Append one message: an object for a stream of JSON, bytes or text for any other.
 
         Bytes for a stream of JSON are taken for JSON text. If the answer is lost the append may have happened: use
         a producer where that matters. `close` closes the stream with this message.
+
+        With `if_tail` it is appended only if the stream ends at that offset, and otherwise a TailMovedError, whose
+        `offset` is where it ends. "-1" stands for an empty stream. Servers other than Headwater's may ignore this.
         """
-        return await self.append_many((value,), seq=seq, producer=producer, close=close)
+        return await self.append_many((value,), seq=seq, producer=producer, close=close, if_tail=if_tail)
 
     async def append_many(
         self,
@@ -166,6 +170,7 @@ class AsyncStream:
         seq: str | None = None,
         producer: ProducerTuple | None = None,
         close: bool = False,
+        if_tail: str | None = None,
     ) -> Appended:
         """Append messages in one request: all of them or none."""
         return await self._client._run(
@@ -177,27 +182,28 @@ class AsyncStream:
                 seq=seq,
                 producer=producer,
                 close=close,
+                if_tail=if_tail,
             )
         )
 
-    async def append_body(self, body: bytes, *, producer: ProducerTuple | None = None) -> Appended:
+    async def append_body(
+        self, body: bytes, *, producer: ProducerTuple | None = None, if_tail: str | None = None
+    ) -> Appended:
         """Append a body as it is, all of it or nothing: for a stream of JSON one text, or an array of messages.
 
         The server alone checks it.
         """
         content_type_used = await self._known_content_type()
         return await self._client._run(
-            flows.append_body(self._session, self.url, content_type_used, body, producer=producer)
+            flows.append_body(self._session, self.url, content_type_used, body, producer=producer, if_tail=if_tail)
         )
 
-    async def close(self) -> Appended:
+    async def close(self, *, if_tail: str | None = None) -> Appended:
         """Close the stream: readers come to an end, appends are refused. Closing it again changes nothing."""
-        return await self._client._run(
-            flows.append(self._session, self.url, await self._known_content_type(), (), close=True)
-        )
+        return await self.append_many((), close=True, if_tail=if_tail)
 
-    async def delete(self) -> None:
-        await self._client._run(flows.delete(self._session, self.url))
+    async def delete(self, *, if_tail: str | None = None) -> None:
+        await self._client._run(flows.delete(self._session, self.url, if_tail=if_tail))
 
     async def fork(
         self,

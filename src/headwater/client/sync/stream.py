@@ -151,13 +151,17 @@ class Stream:
         seq: str | None = None,
         producer: ProducerTuple | None = None,
         close: bool = False,
+        if_tail: str | None = None,
     ) -> Appended:
         """Append one message: an object for a stream of JSON, bytes or text for any other.
 
         Bytes for a stream of JSON are taken for JSON text. If the answer is lost the append may have happened: use
         a producer where that matters. `close` closes the stream with this message.
+
+        With `if_tail` it is appended only if the stream ends at that offset, and otherwise a TailMovedError, whose
+        `offset` is where it ends. "-1" stands for an empty stream. Servers other than Headwater's may ignore this.
         """
-        return self.append_many((value,), seq=seq, producer=producer, close=close)
+        return self.append_many((value,), seq=seq, producer=producer, close=close, if_tail=if_tail)
 
     def append_many(
         self,
@@ -166,6 +170,7 @@ class Stream:
         seq: str | None = None,
         producer: ProducerTuple | None = None,
         close: bool = False,
+        if_tail: str | None = None,
     ) -> Appended:
         """Append messages in one request: all of them or none."""
         return self._client._run(
@@ -177,23 +182,28 @@ class Stream:
                 seq=seq,
                 producer=producer,
                 close=close,
+                if_tail=if_tail,
             )
         )
 
-    def append_body(self, body: bytes, *, producer: ProducerTuple | None = None) -> Appended:
+    def append_body(
+        self, body: bytes, *, producer: ProducerTuple | None = None, if_tail: str | None = None
+    ) -> Appended:
         """Append a body as it is, all of it or nothing: for a stream of JSON one text, or an array of messages.
 
         The server alone checks it.
         """
         content_type_used = self._known_content_type()
-        return self._client._run(flows.append_body(self._session, self.url, content_type_used, body, producer=producer))
+        return self._client._run(
+            flows.append_body(self._session, self.url, content_type_used, body, producer=producer, if_tail=if_tail)
+        )
 
-    def close(self) -> Appended:
+    def close(self, *, if_tail: str | None = None) -> Appended:
         """Close the stream: readers come to an end, appends are refused. Closing it again changes nothing."""
-        return self._client._run(flows.append(self._session, self.url, self._known_content_type(), (), close=True))
+        return self.append_many((), close=True, if_tail=if_tail)
 
-    def delete(self) -> None:
-        self._client._run(flows.delete(self._session, self.url))
+    def delete(self, *, if_tail: str | None = None) -> None:
+        self._client._run(flows.delete(self._session, self.url, if_tail=if_tail))
 
     def fork(
         self,

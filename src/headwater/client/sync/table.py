@@ -81,16 +81,25 @@ class Table:
         return found
 
     def append(
-        self, changes: Iterable[Change], *, producer: ProducerTuple | None = None, close: bool = False
+        self,
+        changes: Iterable[Change],
+        *,
+        producer: ProducerTuple | None = None,
+        close: bool = False,
+        if_tail: int | None = None,
     ) -> AppendedRows:
         """Append changes in one request, all of them or none.
 
         A change is `Put(key, record)`, `Remove(key)` or a tuple of action, key and record. With a `producer` the
         request is repeated until it is answered, and its changes are stored once; without one it is repeated only if
         the server certainly did nothing. With `close` nothing can be appended afterwards.
+
+        With `if_tail` they are appended only if that is the SeqNo of the table's last row, 0 for a table without rows,
+        and otherwise it is a TailMovedError, whose `last_seqno` is that of the last row.
         """
+        table_type = self._known_type()
         return self._client._run(
-            tables.append(self._session, self.url, self._known_type(), changes, producer=producer, close=close)
+            tables.append(self._session, self.url, table_type, changes, producer=producer, close=close, if_tail=if_tail)
         )
 
     def append_all(
@@ -117,13 +126,17 @@ class Table:
             )
         )
 
-    def append_body(self, body: bytes, *, producer: ProducerTuple | None = None) -> AppendedRows:
+    def append_body(
+        self, body: bytes, *, producer: ProducerTuple | None = None, if_tail: int | None = None
+    ) -> AppendedRows:
         """Append changes that are encoded already: lines of action, key and record, separated by tabs.
 
         In a table with Escape.BACKSLASH their keys and records are escaped.
         """
         table_type = self._known_type()
-        return self._client._run(tables.append_body(self._session, self.url, table_type, body, producer))
+        return self._client._run(
+            tables.append_body(self._session, self.url, table_type, body, producer, if_tail=if_tail)
+        )
 
     def append_rows(self, rows: Iterable[Row], *, after: int, close: bool = False) -> AppendedRows:
         """Append rows to a mirror in one request, all of them or none. They keep their SeqNos and timestamps.
@@ -137,12 +150,12 @@ class Table:
             tables.append_rows(self._session, self.url, table_type, rows, after=after, close=close)
         )
 
-    def close(self) -> AppendedRows:
+    def close(self, *, if_tail: int | None = None) -> AppendedRows:
         """Close the table: followers come to an end, appends are refused. Closing it again changes nothing."""
-        return self.append((), close=True)
+        return self.append((), close=True, if_tail=if_tail)
 
-    def delete(self) -> None:
-        self._client._run(tables.delete(self._session, self.url))
+    def delete(self, *, if_tail: int | None = None) -> None:
+        self._client._run(tables.delete(self._session, self.url, if_tail=if_tail))
 
     def rows(self, *, since_id: int = 0, until_id: int | None = None) -> TableReader:
         """The rows that the table has now, with a SeqNo above `since_id` and up to `until_id`.

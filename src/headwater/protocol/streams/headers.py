@@ -29,6 +29,7 @@ PRODUCER_EPOCH = "producer-epoch"
 PRODUCER_SEQ = "producer-seq"
 PRODUCER_EXPECTED_SEQ = "producer-expected-seq"
 PRODUCER_RECEIVED_SEQ = "producer-received-seq"
+IF_MATCH = "if-match"  # of a write: only if the stream or table ends there, see `protocol.conditions`
 
 REQUEST_HEADERS = (
     SEQ,
@@ -44,6 +45,7 @@ REQUEST_HEADERS = (
     PRODUCER_ID,
     PRODUCER_EPOCH,
     PRODUCER_SEQ,
+    IF_MATCH,
 )
 RESPONSE_HEADERS = (
     NEXT_OFFSET,
@@ -59,7 +61,7 @@ RESPONSE_HEADERS = (
     PRODUCER_RECEIVED_SEQ,
 )
 
-OF_APPENDS = frozenset({SEQ, CLOSED, PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ})
+OF_APPENDS = frozenset({SEQ, CLOSED, PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ, IF_MATCH})
 
 _DIGITS = re.compile(r"[0-9]{1,16}")
 _CANONICAL = re.compile(r"0|[1-9][0-9]*")

@@ -8,6 +8,7 @@ from headwater.engine.committer import Answer, Answered
 from headwater.errors import HeadwaterError, InternalError, InvalidHeaderError
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind, kind_of
+from headwater.protocol.conditions import check_unconditional, parse_stream_ends
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.content import check_content_type
 from headwater.protocol.streams.offsets import format_offset, parse_offset
@@ -30,12 +31,13 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     engine = service.engine
     if service.views is not None:
         service.views.check_writable(path)
-    producer = seq = None
+    producer = seq = ends = None
     close = False
     if not headers.OF_APPENDS.isdisjoint(given):
         producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
+        ends = parse_stream_ends(given)
     accepted = 200 if producer is not None and request.body else 204
-    command = Append(path, engine.now_ms(), request.body, given.get("content-type"), producer, seq, close)
+    command = Append(path, engine.now_ms(), request.body, given.get("content-type"), producer, seq, close, ends=ends)
 
     def answered(answer: Answer) -> None:
         respond(problem(answer) if isinstance(answer, HeadwaterError) else _appended(answer, accepted))
@@ -45,6 +47,7 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
 
 def create(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
+    check_unconditional(given)
     content_type = given.get("content-type")
     view = stream_view(request, path)
     if view is not None:
@@ -94,7 +97,8 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
         respond(Response(204, (NO_STORE,)))
 
     documents = () if views is None else views.documents_of(path)
-    service.engine.submit(Delete(path, service.now_ms, documents), answered)
+    ends = parse_stream_ends(request.headers)
+    service.engine.submit(Delete(path, service.now_ms, documents, ends), answered)
 
 
 def _fork_request(request: Request) -> ForkRequest | None:

@@ -50,7 +50,9 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     after = parse_after_seqno(given) or 0
     close = headers.parse_closed(given)
     if not _OF_PRODUCERS.isdisjoint(given):
-        raise InvalidHeaderError("rows of a mirror have SeqNos; leave Stream-Seq and the headers of producers out")
+        raise InvalidHeaderError(
+            "rows of a mirror have SeqNos; leave out If-Match, Stream-Seq and the headers of producers"
+        )
     if not request.body and not close:
         raise EmptyBodyError("an append to a mirror needs at least one row; only a close may come without one")
     service.in_background(answer(path, respond, _appended(service, request, path, after, close)))

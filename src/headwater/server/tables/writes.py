@@ -21,6 +21,7 @@ from headwater.limits import CACHED_TEXT_LENGTH_MAX, CHANGES_INLINE_BYTES, CHANG
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
 from headwater.log.producers import ProducerTuple
+from headwater.protocol.conditions import check_unconditional, parse_table_ends
 from headwater.protocol.streams import headers
 from headwater.protocol.tables.changes import is_plain_change, parse_changes
 from headwater.protocol.tables.content_type import TableType, check_changes_type, format_table_type, parse_table_type
@@ -52,19 +53,20 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     given = request.headers
     if service.views is not None:
         service.views.check_writable(path)
-    producer = seq = None
+    producer = seq = ends = None
     close = False
     if not _OF_APPENDS.isdisjoint(given):
         if AFTER_SEQNO in given:
             mirrors.append(service, request, path, respond)
             return
         producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
+        ends = parse_table_ends(given)
     engine = service.engine
     framing = engine.framing(path)
     body = request.body
     key = None if producer is None else (path, producer.id)
     if framing is None or len(body) > CHANGES_INLINE_BYTES or (service.appending and key in service.appending):
-        asked = Append(path, engine.now_ms(), body, None, producer, seq, close)
+        asked = Append(path, engine.now_ms(), body, None, producer, seq, close, ends=ends)
         before = None if key is None else service.appending.get(key)
         task = service.in_background(answer(path, respond, _append_later(service, request, asked, before, respond)))
         if key is not None:
@@ -74,7 +76,7 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     if body or not close or kind is _MIRROR:
         body = _checked(service.limits, request, content_type, kind)
     # Only to this table: the body was checked for its content type and kind, and another may take its place.
-    command = Append(path, engine.now_ms(), body, content_type, producer, seq, close, stream_id=table_id)
+    command = Append(path, engine.now_ms(), body, content_type, producer, seq, close, stream_id=table_id, ends=ends)
     _submit(service, command, respond)
 
 
@@ -166,6 +168,7 @@ def _producer_headers(producer: ProducerTuple) -> list[tuple[str, str]]:
 
 def create(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
+    check_unconditional(given)
     content_type = given.get("content-type")
     view = table_view(request, path)
     kind = VIEW_TABLE_TYPE if view is not None and content_type is None else parse_table_type(content_type)
@@ -238,7 +241,7 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
     """What was followed into the table by Notify is forgotten with it."""
 
     def answered(answer: Answer) -> None:
-        if isinstance(answer, StreamNotFoundError) and service.followers is not None:
+        if isinstance(answer, StreamNotFoundError) and service.followers is not None and not conditional:
             service.in_background(_unfollow(service.followers, path, respond))
         elif isinstance(answer, HeadwaterError):
             respond(table_problem(path, answer))
@@ -251,9 +254,11 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
                 service.followers.mirror_deleted(name_of(path))
             respond(Response(204, (NO_STORE,)))
 
+    conditional = headers.IF_MATCH in request.headers
     views = service.views
     documents = () if views is None else views.documents_of(path)
-    service.engine.submit(Delete(path, service.now_ms, (*documents, forgotten(name_of(path)))), answered)
+    ends = parse_table_ends(request.headers)
+    service.engine.submit(Delete(path, service.now_ms, (*documents, forgotten(name_of(path))), ends), answered)
 
 
 async def _unfollow(followers: Followers, path: str, respond: Respond) -> None:

@@ -1,0 +1,77 @@
+"""`If-Match` of writes (RFC 9110): the ends that a stream or table may have, for the request to be carried out.
+
+A stream's end is named by its tail offset, a table's by the SeqNo of its last row, and both by the entity tag of an
+answer to HEAD, or to a read that came to the end. Weak tags never match. A tag of any other form names nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from headwater.errors import InvalidHeaderError, InvalidOffsetError
+from headwater.log.offsets import BEGINNING, Offset
+from headwater.protocol.streams.headers import IF_MATCH
+from headwater.protocol.streams.offsets import parse_offset
+from headwater.protocol.tables.rows import is_seqno
+
+_ELEMENT = re.compile(r'[ \t]*+(?:(W/)?"([^"\x00-\x20\x7f]*+)")?[ \t]*+(?:,|\Z)')
+_ENTITY_TAG = re.compile(r"([0-9]{1,20}):[0-9]{1,20}:([0-9]{1,20})(?::[a-z]+)*")
+
+
+def parse_stream_ends(headers: Mapping[str, str]) -> tuple[Offset, ...] | None:
+    """The tails that a request names; None if any will do. Offsets of all zeros and -1 stand for an empty stream."""
+    value = headers.get(IF_MATCH)
+    return None if value is None else _ends(value, _tail)
+
+
+def parse_table_ends(headers: Mapping[str, str]) -> tuple[Offset, ...] | None:
+    """The same for a table: its id, 0 for any, and the SeqNo of its last row."""
+    value = headers.get(IF_MATCH)
+    return None if value is None else _ends(value, _last_row)
+
+
+def check_unconditional(headers: Mapping[str, str]) -> None:
+    if IF_MATCH in headers:
+        raise InvalidHeaderError("If-Match is for POST and DELETE; leave it out here")
+
+
+def _ends(value: str, read: Callable[[str], Offset | None]) -> tuple[Offset, ...] | None:
+    if value.strip(" \t") == "*":
+        return None
+    found = [_entity_tag(tag) or read(tag) for tag in _strong_tags(value)]
+    return tuple([end for end in found if end is not None])
+
+
+def _strong_tags(value: str) -> list[str]:
+    found, count, position = [], 0, 0
+    while position < len(value):
+        element = _ELEMENT.match(value, position)
+        if element is None:
+            raise InvalidHeaderError(f"If-Match must be * or a list of tags in double quotes, got {value[:80]!r}")
+        position = element.end()
+        weak, tag = element.groups()
+        if tag is not None:
+            count += 1
+            if weak is None:
+                found.append(tag)
+    if not count:
+        raise InvalidHeaderError("If-Match must name a tag, or be *")
+    return found
+
+
+def _entity_tag(tag: str) -> Offset | None:
+    match = _ENTITY_TAG.fullmatch(tag)
+    return None if match is None else Offset(int(match[1]), int(match[2]))
+
+
+def _tail(tag: str) -> Offset | None:
+    try:
+        offset = parse_offset(tag)
+    except InvalidOffsetError:
+        return None
+    return offset if offset is not None and (offset.id or offset == BEGINNING) else None
+
+
+def _last_row(tag: str) -> Offset | None:
+    return Offset(0, int(tag)) if is_seqno(tag) else None
