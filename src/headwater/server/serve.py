@@ -134,7 +134,6 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
     followers = open_followers(engine, settings.policy(), limits, public_url)
     active = ActiveViews()
     views = Views(engine, active)
-    watcher = Watcher()
     auth = None
     if settings.auth is not None:
         auth = open_authority(settings.auth, open_outbound(development=settings.is_development, limits=limits), watcher)
@@ -172,7 +171,6 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         with contextlib.suppress(Exception):
             await views.stop()
         await notifier.stop()
-        await watcher.stop()
         if auth is not None:
             await auth.stop()
         engine.drain()

@@ -40,6 +40,28 @@ def test_a_port_in_use_is_one_line() -> None:
     )
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "nobody.invalid", ""])
+def test_a_server_that_others_reach_does_not_start_without_access_control(host: str) -> None:
+    code, output = run("serve", "--memory", "--port", "0", "--host", host)
+    assert code == 2
+    assert "--auth FILE" in output
+    assert "--insecure" in output
+    assert output.count("\n") == 1
+
+
+def test_an_auth_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "auth.toml"
+    code, output = run("serve", "--memory", "--port", "0", "--auth", str(file))
+    assert (code, output.count("\n")) == (1, 1)
+    assert str(file) in output
+    file.write_text("token = 1")
+    code, output = run("serve", "--memory", "--port", "0", "--auth", str(file))
+    assert (code, output.count("\n")) == (2, 1)
+    assert "not a valid auth file" in output
+    code, output = run("serve", "--memory", "--auth", str(file), "--insecure")
+    assert code == 2
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -48,7 +70,7 @@ def test_a_port_in_use_is_one_line() -> None:
     ],
 )
 def test_an_address_that_is_not_ours_is_one_line(options: list[str], says: str) -> None:
-    code, output = run("serve", "--memory", "--port", "0", *options)
+    code, output = run("serve", "--memory", "--port", "0", "--insecure", *options)
     assert code == 1
     assert says in output
     assert output.count("\n") == 1
