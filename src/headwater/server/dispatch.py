@@ -42,7 +42,7 @@ class Dispatcher:
                 route.write(self.service, request, path, _with_headers(shared, respond) if shared else respond)
                 return None
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
-            respond(self._finished(request, _failed(request, error), shared))
+            respond(self._finished(_failed(request, error), shared))
             return None
         if route.read is None:
             raise RuntimeError(f"{route.template} has no handler")
@@ -66,9 +66,9 @@ class Dispatcher:
             response = await (work if authority is None else authority.answer(request, route.action, path, work))
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
             response = _failed(request, error)
-        respond(self._finished(request, response, shared))
+        respond(self._finished(response, shared))
 
-    def _finished(self, request: Request, response: Response, shared: Headers) -> Response:
+    def _finished(self, response: Response, shared: Headers) -> Response:
         """An answer with what all of them have."""
         if self._authority is not None:
             response.headers = as_private(response.headers)
