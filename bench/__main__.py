@@ -1,6 +1,6 @@
 """`python -m bench`: every bench, or those named.
 
-python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pipeline] [--seconds 5] [--out DIR]
+python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pipeline] [auth] [--seconds 5] [--out DIR]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bench.auth_bench import run_auth
 from bench.client_bench import run_client
 from bench.pipeline_bench import run_pipeline
 from bench.report import save, table
@@ -26,6 +27,7 @@ BENCHES = {
     "scale": run_scale,
     "tables": run_tables,
     "pipeline": run_pipeline,
+    "auth": run_auth,
 }
 
 

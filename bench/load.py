@@ -116,7 +116,7 @@ class _Writer(asyncio.Protocol):
 
 
 async def append_load(
-    server: Server, streams: list[list[str]], body: bytes, seconds: float, wire: Wire = STREAMS
+    server: Server, streams: list[list[str]], body: bytes, seconds: float, wire: Wire = STREAMS, headers: str = ""
 ) -> Appends:
     """Append to streams over one connection for each list; a connection takes its streams in turn."""
     loop = asyncio.get_running_loop()
@@ -124,7 +124,7 @@ async def append_load(
     started_s = time.perf_counter()
     waiting = []
     for names in streams:
-        requests = [request("POST", server, name, body, wire=wire) for name in names]
+        requests = [request("POST", server, name, body, headers, wire) for name in names]
         done = loop.create_future()
         waiting.append(done)
 

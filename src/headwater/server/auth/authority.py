@@ -28,6 +28,7 @@ from headwater.server.auth.tokens import PREFIX, Token, digest_of
 from headwater.server.http import Headers, Request, Response
 
 _READS = ("GET", "HEAD")
+_PATH, _LIST, _METRICS = Subject.PATH, Subject.LIST, Subject.METRICS  # names of their own: see log/content.py
 _OF_JWT = "~"  # before the name of a signer that is no token
 # Caches keep answers for whom they were made, and pages that show them tell nobody where they are from.
 READ_HEADERS: Headers = (("vary", "authorization"), ("referrer-policy", "no-referrer"))
@@ -58,22 +59,23 @@ class Authority:
 
     def authorize(self, request: Request, rule: Rule, path: str) -> None:
         """Find out who sends a request, and refuse what they may not do. `path` is the one in the log that it names."""
-        action, subject = rule.action, rule.subject
-        if action is None or (subject is Subject.METRICS and self.rules.open_metrics):
+        action, subject, query = rule.action, rule.subject, request.query
+        if action is None or (subject is _METRICS and self.rules.open_metrics):
             return
         signature = None
-        if request.query and signing.PARAMETER in request.query:
-            request.query, signature = signing.take_signature(request.query)
+        if query and signing.PARAMETER in query:
+            request.query, signature = signing.take_signature(query)
         credentials = request.headers.get("authorization")
         caller = None if credentials is None else self._callers.get(credentials)
         if caller is None or caller.until_s <= self._clock():
             caller = self._identify(request.method, credentials, signature, path)
         request.caller = caller
-        if subject is Subject.PATH:
-            caller.require(action, path)
-        elif subject is Subject.NAMED and rule.named is not None:
+        if subject is _PATH:
+            if (action, path) not in caller.allowed:  # else it was decided before, as is usual
+                caller.require(action, path)
+        elif rule.named is not None:
             caller.require(action, rule.named(request))
-        elif subject is Subject.LIST:
+        elif subject is _LIST:
             if caller is self.rules.anonymous and not caller.scopes:
                 raise caller.refusal("read:…")
         elif not caller.may_administer:

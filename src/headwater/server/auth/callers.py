@@ -18,7 +18,7 @@ class Caller:
     is not checked. What was decided once is not decided again: the number of such answers is bounded.
     """
 
-    __slots__ = ("_decided", "id", "name", "renewed", "scopes", "until_s")
+    __slots__ = ("_refused", "allowed", "id", "name", "renewed", "scopes", "until_s")
 
     def __init__(self, name: str, scopes: Scopes | None, until_s: float = math.inf, id: str = "") -> None:  # noqa: A002
         self.name = name
@@ -26,21 +26,22 @@ class Caller:
         self.until_s = until_s
         self.id = id  # of what it signs: see `signing`
         self.renewed: Callable[[], Caller] = lambda: self  # by the rules as they are now, or UnauthorizedError
-        self._decided: dict[tuple[Action, str], bool] = {}
+        self.allowed: set[tuple[Action, str]] = set()  # what was found to be allowed
+        self._refused: set[tuple[Action, str]] = set()
 
     def may(self, action: Action, path: str) -> bool:
         """`path` is that in the log."""
-        if self.scopes is None:
+        if self.scopes is None or (action, path) in self.allowed:
             return True
-        asked = (action, path)
-        decided = self._decided.get(asked)
-        if decided is None:
-            decided = self.scopes.allow(action, path)
-            if len(path) <= CACHED_TEXT_LENGTH_MAX:
-                if len(self._decided) >= AUTH_DECISIONS_CACHED_MAX:
-                    del self._decided[next(iter(self._decided))]  # the oldest
-                self._decided[asked] = decided
-        return decided
+        if (action, path) in self._refused:
+            return False
+        is_allowed = self.scopes.allow(action, path)
+        if len(path) <= CACHED_TEXT_LENGTH_MAX:
+            known = self.allowed if is_allowed else self._refused
+            if len(known) >= AUTH_DECISIONS_CACHED_MAX:
+                known.clear()
+            known.add((action, path))
+        return is_allowed
 
     @property
     def may_administer(self) -> bool:

@@ -30,6 +30,8 @@ class Action(enum.StrEnum):
     FOLLOW = "follow"  # have the server mirror a table of another one
     ADMIN = "admin"
 
+    __hash__ = str.__hash__  # that of an enum is Python code, and every request needs one
+
 
 _ACTIONS = {action.value: action for action in Action}
 

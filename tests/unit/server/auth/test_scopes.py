@@ -92,7 +92,8 @@ def test_a_caller_remembers_a_bounded_number_of_answers() -> None:
     for number in range(AUTH_DECISIONS_CACHED_MAX + 10):
         assert caller.may(Action.READ, f"a/{number}")
         assert not caller.may(Action.READ, f"b/{number}")
-    assert len(caller._decided) <= AUTH_DECISIONS_CACHED_MAX
+    assert len(caller.allowed) <= AUTH_DECISIONS_CACHED_MAX
+    assert len(caller._refused) <= AUTH_DECISIONS_CACHED_MAX
 
 
 def test_a_refusal_names_the_scope_that_is_missing() -> None:
