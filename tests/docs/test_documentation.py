@@ -17,8 +17,10 @@ from tests.edges import free_port
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"^\s*\$?\s*(headwater|make|curl|uvicorn|granian|pip|python\S*) \S", re.MULTILINE)
-ENDLESS = re.compile(r"^(headwater serve|headwater tail|headwater follow|bash follow.sh|curl -N|uvicorn|granian)\b")
+COMMAND = re.compile(r"^\s*\$?\s*(headwater|make|curl|uvicorn|granian|hypercorn|pip|python\S*) \S", re.MULTILINE)
+ENDLESS = re.compile(
+    r"^(headwater serve|headwater tail|headwater follow|bash follow.sh|curl -N|uvicorn|granian|hypercorn)\b"
+)
 ENDED_BY_TIMEOUT = 124
 
 

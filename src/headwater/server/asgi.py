@@ -181,7 +181,7 @@ class App:
         try:
             request = await self._request(scope, receive)
         except HeadwaterError as error:
-            await _send(send, problem(error, close=True), scope["method"])
+            await _send(send, problem(error, close=True), scope)
             return
         except _DisconnectedError:
             return
@@ -200,7 +200,7 @@ class App:
                     return
             response = await answer
             if response.feed is None:
-                await _send(send, response, request.method)
+                await _send(send, response, scope)
             elif leaving is not None:
                 await self._feed(response, response.feed, leaving, send)
         finally:
@@ -353,13 +353,13 @@ def _head(response: Response, extra: Headers = ()) -> Message:
     }
 
 
-async def _send(send: Send, response: Response, method: str) -> None:
+async def _send(send: Send, response: Response, scope: Scope) -> None:
     body = b"".join(response.body)
     extra: Headers = () if response.status in (204, 304) else (("content-length", str(len(body))),)
-    if response.close:
+    if response.close and scope.get("http_version", "1.1").startswith("1"):  # HTTP/2 has no such header
         extra += (("connection", "close"),)
     await send(_head(response, extra))
-    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
 app = App()

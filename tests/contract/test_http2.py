@@ -1,0 +1,97 @@
+"""HTTP/2 through an ASGI server, Caddy and nginx: the same answers, and live reads that nothing holds back."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.certificates import make_pair
+from tests.proxies import FRONTS, front
+
+TEXT = {"content-type": "text/plain"}
+
+
+@pytest.fixture(scope="module", params=FRONTS)
+def http(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    directory = tmp_path_factory.mktemp(request.param)
+    pair = make_pair(directory)
+    with front(request.param, pair, directory) as url:
+        with httpx.Client(base_url=url, verify=pair.trust(), http1=False, http2=True, timeout=20) as client:
+            yield client
+
+
+@pytest.fixture
+def stream(http: httpx.Client) -> str:
+    path = f"/v1/stream/{uuid.uuid4()}"
+    created = http.put(path, headers=TEXT, content=b"one")
+    assert (created.status_code, created.http_version) == (201, "HTTP/2")
+    assert created.headers["location"] == f"{str(http.base_url).rstrip('/')}{path}"
+    return path
+
+
+def test_appends_and_reads(http: httpx.Client, stream: str) -> None:
+    assert http.post(stream, headers=TEXT, content=b"two").status_code == 204
+    assert http.get(stream).content == b"onetwo"
+    assert http.head(stream).headers["stream-next-offset"]
+    missing = http.get(f"{stream}-none")
+    assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_an_event_comes_at_once(http: httpx.Client, stream: str) -> None:
+    with http.stream("GET", stream, params={"offset": "-1", "live": "sse"}) as feed:
+        lines = feed.iter_lines()
+        while next(lines) != "data:one":
+            pass
+        for number in range(3):
+            started = time.monotonic()
+            http.post(stream, headers=TEXT, content=f"number {number}".encode())
+            while next(lines) != f"data:number {number}":
+                pass
+            assert time.monotonic() - started < 1
+
+
+def test_a_row_comes_at_once(http: httpx.Client) -> None:
+    """nginx keeps the headers back until there is a row, so the table has one at the beginning."""
+    table, lines = f"/v1/table/{uuid.uuid4()}", {"content-type": "text/tab-separated-values"}
+    assert http.put(table, headers={"content-type": "text/sequence; schema=test; version=1"}).status_code == 201
+    http.post(table, headers=lines, content=b"+\tfirst\tvalue\n")
+    with http.stream("GET", table, params={"since_id": "0", "timeout": "20"}) as rows:
+        pieces = rows.iter_bytes()
+        assert b"first\tvalue" in next(pieces)
+        started = time.monotonic()
+        http.post(table, headers=lines, content=b"+\tsecond\tvalue\n")
+        assert b"second\tvalue" in next(pieces)
+        assert time.monotonic() - started < 1
+
+
+def test_a_long_poll_is_answered_by_the_append(http: httpx.Client, stream: str) -> None:
+    offset = http.head(stream).headers["stream-next-offset"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(http.get, stream, params={"offset": offset, "live": "long-poll"})
+        time.sleep(0.2)
+        http.post(stream, headers=TEXT, content=b"two")
+        assert waiting.result(5).content == b"two"
+
+
+def test_many_requests_share_a_connection(http: httpx.Client, stream: str) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: http.get(stream), range(100)))
+    assert {answer.content for answer in answers} == {b"one"}
+
+
+def test_large_bodies_both_ways(http: httpx.Client) -> None:
+    path, data = f"/v1/stream/{uuid.uuid4()}", bytes(range(256)) * 4_000
+    created = http.put(path, headers={"content-type": "application/octet-stream"}, content=data)
+    assert created.status_code == 201
+    assert http.get(path).content == data
+
+
+def test_a_url_that_is_too_long_is_refused(http: httpx.Client, stream: str) -> None:
+    """The answer closes the connection under HTTP/1.1. HTTP/2 has no header for that."""
+    assert http.get(stream, params={"x": "x" * 8_400}).status_code == 414
+    assert http.get(stream).status_code == 200

@@ -1,0 +1,113 @@
+"""What speaks HTTP/2 in front of the server: an ASGI server, and reverse proxies with the files of `deploy/`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.servers import headwater
+
+from tests.certificates import Pair
+from tests.edges import free_port
+
+ROOT = Path(__file__).resolve().parent.parent
+FRONTS = ("hypercorn", "caddy", "nginx")
+
+
+@contextlib.contextmanager
+def front(name: str, pair: Pair, directory: Path) -> Iterator[str]:
+    """The URL of a server that speaks HTTP/2, in front of one in memory."""
+    if name == "hypercorn":
+        port = free_port()
+        tls = ("--certfile", str(pair.certificate), "--keyfile", str(pair.key))
+        with _process(
+            [sys.executable, "-m", "hypercorn", "tests.asgi_apps:app", "-b", f"localhost:{port}", *tls], port
+        ):
+            yield f"https://localhost:{port}"
+        return
+    program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        pytest.skip(f"{name} is not installed; it is a package of Debian")
+    with headwater("--memory", "--trusted-proxy", "127.0.0.1", "--limit", "long_poll_s=2") as server:
+        start = _caddy if name == "caddy" else _nginx
+        with start(program, pair, directory, server.port) as port:
+            yield f"https://localhost:{port}"
+
+
+@contextlib.contextmanager
+def _caddy(program: str, pair: Pair, directory: Path, upstream: int) -> Iterator[int]:
+    port = free_port()
+    environment = {
+        "HEADWATER_SITE": f"localhost:{port}",
+        "HEADWATER_UPSTREAM": f"127.0.0.1:{upstream}",
+        "HEADWATER_TLS": f"{pair.certificate} {pair.key}",
+        "HEADWATER_HTTP_PORT": str(free_port()),
+        "HEADWATER_HTTPS_PORT": str(port),
+        "HOME": str(directory),
+    }
+    command = [program, "run", "--adapter", "caddyfile", "--config", str(ROOT / "deploy" / "Caddyfile")]
+    with _process(command, port, environment):
+        yield port
+
+
+@contextlib.contextmanager
+def _nginx(program: str, pair: Pair, directory: Path, upstream: int) -> Iterator[int]:
+    """The file as it is, but for what it says has to be changed, and the ports."""
+    port = free_port()
+    site = (ROOT / "deploy" / "nginx.conf").read_text()
+    for ours, own in (
+        ("server 127.0.0.1:4437;", f"server 127.0.0.1:{upstream};"),
+        ("listen 443 ", f"listen 127.0.0.1:{port} "),
+        ("server_name streams.example;", "server_name localhost;"),
+        ("/etc/ssl/streams.example.pem", str(pair.certificate)),
+        ("/etc/ssl/streams.example.key", str(pair.key)),
+    ):
+        assert site.count(ours) == 1
+        site = site.replace(ours, own)
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = "\n".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
+    user = "user root;" if os.geteuid() == 0 else ""
+    main = f"{user} daemon off; pid {directory}/pid; error_log stderr; events {{}}"
+    config = directory / "nginx.conf"
+    config.write_text(f"{main}\nhttp {{\naccess_log off;\n{places}\n{site}\n}}\n")
+    with _process([program, "-e", "stderr", "-p", str(directory), "-c", str(config)], port):
+        yield port
+
+
+@contextlib.contextmanager
+def _process(command: list[str], port: int, environment: dict[str, str] | None = None) -> Iterator[None]:
+    """A program, from when it accepts TLS."""
+    found = {**os.environ, **(environment or {})}
+    with subprocess.Popen(command, cwd=ROOT, env=found, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            _wait_for(port, process)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    deadline = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", port), 1) as sock:
+            with context.wrap_socket(sock, server_hostname="localhost"):
+                return
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise RuntimeError(f"{process.args!r} did not start: {process.communicate()[1].decode()[-2000:]}")
+        time.sleep(0.05)
