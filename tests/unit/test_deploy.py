@@ -1,0 +1,143 @@
+"""The files of `deploy/`. The proxies' are used by `tests/contract/test_http2.py`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from headwater.cli import app
+from headwater.limits import Limits
+from headwater.server.settings import CONFIG, OPTIONS, variable
+from tests.edges import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+UNIT = (DEPLOY / "headwater.service").read_text()
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+OF_CLIENTS = {"HEADWATER_URL", "HEADWATER_TOKEN"}
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml", "healthcheck.py", "headwater.service"])
+def test_every_variable_is_an_option(name: str) -> None:
+    known = {*map(variable, OPTIONS), CONFIG, *OF_CLIENTS}
+    known |= {f"HEADWATER_LIMIT_{limit.upper()}" for limit in Limits.__struct_fields__}
+    assert {*re.findall(r"HEADWATER_[A-Z_]+", (DEPLOY / name).read_text())} <= known
+
+
+# systemd
+
+
+def test_the_unit_calls_a_command_that_there_is() -> None:
+    (start,) = re.findall(r"^ExecStart=(.+)$", UNIT, re.MULTILINE)
+    program, command, *options = shlex.split(start)
+    assert (program, command) == ("/usr/local/bin/headwater", "serve")
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    assert all(option in shown for option in options if option.startswith("--"))
+    assert "ExecReload=/bin/kill -HUP $MAINPID" in UNIT
+
+
+def test_the_unit_is_valid_and_hardened(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    program = tmp_path / "headwater"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / "headwater.service"
+    unit.write_text(UNIT.replace("/usr/local/bin/headwater", str(program)))
+    verified = run("systemd-analyze", "verify", str(unit))
+    assert (verified.returncode, verified.stderr) == (0, "")
+    rated = run("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", str(unit))
+    assert rated.returncode == 0, rated.stdout[-2000:]
+
+
+# Docker
+
+
+def test_the_image_is_not_run_by_root_and_keeps_its_data_in_a_volume() -> None:
+    last = DOCKERFILE.rpartition("\nFROM ")[2]
+    lines = [line for line in last.splitlines() if not line.startswith(" ")]
+    assert lines.index("USER headwater") < lines.index("VOLUME /data") < lines.index('CMD ["serve"]')
+    assert any(line.startswith("HEALTHCHECK ") for line in lines)
+
+
+def test_everything_that_the_image_copies_is_in_its_context() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    for kept in ("src", "pyproject.toml", "README.md", "LICENSE", "deploy/healthcheck.py"):
+        assert f"!{kept}" in ignored
+        assert (ROOT / kept).exists()
+
+
+def test_the_services_of_compose() -> None:
+    services = COMPOSE["services"]
+    assert {*services} == {"headwater", "archive"}
+    for service in services.values():
+        build = service["build"]
+        assert (DEPLOY / build["context"]).resolve() == ROOT
+        assert (ROOT / build["dockerfile"]).is_file()
+        assert service["cap_drop"] == ["ALL"]
+    assert all(port.startswith("127.0.0.1:") for port in services["headwater"]["ports"])  # it is insecure
+    arguments = services["archive"]["command"]
+    shown = CliRunner().invoke(app, [*arguments[:2], "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    assert all(option in shown for option in arguments if option.startswith("--"))
+
+
+def test_the_health_check_fails_without_a_server() -> None:
+    environment = {**os.environ, "HEADWATER_PORT": str(free_port())}
+    command = [sys.executable, str(DEPLOY / "healthcheck.py")]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert ran.returncode == 1
+    assert "no answer on port" in ran.stderr
+
+
+@pytest.fixture
+def container() -> Iterator[str]:
+    if shutil.which("docker") is None or run("docker", "info").returncode != 0:
+        pytest.skip("no Docker daemon to build the image with")
+    name = f"headwater-test-{uuid.uuid4().hex[:8]}"
+    try:
+        built = subprocess.run(
+            ["docker", "build", "-q", "-f", str(DEPLOY / "Dockerfile"), "-t", name, str(ROOT)],
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert built.returncode == 0, built.stderr
+        options = ("-d", "--name", name, "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL")
+        started = run("docker", "run", *options, "-e", "HEADWATER_INSECURE=true", name)
+        assert started.returncode == 0, started.stderr
+        yield name
+    finally:
+        run("docker", "rm", "-f", "-v", name)
+        run("docker", "rmi", "-f", name)
+
+
+@pytest.mark.slow
+def test_the_image_is_built_and_becomes_healthy(container: str) -> None:
+    deadline = time.monotonic() + 60
+    while run("docker", "inspect", "-f", "{{.State.Health.Status}}", container).stdout.strip() != "healthy":
+        assert time.monotonic() < deadline, run("docker", "logs", container)
+        time.sleep(1)
+    assert run("docker", "exec", container, "id", "-u").stdout.strip() == "10001"
+    assert run("docker", "exec", container, "headwater", "create", "a").returncode == 0
+    run("docker", "stop", "-t", "20", container)
+    assert run("docker", "inspect", "-f", "{{.State.ExitCode}}", container).stdout.strip() == "0"
