@@ -147,6 +147,30 @@ SYNC_SLOW_S = 0.001  # a sync that takes longer sends the next ones off the loop
 SYNC_ELSEWHERE_MIN = 8
 SYNC_ELSEWHERE_MAX = 1_024
 
+# Backups.
+BACKUP_BLOCK_BYTES = 1024 * 1024  # of the index, copied if it is not in the target
+BACKUP_PART_BYTES = 8 * 1024 * 1024  # of the journal, in one part of a backup, unless a batch is larger
+BACKUP_READ_BYTES = 256 * 1024  # of the journal, read in one step
+BACKUP_COPIES_AT_ONCE = 4
+BACKUP_ZSTD_LEVEL = 1
+BACKUP_FOLLOW_S = 1.0  # between two looks at the journal
+BACKUP_REACHED_S = 10.0  # after which it is recorded that nothing new was written
+BACKUP_HOLD_S = 0.1  # between two looks for new segments to hold
+BACKUP_HELD_SEGMENTS_MAX = 32
+BACKUP_FREE_BYTES_MIN = 256 * 1024 * 1024  # on the disk of the server; with less, nothing is held
+BACKUP_FREEZE_S = 30.0  # that a pause of the fold is waited for
+BACKUP_FREEZE_RETRY_S = 0.01
+BACKUP_LOG_BYTES_MAX = 1024 * 1024 * 1024  # of the index, that may pile up while it is copied
+BACKUP_PREPARED_BYTES_MIN = 64 * 1024 * 1024  # a larger index is copied once before it is frozen
+BACKUP_BASE_BYTES_MIN = 256 * 1024 * 1024  # of the journal after a base, before there is another
+BACKUP_BASE_S = 7 * 86_400.0
+BACKUP_BASES_TRIED = 3
+BACKUP_PRUNE_S = 3_600.0  # between two looks for what need not be kept
+BACKUP_RETRY_S = 1.0  # after the first failure of a target; doubles with each further one
+BACKUP_RETRY_MAX_S = 60.0
+BACKUP_CONNECT_S = 10.0  # to a bucket
+BACKUP_ANSWER_S = 60.0
+
 # The log's own numbers.
 JSON_COMMAS_AT_ONCE = 50_000  # in what is parsed in one call: at most as many messages become objects
 JSON_INLINE_BYTES = 1024 * 1024  # parsed at once; more is parsed in a thread

@@ -8,10 +8,14 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 from headwater.limits import Limits
-from headwater.store.embedded.backup import copy_segment, finish_journal
+from headwater.store.embedded.backup.failures import GapError
+from headwater.store.embedded.backup.formats import decode_part, encode_part
+from headwater.store.embedded.backup.tailing import JournalTail, Mark
 from headwater.store.embedded.checking import Checker
+from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index import IndexReader
-from headwater.store.embedded.journal import CorruptJournalError, segment_name, segment_numbers
+from headwater.store.embedded.index_writer import IndexWriter
+from headwater.store.embedded.journal import FORMAT, CorruptJournalError, Segment, segment_name, segment_numbers
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.salvage import salvage
@@ -88,25 +92,85 @@ def _now(coroutine: Coroutine[Any, Any, T]) -> T:
 # Backup
 
 
+class SimJournal:
+    """The journal as a backup reads it, which holds nothing: a segment may be gone at any time."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    def numbers(self) -> list[int]:
+        return segment_numbers(self._disk)
+
+    def read(self, number: int, position: int, size: int) -> bytes:
+        return self._disk.read(segment_name(number))[position : position + size]
+
+    def sync(self, number: int) -> None:
+        if (node := self._disk.nodes.get(segment_name(number))) is not None:
+            node.sync()
+
+    def release(self, number: int) -> None:
+        """Nothing is held."""
+
+
+class Following:
+    """A backup that follows the journal: a copy of the index and the parts after it."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._begin()
+
+    def _begin(self) -> None:
+        self._index = self._directory.index.copy()
+        segment, sequence, _ = IndexReader(self._index.connect()).meta()
+        self._parts: list[bytes] = []
+        source = self._directory.index
+        self._tail = JournalTail(
+            SimJournal(self._directory.disk),
+            Mark(segment, sequence),
+            lambda: IndexReader(source.copy().connect()).meta(),
+        )
+
+    def step(self, bytes_max: int = 1 << 20) -> bool:
+        """Copy some batches; whether there were any."""
+        try:
+            copied = self._tail.read(bytes_max)
+        except GapError:
+            self._begin()
+            return True
+        if copied is not None:
+            self._parts.append(encode_part(copied)[1])
+        return copied is not None
+
+    def restored(self) -> Directory:
+        connection = self._index.connect()
+        for data in self._parts:
+            reader = IndexReader(connection)
+            batches = decode_part("part", data).batches
+            segment = Segment(reader.meta().folded_segment + 1, batches, 0, True, FORMAT, 0)
+            fold(reader, IndexWriter(connection), segment)
+        return Directory(SimDisk(random.Random(0)), self._index)
+
+
 async def back_up_and_check(directory: Directory, world: World) -> None:
-    """A backup beside the running server has everything that was acknowledged before it began."""
+    """A backup that follows the running server has everything that was acknowledged when it has caught up."""
+    disk = directory.disk
+    if disk.no_descriptors:
+        return
+    following = Following(directory)
+    for _ in range(world.random.randrange(8)):
+        following.step(world.random.choice([1, 1000, 1 << 20]))
+        await asyncio.sleep(world.random.choice([0.0, 0.01, 0.3]))
+        if disk.crashed or disk.no_descriptors or disk.failed_syncs:
+            return
     acknowledged = {
         known: list(known.acknowledged)
         for known in world.streams.values()
         if known.id is not None and known.life is not None and known.life.ttl_s is None and not known.life.expires_ms
     }
     writes = list(world.joint)
-    if directory.disk.no_descriptors:
-        return
-    target = SimDisk(random.Random(0))
-    for number in segment_numbers(directory.disk):
-        copy_segment(directory.disk, target, number)
-        await asyncio.sleep(world.random.choice([0.0, 0.01, 0.3]))
-        if directory.disk.crashed or directory.disk.no_descriptors:
-            return
-    index = directory.index.copy()
-    finish_journal(target, IndexReader(index.connect()).meta().folded_segment, lambda: 2)
-    copy = Directory(target, index)
+    while following.step():
+        """Until it has caught up: nothing else happens meanwhile."""
+    copy = following.restored()
     copy.check()
     contents = contents_of(copy)
     found = {known: contents.streams[known.id][2] for known in acknowledged if known.id in contents.streams}

@@ -222,6 +222,9 @@ class SimDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return bytes(self.nodes[name].data)
 
+    def is_shared(self, name: str) -> bool:
+        return False
+
     def rename(self, old: str, new: str) -> None:
         self._need_descriptor(old)
         self.step("rename", 0)

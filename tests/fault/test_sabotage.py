@@ -24,6 +24,8 @@ from headwater.server.tables import feeds, snapshots
 from headwater.server.tables.active import LiveRows
 from headwater.store.contract import Commit, Done
 from headwater.store.embedded import journal, journal_writer, recovery, salvage
+from headwater.store.embedded.backup.failures import GapError
+from headwater.store.embedded.backup.tailing import JournalTail
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import CorruptJournalError, Segment, segment_name
@@ -268,7 +270,20 @@ def test_a_mirror_that_forgets_its_position_is_caught(monkeypatch: pytest.Monkey
 
 
 def test_a_backup_without_the_journal_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "copy_segment", lambda source, target, number: None)
+    monkeypatch.setattr(copies.Following, "step", lambda self, bytes_max=0: False)
+    assert caught(60)
+
+
+def test_a_backup_that_overlooks_a_gap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = JournalTail.read
+
+    def read(self: JournalTail, bytes_max: int) -> Any:
+        try:
+            return real(self, bytes_max)
+        except GapError:
+            return None
+
+    monkeypatch.setattr(JournalTail, "read", read)
     assert caught(60)
 
 

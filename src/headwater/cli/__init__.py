@@ -24,6 +24,7 @@ from headwater.cli import (
     head,
     pipeline,
     read,
+    restore,
     serve,
     table,
     tail,
@@ -89,9 +90,10 @@ for name, module, panel in (
     ("demo", demo, _SERVER),
     ("bench", bench, _SERVER),
     ("check", check, _SERVER),
-    ("backup", backup, _SERVER),
+    ("restore", restore, _SERVER),
 ):
     app.command(name, rich_help_panel=panel)(with_server(module.command))
+app.add_typer(backup.app, name="backup", rich_help_panel=_SERVER)
 app.add_typer(table.app, name="table", rich_help_panel=_TABLES)
 app.add_typer(token.app, name="token", rich_help_panel=_SERVER)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=_SPARK)

@@ -1,20 +1,101 @@
-"""`headwater backup`: copy a data directory while its server runs."""
+"""`headwater backup`: copy a data directory, in use or not, to a directory or a bucket, and say what is there."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from headwater.cli.output import meter, say
-from headwater.store.embedded.backup import back_up
+from headwater import limits
+from headwater.cli.moments import parse_span
+from headwater.cli.output import meter, print_json, print_table, say
+from headwater.store.embedded.backup.backing_up import Copy, open_backup
+from headwater.store.embedded.backup.following import base_every_s, follow
+from headwater.store.embedded.backup.restoring import shown_ms
+from headwater.store.embedded.backup.status import Span, spans_of
+from headwater.store.embedded.backup.targets import open_target
+
+_TARGET = "A directory, or s3://bucket/prefix with credentials in the environment."
 
 
-def command(
+class _Group(TyperGroup):
+    """`headwater backup DIRECTORY TARGET` is `headwater backup run DIRECTORY TARGET`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="Back up a data directory, while its server runs or not: headwater backup DIRECTORY TARGET [--follow].",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def run(
     directory: Path = typer.Argument(help="The data directory, in use or not."),
-    target: Path = typer.Argument(help="Where to put the copy; must not exist or be empty."),
+    target: str = typer.Argument(help=_TARGET),
+    follow_: bool = typer.Option(False, "--follow", help="Go on: copy what is written as it becomes durable."),
+    every: float = typer.Option(
+        limits.BACKUP_FOLLOW_S, min=0.05, metavar="SECONDS", help="With --follow: between two looks at the journal."
+    ),
+    keep: str | None = typer.Option(
+        None, metavar="SPAN", help="Remove what no moment of the last 30d, for example, needs. All is kept by default."
+    ),
 ) -> None:
-    """Take a consistent copy of a data directory. Serve it like any other to restore it."""
-    with meter("copying") as update:
-        back_up(directory, target, update)
-    say(f"backed up {directory} to {target}")
+    """Copy what the target does not have yet. Restore it with: headwater restore."""
+    keep_s = None if keep is None else parse_span(keep)
+    os.nice(limits.FOLD_NICE)  # the server goes first
+    with meter("copying") as update, open_backup(directory, open_target(target), update) as backup:
+        if not follow_:
+            done = backup.step(base_every_s(keep_s))
+            removed = 0 if keep_s is None else backup.prune(keep_s)
+            say(_told(directory, target, done) + (f", removed {removed:,} files" if removed else ""))
+            return
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        say(f"backing up {directory} to {target} every {every:g} s")
+        follow(backup, stop, every, keep_s, lambda text: say(f"headwater: {text}", err=True))
+
+
+def _told(directory: Path, target: str, done: Copy) -> str:
+    base = " with a copy of the index" if done.bases else ""
+    return f"backed up {directory} to {target}{base}: {done.bytes:,} bytes, up to {shown_ms(done.reached_ms)}"
+
+
+@app.command()
+def status(
+    target: str = typer.Argument(help=_TARGET),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON, for programs."),
+) -> None:
+    """The moments that can be restored, and how far behind the backup is."""
+    spans = spans_of(open_target(target))
+    if as_json:
+        print_json(spans)
+        return
+    columns = ("timeline", "from", "to", "bases", "parts", "bytes", "problem")
+    print_table([_row(span) for span in spans], columns, right=("bases", "parts", "bytes"), folding=("problem",))
+    if spans:
+        say(f"the newest is {max(0.0, time.time() - spans[-1].to_ms / 1000):,.1f} s behind")
+
+
+def _row(span: Span) -> dict[str, Any]:
+    return {
+        "timeline": span.timeline[:8],
+        "from": shown_ms(span.from_ms),
+        "to": shown_ms(span.to_ms),
+        "bases": span.bases,
+        "parts": span.parts,
+        "bytes": f"{span.journal_bytes:,}",
+        "problem": span.problem or None,
+    }

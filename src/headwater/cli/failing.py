@@ -17,6 +17,7 @@ import typer
 
 from headwater import errors
 from headwater.cli.output import say
+from headwater.store.embedded.backup.failures import BackupError
 from headwater.store.embedded.journal import CorruptJournalError, DirectoryError, UnknownFormatError
 
 FAILED = 1
@@ -77,7 +78,7 @@ def failures(listening: str = "") -> Iterator[None]:
         fail(str(error), "Nothing was changed. See `headwater check --help` for how to look and how to salvage.")
     except UnknownFormatError as error:
         fail(str(error), "Use another directory, or the version of Headwater that wrote this one.")
-    except DirectoryError as error:
+    except (BackupError, DirectoryError) as error:
         fail(str(error))  # says what to do
     except sqlite3.DatabaseError as error:
         fail(f"the index of the data directory failed: {error}", "Check the disk, then: headwater check DIRECTORY")

@@ -26,6 +26,16 @@ def parse_moment(text: str, now: datetime) -> datetime:
         raise ValueError(f"too far from now: {text[:80]!r}") from None
 
 
+def parse_span(text: str) -> float:
+    """The seconds of `30s`, `15m`, `1h` or `2d`; ValueError otherwise."""
+    if (span := _SPAN.fullmatch(text)) is None:
+        raise ValueError(f"expected a span of time such as 30s, 15m, 1h or 2d, got {text[:80]!r}")
+    try:
+        return timedelta(**{_UNITS[span[2]]: float(span[1])}).total_seconds()
+    except OverflowError:
+        raise ValueError(f"too long: {text[:80]!r}") from None
+
+
 def _timestamp(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)

@@ -92,7 +92,7 @@ def decide(view: View, command: Command, messages_max: int) -> Decision:
     elif isinstance(command, Delete):
         state = live(view.at(command.path), command.now_ms)
         check_end(state, command.ends)
-        decision = Decision(_removal(view, state), Reply())
+        decision = Decision(_removal(view, state, command.now_ms), Reply())
     elif isinstance(command, Expire):
         return Decision(_expiry(view, view.at(command.path), command.now_ms), Reply())
     else:
@@ -105,7 +105,7 @@ def decide(view: View, command: Command, messages_max: int) -> Decision:
 def _expiry(view: View, state: StreamState | None, now_ms: int) -> Record:
     if state is None or state.soft_deleted or not is_expired(state, now_ms):
         return _NOTHING
-    return _removal(view, state)
+    return _removal(view, state, now_ms)
 
 
 def _written(view: View, documents: tuple[WriteDocument, ...]) -> Record:
@@ -148,17 +148,17 @@ def check_not_expired(state: StreamState, now_ms: int) -> None:
         raise StreamNotFoundError("the stream expired")
 
 
-def _removal(view: View, state: StreamState) -> Record:
+def _removal(view: View, state: StreamState, now_ms: int) -> Record:
     """Soft-delete what forks still read; otherwise delete, and whatever only this stream kept alive."""
     if state.forks:
-        return (SoftDeleted(state.id),)
-    events: list[Event] = [Deleted(state.id)]
+        return (SoftDeleted(state.id, now_ms),)
+    events: list[Event] = [Deleted(state.id, now_ms)]
     while state.fork is not None:
         state = view.get(state.fork.source_id)
         events.append(ForkReleased(state.id))
         if state.forks > 1 or not state.soft_deleted:
             break
-        events.append(Deleted(state.id))
+        events.append(Deleted(state.id, now_ms))
     return tuple(events)
 
 
@@ -173,7 +173,7 @@ def _create(view: View, existing: StreamState | None, command: Create, messages_
             raise PathBlockedError("the path is free again when the last fork of the deleted stream is gone")
         if not expired:
             return Decision(_NOTHING, _matching(existing, command))
-        swept = _removal(view, existing)
+        swept = _removal(view, existing, command.now_ms)
     if command.fork is not None:
         created, events = _fork(view, command, command.fork, messages_max)
     else:

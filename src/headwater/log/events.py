@@ -70,10 +70,12 @@ class SoftDeleted(msgspec.Struct, frozen=True, array_like=True, tag="soft-delete
     """Deleted for everyone but the forks that still read it."""
 
     id: int
+    at_ms: int = 0  # unknown in what earlier versions wrote
 
 
 class Deleted(msgspec.Struct, frozen=True, array_like=True, tag="deleted"):
     id: int
+    at_ms: int = 0  # unknown in what earlier versions wrote
 
 
 class DocumentWritten(msgspec.Struct, frozen=True, array_like=True, tag="document-written"):
@@ -91,3 +93,8 @@ Event: TypeAlias = StreamEvent | DocumentEvent
 Record: TypeAlias = tuple[Event, ...]
 
 DOCUMENT_EVENTS = (DocumentWritten, DocumentDeleted)
+
+
+def time_of(event: Event) -> int:
+    """When an event was decided; 0 where it does not say."""
+    return getattr(event, "at_ms", 0)

@@ -36,6 +36,9 @@ class Disk(Protocol):
     def read(self, name: str) -> bytes:
         """The bytes of a file; FileNotFoundError where there is none."""
 
+    def is_shared(self, name: str) -> bool:
+        """Whether another name, which a backup gave it, keeps a file: it is not to be written to again."""
+
     def rename(self, old: str, new: str) -> None: ...
 
     def remove(self, name: str) -> None: ...
@@ -93,6 +96,9 @@ class RealDisk:
 
     def read(self, name: str) -> bytes:
         return (self._directory / name).read_bytes()
+
+    def is_shared(self, name: str) -> bool:
+        return (self._directory / name).stat().st_nlink > 1
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._directory / old, self._directory / new)

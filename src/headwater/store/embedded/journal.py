@@ -36,7 +36,7 @@ HEADER_BYTES = _HEADER.size
 BATCH_OVERHEAD_BYTES = _BATCH.size
 _MAGIC = b"HWJ\n"
 _BATCH_MAGIC = b"HWB\n"
-_SEAL = 1
+SEAL = 1  # the flag of a batch that ends its segment
 _NAME = re.compile(r"([0-9]{16})\.journal")
 
 _encoder = msgspec.msgpack.Encoder()
@@ -130,7 +130,7 @@ def encode_batch(sequence: int, payload: bytes | memoryview, salt: int, flags: i
 
 
 def encode_seal(sequence: int, salt: int) -> bytes:
-    return encode_batch(sequence, b"", salt, _SEAL)
+    return encode_batch(sequence, b"", salt, SEAL)
 
 
 # Reading
@@ -169,25 +169,25 @@ def _scan(name: str, data: bytes, number: int) -> tuple[Segment | None, int, int
 
     None for one that was never begun: empty, all zeros, or still with the header of what it was recycled from.
     """
-    header = _read_header(name, data, number)
+    header = read_header(name, data, number)
     if header is None:
         return None, 0, 0
     version, salt = header
     batches: list[JournalBatch] = []
     position, expected = _HEADER.size, None
-    while (found := _read_batch(data, position, salt)) is not None:
+    while (found := read_batch(data, position, salt)) is not None:
         sequence, flags, payload, end = found
         if expected is not None and sequence != expected:
             raise CorruptJournalError(name, position, f"batch {sequence} where {expected} was expected")
         expected = sequence + 1
-        if flags & _SEAL:
+        if flags & SEAL:
             return Segment(number, batches, position, True, version, salt), position, salt
         batches.append(JournalBatch(name, position, sequence, payload, version))
         position = end
     return Segment(number, batches, position, False, version, salt), position, salt
 
 
-def _read_header(name: str, data: bytes, number: int) -> tuple[int, int] | None:
+def read_header(name: str, data: bytes, number: int) -> tuple[int, int] | None:
     """The format and the salt; None for a segment that was never begun."""
     if len(data) < _HEADER.size:
         return None
@@ -201,7 +201,8 @@ def _read_header(name: str, data: bytes, number: int) -> tuple[int, int] | None:
     return (int(version), int(salt)) if found == number else None
 
 
-def _read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, memoryview, int] | None:
+def read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, memoryview, int] | None:
+    """Sequence, flags, records and end of the batch at a position; None if there is no whole one."""
     if len(data) < position + _BATCH.size:
         return None
     magic, sequence, flags, length, checksum = _BATCH.unpack_from(data, position)
@@ -214,6 +215,13 @@ def _read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, memory
     return (sequence, flags, payload, end) if zlib.crc32(payload, head) == checksum else None
 
 
+def batch_length(data: bytes, position: int) -> int:
+    """How long the batch at a position says it is; 0 where nothing begins like one."""
+    if not data.startswith(_BATCH_MAGIC, position) or len(data) < position + _BATCH.size:
+        return 0
+    return _BATCH.size + int(_BATCH.unpack_from(data, position)[3])
+
+
 def _find_batch(data: bytes, position: int, salt: int, after: int | None) -> int | None:
     """A whole batch somewhere behind a broken one. Its sequence is looked at first: a checksum for each thing in a
     client's data that resembles a batch could take minutes."""
@@ -222,7 +230,7 @@ def _find_batch(data: bytes, position: int, salt: int, after: int | None) -> int
             return None
         sequence, flags = _BATCH.unpack_from(data, position)[1:3]
         near = after is None or after <= sequence <= after + limits.JOURNAL_DAMAGE_BATCHES_MAX
-        if near and flags in (0, _SEAL) and _read_batch(data, position, salt) is not None:
+        if near and flags in (0, SEAL) and read_batch(data, position, salt) is not None:
             return position
         position += 1
     return None

@@ -135,10 +135,11 @@ class JournalWriter:
     def recycle(self, number: int, *, keep: bool = True) -> None:
         """A folded segment is no longer needed. Its blocks are kept as the spare, if there is none and they may be."""
         try:
-            if not keep or _SPARE in self._disk.names():
-                self._disk.remove(segment_name(number))
+            name = segment_name(number)
+            if not keep or _SPARE in self._disk.names() or self._disk.is_shared(name):
+                self._disk.remove(name)
             else:
-                self._disk.rename(segment_name(number), _SPARE)
+                self._disk.rename(name, _SPARE)
         except OSError as error:
             log.warning("%s is folded and will be removed at the next start: %s", segment_name(number), error)
 

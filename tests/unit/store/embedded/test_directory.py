@@ -23,7 +23,6 @@ from headwater.log.commands import Append, Create, Delete, ForkRequest
 from headwater.log.content import ContentKind
 from headwater.log.events import Created
 from headwater.log.producers import ProducerTuple
-from headwater.store.embedded.backup import back_up
 from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.journal import CorruptJournalError, UnknownFormatError, encode_records
@@ -209,33 +208,6 @@ def test_check_finds_damaged_chunks_and_references(tmp_path: Path) -> None:
     assert any("counts 1 forks and has 0" in problem for problem in problems)
     result = CliRunner().invoke(app, ["check", str(directory)])
     assert result.exit_code == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
-def test_a_backup_of_a_running_server_opens(tmp_path: Path, limits: Limits) -> None:
-    directory, target = tmp_path / "data", tmp_path / "copy"
-
-    async def write_while_copying(engine: Engine) -> None:
-        await create(engine, "a")
-        copying = asyncio.get_running_loop().run_in_executor(None, back_up, directory, target, lambda *_: None)
-        number = 0
-        while not copying.done() or number < 500:
-            await append(engine, "a", f"{number:06d};{'y' * 100}".encode())
-            number += 1
-        await copying
-
-    async def look(engine: Engine) -> None:
-        whole = await content(engine, "a")
-        count = len(whole) // 107
-        assert whole == b"".join(f"{number:06d};{'y' * 100}".encode() for number in range(count))
-        await append(engine, "a", b"and on")
-
-    live(directory, write_while_copying, limits)
-    assert check_directory(target, lambda _: None).problems == []
-    live(target, look, limits)
-    with pytest.raises(FileExistsError):
-        back_up(directory, target, lambda *_: None)
 
 
 def test_one_owner_at_a_time(tmp_path: Path) -> None:

@@ -1,0 +1,277 @@
+"""Backing up a directory, in use or not: once, or on and on. It needs nothing of the server but its files."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from headwater import limits
+from headwater.store.embedded import index, layout
+from headwater.store.embedded.backup.contents import Contents, chain, read_base, read_contents, read_timelines
+from headwater.store.embedded.backup.failures import (
+    BackupError,
+    DivergedError,
+    GapError,
+    MissingError,
+    UnfitSourceError,
+)
+from headwater.store.embedded.backup.formats import (
+    TIMELINES,
+    Base,
+    BaseName,
+    Copied,
+    Range,
+    Timeline,
+    batch_digest,
+    decode_part,
+    encode,
+    encode_part,
+    seal,
+)
+from headwater.store.embedded.backup.holding import HeldJournal
+from headwater.store.embedded.backup.identity import begin_timeline, folder_for, identity_of, one_at_a_time
+from headwater.store.embedded.backup.retention import prune
+from headwater.store.embedded.backup.snapshot import Progress, copy_blocks, frozen, log_bytes
+from headwater.store.embedded.backup.tailing import JournalTail, Mark
+from headwater.store.embedded.backup.targets import Target, claim
+from headwater.store.embedded.journal import UnknownFormatError
+
+
+class Copy(NamedTuple):
+    """What one step has copied."""
+
+    batches: int
+    bytes: int
+    bases: int
+    reached_ms: int
+
+
+class Backup:
+    """The backup of one directory to one target. `open_backup` makes one.
+
+    After an error of the target every method can be called again: what was read and not copied is kept.
+    """
+
+    def __init__(self, directory: Path, target: Target, journal: HeldJournal, progress: Progress) -> None:
+        self._directory = directory
+        self._target = target
+        self._journal = journal
+        self._progress = progress
+        self._timeline: Timeline | None = None
+        self._tail: JournalTail | None = None
+        self._unsent: Copied | None = None  # read from the journal, and not in the target yet
+        self._known: set[bytes] = set()  # blocks in the target
+        self._base_ms = 0  # when the newest base was taken
+        self._journal_bytes = 0  # in the target, after the newest base
+        self._saved_s = -math.inf  # when the timeline was written
+        self._records_due = 0  # after a change: at once, and when there was no other
+        self._copied = Copy(0, 0, 0, 0)
+        self._counting = threading.Lock()  # blocks are put by several threads
+
+    # Steps
+
+    def step(self, base_every_s: float) -> Copy:
+        """Copy everything that is durable by now, with a new base where one is needed or due."""
+        self._copied = Copy(0, 0, 0, 0)
+        for _ in range(limits.BACKUP_BASES_TRIED):
+            try:
+                if self._tail is None:
+                    self._begin()
+                self._ship()
+                if self._base_is_due(base_every_s):
+                    self._take_base(new_range=False)
+                return self._copied
+            except GapError:
+                self._unsent = None
+                self._take_base(new_range=True)
+            except DivergedError:
+                begin_timeline(self._directory, parent=identity_of(self._directory).id)
+                self._tail = self._unsent = None
+        raise UnfitSourceError(
+            f"the journal of {self._directory} is written faster than {self._target.url} takes it. "
+            "Use a faster target, or try again when there is less load."
+        )
+
+    def prune(self, keep_s: float) -> int:
+        removed = prune(self._target, self._current.id, now_ms() - int(keep_s * 1000))
+        self._timeline = next(found for found in read_timelines(self._target) if found.id == self._current.id)
+        return removed
+
+    @property
+    def _current(self) -> Timeline:
+        if self._timeline is None:
+            raise RuntimeError("the backup has not begun")
+        return self._timeline
+
+    def _begin(self) -> None:
+        """Find out how far the target is."""
+        claim(self._target)
+        identity = identity_of(self._directory)
+        timelines = read_timelines(self._target)
+        known = {timeline.id: timeline for timeline in timelines}
+        if timelines and not known.keys() & {identity.id, identity.parent}:
+            raise BackupError(f"{self._target.url} has backups of another directory. Give a target of its own.")
+        self._known = set()
+        self._timeline = known.get(identity.id) or Timeline(identity.id, identity.parent, now_ms(), [])
+        if not self._timeline.ranges:
+            raise GapError("there is no base yet")
+        contents = read_contents(self._target, self._timeline)
+        mark = self._mark_of(contents)
+        self._base_ms = contents.bases[-1].taken_ms if contents.bases else 0
+        self._journal_bytes = sum(
+            size for part, size in contents.part_bytes.items() if part.last > contents.bases[-1].sequence
+        )
+        self._follow(mark)
+
+    def _mark_of(self, contents: Contents) -> Mark:
+        """How far the last range got, which may be further than is recorded."""
+        timeline, newest = contents.timeline, contents.timeline.ranges[-1]
+        try:
+            bases = contents.bases_in(newest)
+            if not bases:
+                raise GapError("its base is gone")
+            parts = chain(contents.parts_in(newest), bases[-1].sequence, newest.last, self._target.url)
+            if not parts:
+                base = read_base(self._target, timeline.id, bases[-1])
+                return Mark(base.segment, base.sequence)
+            name = f"{timeline.id}/journal/{parts[-1]}"
+            copied = decode_part(name, self._target.get(name))
+        except MissingError as error:  # someone removed a part: go on with a new base
+            raise GapError(str(error)) from None
+        newest.last = max(newest.last, parts[-1].last)
+        last = copied.batches[-1]
+        return Mark(copied.segment, last.sequence, batch_digest(last.sequence, last.payload))
+
+    def _follow(self, mark: Mark) -> None:
+        self._tail = JournalTail(self._journal, mark, self._meta)
+
+    def _meta(self) -> index.Meta:
+        connection = index.connect(self._directory / layout.INDEX_NAME, write=False)
+        try:
+            return index.IndexReader(connection).meta()
+        finally:
+            connection.close()
+
+    # The journal
+
+    def _ship(self) -> None:
+        """Put what is new in the journal."""
+        if self._tail is None:
+            raise RuntimeError("the backup has not begun")
+        started_ms = now_ms()
+        while (copied := self._unsent or self._read(self._tail)) is not None:
+            self._unsent = copied
+            self._put_part(copied)
+            self._unsent = None
+            self._tail.release()
+        self._tail.release()
+        self._reach(started_ms)
+
+    def _read(self, tail: JournalTail) -> Copied | None:
+        try:
+            return tail.read(limits.BACKUP_PART_BYTES)
+        except BaseException:
+            self._tail = None  # it may have read past what was lost
+            raise
+
+    def _put_part(self, copied: Copied) -> None:
+        timeline = self._current
+        name, data = encode_part(copied)
+        self._target.put(f"{timeline.id}/journal/{name}", data)
+        self._journal_bytes += len(data)
+        range_ = timeline.ranges[-1]
+        range_.last = name.last
+        range_.reached_ms = max(range_.reached_ms, name.min_ms)
+        if time.monotonic() - self._saved_s >= limits.BACKUP_REACHED_S:
+            self.record()
+        self._records_due = 2
+        self._count(batches=len(copied.batches), bytes_=len(data))
+
+    def _reach(self, moment_ms: int) -> None:
+        """Everything that was acknowledged before a moment is in the target. While nothing changes, that is recorded
+        now and then."""
+        range_ = self._current.ranges[-1]
+        range_.reached_ms = max(range_.reached_ms, moment_ms)
+        if self._records_due > 0 or time.monotonic() - self._saved_s >= limits.BACKUP_REACHED_S:
+            self.record()
+            self._records_due = max(0, self._records_due - 1)
+        self._copied = self._copied._replace(reached_ms=range_.reached_ms)
+
+    def record(self) -> None:
+        """Write down how far the backup is."""
+        self._target.put(f"{TIMELINES}{self._current.id}", encode(self._current))
+        self._saved_s = time.monotonic()
+
+    def _count(self, *, batches: int = 0, bytes_: int = 0, bases: int = 0) -> None:
+        with self._counting:
+            done = self._copied
+            self._copied = Copy(done.batches + batches, done.bytes + bytes_, done.bases + bases, done.reached_ms)
+
+    # The index
+
+    def _base_is_due(self, every_s: float) -> bool:
+        size = (self._directory / layout.INDEX_NAME).stat().st_size
+        much = self._journal_bytes > max(limits.BACKUP_BASE_BYTES_MIN, size // 2)
+        return self._journal_bytes > 0 and (much or now_ms() - self._base_ms > every_s * 1000)
+
+    def _take_base(self, *, new_range: bool) -> None:
+        """Copy the index; blocks that the target has are not copied again.
+
+        What is large is copied before it is frozen too: most of it will be the same then, and the log of the index
+        grows only while what changed meanwhile is copied.
+        """
+        timeline, path = self._current, self._directory / layout.INDEX_NAME
+        if not self._known:
+            names = self._target.sizes(f"{timeline.id}/blocks/")
+            self._known = {bytes.fromhex(name.rpartition("/")[2]) for name in names}
+        if path.stat().st_size > limits.BACKUP_PREPARED_BYTES_MIN:
+            copy_blocks(path, path.stat().st_size, self._put_block, self._known, self._progress)
+        with frozen(path) as state:
+            taken_ms = now_ms()
+            blocks = copy_blocks(path, state.size_bytes, self._put_block_of(path), self._known, self._progress)
+        base = Base(state.segment, state.sequence, taken_ms, state.size_bytes, blocks)
+        self._target.put(f"{timeline.id}/bases/{BaseName(base.sequence, taken_ms)}", encode(base))
+        if new_range:
+            timeline.ranges.append(Range(base.sequence, base.sequence, reached_ms=0))
+            self._follow(Mark(base.segment, base.sequence))
+        self._base_ms, self._journal_bytes = taken_ms, 0
+        self.record()
+        self._records_due = 2  # the journal that belongs to it is still to be copied
+        self._count(bases=1)
+
+    def _put_block(self, digest: bytes, block: bytes) -> None:
+        sealed = seal(block)
+        self._target.put(f"{self._current.id}/blocks/{digest.hex()}", sealed)
+        self._count(bytes_=len(sealed))
+
+    def _put_block_of(self, path: Path) -> Callable[[bytes, bytes], None]:
+        def put(digest: bytes, block: bytes) -> None:
+            if log_bytes(path) > limits.BACKUP_LOG_BYTES_MAX:
+                raise UnfitSourceError(f"{path} changes faster than {self._target.url} takes it. Use a faster target.")
+            self._put_block(digest, block)
+
+        return put
+
+
+@contextlib.contextmanager
+def open_backup(directory: Path, target: Target, progress: Progress = lambda done, total: None) -> Iterator[Backup]:
+    """The backup of a directory to a target that no other backup is using."""
+    if layout.format_of(directory) != layout.FORMAT:
+        raise UnknownFormatError(f"{directory} has an older format; start a server on it once to upgrade it")
+    folder = folder_for(directory, target.url)
+    with one_at_a_time(folder), target.lock():
+        journal = HeldJournal(directory / layout.JOURNAL_DIR, folder / "held")
+        journal.start()
+        try:
+            yield Backup(directory, target, journal, progress)
+        finally:
+            journal.stop()
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,79 @@
+"""What a target has of each timeline, from the names in it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headwater.store.embedded.backup.failures import MissingError
+from headwater.store.embedded.backup.formats import (
+    TIMELINES,
+    Base,
+    BaseName,
+    PartName,
+    Range,
+    Timeline,
+    decode,
+    parse_base,
+    parse_part,
+)
+from headwater.store.embedded.backup.targets import Target
+
+
+class Contents(NamedTuple):
+    """A timeline with its bases and its parts of the journal, in order."""
+
+    timeline: Timeline
+    bases: list[BaseName]
+    parts: list[PartName]
+    part_bytes: dict[PartName, int]
+
+    def bases_in(self, range_: Range) -> list[BaseName]:
+        end = self._end_of(range_)
+        return [base for base in self.bases if range_.start <= base.sequence and (end is None or base.sequence < end)]
+
+    def parts_in(self, range_: Range) -> list[PartName]:
+        end = self._end_of(range_)
+        return [part for part in self.parts if part.last > range_.start and (end is None or part.first <= end)]
+
+    def _end_of(self, range_: Range) -> int | None:
+        """Where the range after a gap begins."""
+        return min((later.start for later in self.timeline.ranges if later.start > range_.start), default=None)
+
+    def first_ms(self, range_: Range) -> int | None:
+        """The earliest moment of a range that can be restored; None if none can, since it was only begun."""
+        earliest = min((base.taken_ms for base in self.bases_in(range_)), default=None)
+        return None if earliest is None or earliest > range_.reached_ms else earliest
+
+
+def read_timelines(target: Target) -> list[Timeline]:
+    """All timelines, in the order in which they began."""
+    found = [decode(name, target.get(name), Timeline) for name in target.sizes(TIMELINES)]
+    return sorted(found, key=lambda timeline: timeline.started_ms)
+
+
+def read_contents(target: Target, timeline: Timeline) -> Contents:
+    bases = [base for name in target.sizes(f"{timeline.id}/bases/") if (base := parse_base(name)) is not None]
+    sizes = target.sizes(f"{timeline.id}/journal/")
+    part_bytes = {part: size for name, size in sizes.items() if (part := parse_part(name)) is not None}
+    return Contents(timeline, sorted(bases), sorted(part_bytes), part_bytes)
+
+
+def read_base(target: Target, timeline_id: str, base: BaseName) -> Base:
+    name = f"{timeline_id}/bases/{base}"
+    return decode(name, target.get(name), Base)
+
+
+def chain(parts: list[PartName], after: int, last: int | None, url: str) -> list[PartName]:
+    """The parts that lead on from a batch without a gap, as few as possible; MissingError if they end before `last`."""
+    found: list[PartName] = []
+    reached = after
+    for part in sorted(parts, key=lambda part: (part.first, -part.last)):
+        if part.last <= reached:
+            continue
+        if part.first > reached + 1:
+            raise MissingError(url, f"batches {reached + 1} to {part.first - 1} of the journal")
+        found.append(part)
+        reached = part.last
+    if last is not None and reached < last:
+        raise MissingError(url, f"batches {reached + 1} to {last} of the journal")
+    return found

@@ -1,0 +1,43 @@
+"""A backup that goes on and on: a look at the journal every second, and patience with a target that fails."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+
+from headwater import limits
+from headwater.store.embedded.backup.backing_up import Backup
+from headwater.store.embedded.backup.failures import TargetError, UnfitSourceError
+
+_PASSING = (TargetError, UnfitSourceError, OSError, sqlite3.OperationalError)
+
+
+def follow(
+    backup: Backup, stop: threading.Event, every_s: float, keep_s: float | None, report: Callable[[str], None]
+) -> None:
+    """Back up until told to stop, and once more then. Failures are reported when they begin and when they end."""
+    failures, wait_s, pruned_s = 0, 0.0, -limits.BACKUP_PRUNE_S
+    while not stop.wait(wait_s):
+        started_s = time.monotonic()
+        try:
+            backup.step(base_every_s(keep_s))
+            if keep_s is not None and started_s - pruned_s > limits.BACKUP_PRUNE_S:
+                backup.prune(keep_s)
+                pruned_s = started_s
+        except _PASSING as error:
+            wait_s = min(limits.BACKUP_RETRY_S * 2**failures, limits.BACKUP_RETRY_MAX_S)
+            failures = min(failures + 1, 10)
+            report(f"the backup is behind and tried again in {wait_s:.0f} s: {error}")
+        else:
+            if failures:
+                report("the backup is up to date again")
+            failures, wait_s = 0, max(0.0, every_s - (time.monotonic() - started_s))
+    backup.step(base_every_s(keep_s))
+    backup.record()
+
+
+def base_every_s(keep_s: float | None) -> float:
+    """How often there is a new base although little was written: what is older than what to keep can go only then."""
+    return limits.BACKUP_BASE_S if keep_s is None else min(limits.BACKUP_BASE_S, keep_s / 2)

@@ -1,0 +1,190 @@
+"""What a target holds, and how it is encoded.
+
+    FORMAT                                     the format of the target
+    timelines/{id}                             `Timeline`: one data directory from one beginning
+    {id}/bases/{sequence}-{ms}                 `Base`: the index as it was after a batch of the journal
+    {id}/blocks/{sha256}                       a block of such an index, compressed
+    {id}/journal/{first}-{last}-{ms}-{ms}-{n}  `Part`: batches of the journal
+
+Everything but FORMAT is compressed and begins with a checksum. Numbers in names have 16 digits, so names sort as the
+numbers do. The times in the name of a part are the least and the greatest of its records, 0 if they have none; the
+last number is a checksum of its content, so that no part replaces another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import xxhash
+import zstandard
+
+from headwater import limits
+from headwater.log.events import time_of
+from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError
+from headwater.store.embedded.journal import JournalBatch
+
+FORMAT = b"headwater backup, format 1\n"
+FORMAT_NAME = "FORMAT"
+TIMELINES = "timelines/"
+
+_MAGIC = b"HWBK"
+_DIGEST_BYTES = 16
+_PART_NAME = re.compile(r"([0-9]{16})-([0-9]{16})-([0-9]{16})-([0-9]{16})-([0-9a-f]{16})")
+_BASE_NAME = re.compile(r"([0-9]{16})-([0-9]{16})")
+
+T = TypeVar("T")
+
+
+class Range(msgspec.Struct):
+    """A part of a timeline without a gap: it begins with a base and goes on with the journal."""
+
+    start: int  # the sequence of the base
+    last: int  # the sequence of the last batch
+    reached_ms: int  # every write that was acknowledged before this moment is in it; 0 at the beginning
+
+
+class Timeline(msgspec.Struct):
+    id: str
+    parent: str  # the timeline whose backup the directory was restored from
+    started_ms: int
+    ranges: list[Range]
+
+
+class Base(msgspec.Struct, frozen=True):
+    segment: int  # the last that is folded into it
+    sequence: int  # of the last batch that is
+    taken_ms: int
+    size_bytes: int
+    blocks: list[bytes]  # SHA-256 of each
+
+
+class Copied(NamedTuple):
+    """Batches of one segment that follow each other."""
+
+    segment: int
+    batches: list[JournalBatch]
+    after: bytes  # digest of the batch before them, empty if it is not known
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """`Copied`, as it is written."""
+
+    format: int  # of the journal
+    segment: int
+    first: int  # sequence of the first batch
+    after: bytes  # digest of the batch before it; empty where that is not known
+    batches: list[bytes]
+
+
+class PartName(NamedTuple):
+    first: int
+    last: int
+    min_ms: int
+    max_ms: int
+    checksum: str
+
+    def __str__(self) -> str:
+        return f"{self.first:016d}-{self.last:016d}-{self.min_ms:016d}-{self.max_ms:016d}-{self.checksum}"
+
+
+class BaseName(NamedTuple):
+    sequence: int
+    taken_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.sequence:016d}-{self.taken_ms:016d}"
+
+
+def parse_part(name: str) -> PartName | None:
+    found = _PART_NAME.fullmatch(name.rpartition("/")[2])
+    if found is None:
+        return None
+    first, last, min_ms, max_ms = map(int, found.groups()[:4])
+    return PartName(first, last, min_ms, max_ms, found[5])
+
+
+def parse_base(name: str) -> BaseName | None:
+    found = _BASE_NAME.fullmatch(name.rpartition("/")[2])
+    return None if found is None else BaseName(*map(int, found.groups()))
+
+
+# Contents
+
+
+def seal(data: bytes) -> bytes:
+    packed = zstandard.compress(data, limits.BACKUP_ZSTD_LEVEL)
+    return b"".join((_MAGIC, xxhash.xxh3_128_digest(packed), packed))
+
+
+def unseal(name: str, sealed: bytes) -> bytes:
+    """The data of a file; an error that names the file if it is not what was written."""
+    start = len(_MAGIC) + _DIGEST_BYTES
+    packed = sealed[start:]
+    if not sealed.startswith(_MAGIC) or xxhash.xxh3_128_digest(packed) != sealed[len(_MAGIC) : start]:
+        raise DamagedBackupError(name, "its checksum does not match")
+    try:
+        return zstandard.decompress(packed)
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise DamagedBackupError(name, str(error)) from None
+
+
+def encode(value: Timeline | Base | Part) -> bytes:
+    return seal(msgspec.msgpack.encode(value))
+
+
+def decode(name: str, sealed: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(unseal(name, sealed), type=kind)
+    except msgspec.MsgspecError as error:
+        raise DamagedBackupError(name, str(error)) from None
+
+
+def block_digest(block: bytes) -> bytes:
+    return hashlib.sha256(block).digest()
+
+
+def batch_digest(sequence: int, payload: bytes | memoryview) -> bytes:
+    return xxhash.xxh3_128_digest(payload, sequence)
+
+
+def times_of(batch: JournalBatch) -> tuple[int, int]:
+    """The least and the greatest time in a batch; 0 and 0 if it has none."""
+    times = [time for record in batch.records() for event in record if (time := time_of(event))]
+    return (min(times), max(times)) if times else (0, 0)
+
+
+def encode_part(copied: Copied) -> tuple[PartName, bytes]:
+    """A part, and its name."""
+    batches = copied.batches
+    payloads = [bytes(batch.payload) for batch in batches]
+    data = encode(Part(batches[0].format, copied.segment, batches[0].sequence, copied.after, payloads))
+    least, greatest = span_of(map(times_of, batches))
+    return PartName(batches[0].sequence, batches[-1].sequence, least, greatest, xxhash.xxh3_64_hexdigest(data)), data
+
+
+def span_of(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    known = [found for found in times if found != (0, 0)]
+    return (min(one for one, _ in known), max(other for _, other in known)) if known else (0, 0)
+
+
+def decode_part(name: str, sealed: bytes) -> Copied:
+    part = decode(name, sealed, Part)
+    batches = [
+        JournalBatch(name, 0, part.first + index, memoryview(payload), part.format)
+        for index, payload in enumerate(part.batches)
+    ]
+    if not batches:
+        raise DamagedBackupError(name, "it is empty")
+    return Copied(part.segment, batches, part.after)
+
+
+def check_format(found: bytes, url: str) -> None:
+    if found != FORMAT:
+        raise BackupError(
+            f"{url} has {found[:80].decode(errors='replace').strip()!r}; this version knows backups of format 1. "
+            "Use the version of Headwater that wrote it."
+        )

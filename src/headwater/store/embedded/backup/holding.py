@@ -1,0 +1,101 @@
+"""Segments of the journal that a backup has not copied yet, held by a second name: a hard link.
+
+The server removes a segment once it is folded, or writes the next one over it. It does not write over one that has a
+second name (`JournalWriter.recycle`), so a link keeps it readable. What is held is bounded, and let go if the disk gets
+full: the backup then needs a new base, the server nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+from headwater import limits
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.journal import segment_name, segment_numbers
+
+
+class HeldJournal:
+    """The journal of a directory (`tailing.Journal`). A thread links new segments, however long a copy takes."""
+
+    def __init__(self, journal: Path, held: Path) -> None:
+        self._journal = journal
+        self._held = held
+        self._released = 0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headwater-hold", daemon=True)
+
+    def start(self) -> None:
+        self._held.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.hold()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let everything go."""
+        self._stop.set()
+        self._thread.join()
+        self._let_go(self._numbers(self._held))
+
+    def _run(self) -> None:
+        while not self._stop.wait(limits.BACKUP_HOLD_S):
+            with contextlib.suppress(OSError):  # the directory may be gone; whoever reads finds out
+                self.hold()
+
+    def hold(self) -> None:
+        """Link what is new."""
+        with self._lock:
+            held = self._numbers(self._held)
+            disk = os.statvfs(self._held)
+            if len(held) > limits.BACKUP_HELD_SEGMENTS_MAX or (
+                disk.f_bavail * disk.f_frsize < limits.BACKUP_FREE_BYTES_MIN
+            ):
+                self._let_go(held)
+                return
+            for number in set(self._numbers(self._journal)).difference(held):
+                if number > self._released:
+                    with contextlib.suppress(OSError):  # gone by now, or a file system without links
+                        os.link(self._journal / segment_name(number), self._held / segment_name(number))
+
+    def _let_go(self, numbers: list[int]) -> None:
+        for number in numbers:
+            (self._held / segment_name(number)).unlink(missing_ok=True)
+
+    @staticmethod
+    def _numbers(folder: Path) -> list[int]:
+        return segment_numbers(RealDisk(folder))
+
+    # Journal
+
+    def numbers(self) -> list[int]:
+        return sorted({*self._numbers(self._journal), *self._numbers(self._held)})
+
+    def read(self, number: int, position: int, size: int) -> bytes:
+        descriptor = self._descriptor(number)
+        try:
+            return os.pread(descriptor, size, position)
+        finally:
+            os.close(descriptor)
+
+    def sync(self, number: int) -> None:
+        try:
+            descriptor = self._descriptor(number)
+        except FileNotFoundError:
+            return
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _descriptor(self, number: int) -> int:
+        try:
+            return os.open(self._held / segment_name(number), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return os.open(self._journal / segment_name(number), os.O_RDONLY | os.O_CLOEXEC)
+
+    def release(self, number: int) -> None:
+        with self._lock:
+            self._released = max(self._released, number)
+            self._let_go([held for held in self._numbers(self._held) if held <= number])

@@ -1,0 +1,77 @@
+"""Which timeline a data directory is on: a file of its own, since a copy that was restored is another directory.
+
+The folder `backup/` of a data directory also has a folder for each target: a lock, and the segments that are held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from headwater.store.embedded import locking
+from headwater.store.embedded.backup.failures import BackupError
+from headwater.store.embedded.disk import RealDisk
+
+FOLDER = "backup"
+_NAME = "identity.json"
+_LOCK_NAME = "lock"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    id: str
+    parent: str = ""  # the timeline that the directory was restored from
+
+
+def identity_of(directory: Path) -> Identity:
+    """The identity of a directory, made if it has none."""
+    path = directory / FOLDER / _NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Identity)
+    except FileNotFoundError:
+        return begin_timeline(directory, parent="")
+    except msgspec.MsgspecError as error:
+        raise BackupError(f"{path} is damaged: {error}. Remove it, and back up to a new target.") from None
+
+
+def begin_timeline(directory: Path, parent: str) -> Identity:
+    """From now on the directory is another one than its parent."""
+    identity = Identity(secrets.token_hex(16), parent)
+    folder = directory / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    disk = RealDisk(folder)
+    file = disk.open(f"{_NAME}.new")
+    try:
+        file.truncate(0)
+        file.write(0, msgspec.json.encode(identity))
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(f"{_NAME}.new", _NAME)
+    disk.sync_names()
+    return identity
+
+
+def folder_for(directory: Path, url: str) -> Path:
+    """The folder in a data directory for backups to a target."""
+    where = url if "://" in url else os.path.abspath(url)
+    return directory / FOLDER / hashlib.sha256(where.encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Exclude other backups of the same directory to the same target."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        lock = locking.acquire(folder / _LOCK_NAME)
+    except locking.DirectoryInUseError as error:
+        raise BackupError(f"another backup to this target is {error.strerror}. Stop it, or wait for it.") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,239 @@
+"""Restoring a directory: a base, and the journal folded into it up to a moment.
+
+A moment is a time of the log. What is restored ends with the last batch that has a record of that time or before, so it
+has every write that was acknowledged before the moment, and of a batch all or nothing. If the clock was set back,
+it may have later writes too, but it lacks none. A batch without a time belongs to the one before it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from headwater import limits
+from headwater.store.embedded import index, layout
+from headwater.store.embedded.backup.contents import Contents, chain, read_base, read_contents, read_timelines
+from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError
+from headwater.store.embedded.backup.formats import (
+    Base,
+    BaseName,
+    Copied,
+    PartName,
+    Range,
+    batch_digest,
+    block_digest,
+    decode_part,
+    times_of,
+    unseal,
+)
+from headwater.store.embedded.backup.identity import begin_timeline
+from headwater.store.embedded.backup.snapshot import Progress
+from headwater.store.embedded.backup.targets import Target, check_claimed
+from headwater.store.embedded.disk import RealDisk, create_private
+from headwater.store.embedded.fold import fold
+from headwater.store.embedded.index_writer import IndexWriter
+from headwater.store.embedded.journal import FORMAT, JournalBatch, Segment
+
+_UNFINISHED = "restoring"  # a folder that a server does not take for its own
+
+
+class Plan(NamedTuple):
+    """What a restore is made from."""
+
+    timeline_id: str
+    base: BaseName
+    parts: list[PartName]
+    at_ms: int | None
+
+
+class Restored(NamedTuple):
+    sequence: int  # of the last batch
+    last_ms: int  # the latest time in the batches after the base; 0 if there is none
+    batches: int  # after the base
+
+
+# What to restore
+
+
+def plan_restore(target: Target, at_ms: int | None) -> Plan:
+    """The newest base that is not after a moment, and the parts from there on. None is the latest moment there is."""
+    check_claimed(target)
+    found = [read_contents(target, timeline) for timeline in reversed(read_timelines(target))]
+    for contents in found:
+        for range_ in reversed(contents.timeline.ranges):
+            first_ms = contents.first_ms(range_)
+            if first_ms is not None and (at_ms is None or first_ms <= at_ms <= range_.reached_ms):
+                return _plan_in(target.url, contents, range_, at_ms)
+    spans = [
+        f"from {shown_ms(first_ms)} to {shown_ms(range_.reached_ms)}"
+        for contents in found
+        for range_ in contents.timeline.ranges
+        if (first_ms := contents.first_ms(range_)) is not None
+    ]
+    if at_ms is None or not spans:
+        raise BackupError(f"{target.url} holds no complete backup. Run: headwater backup")
+    raise BackupError(f"{shown_ms(at_ms)} is not in {target.url}. Give a moment {', or '.join(spans)}.")
+
+
+def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None) -> Plan:
+    bases, parts = contents.bases_in(range_), contents.parts_in(range_)
+    if at_ms is None:
+        needed, last = parts, range_.last
+        usable = bases
+    else:
+        timed = _last_timed(parts, at_ms)
+        end = next((index for index in range(timed + 1, len(parts)) if parts[index].min_ms), len(parts) - 1)
+        needed = parts[: end + 1]
+        last = range_.last if end == len(parts) - 1 else parts[end].last
+        reached = parts[timed].first if timed >= 0 else -1
+        usable = [base for base in bases if base.taken_ms <= at_ms or base.sequence <= reached]
+    base = usable[-1]
+    return Plan(contents.timeline.id, base, chain(needed, base.sequence, last, url), at_ms)
+
+
+def _last_timed(parts: list[PartName], at_ms: int) -> int:
+    """The last part with a record of a moment or before; -1 if there is none."""
+    return next((index for index in range(len(parts) - 1, -1, -1) if 0 < parts[index].min_ms <= at_ms), -1)
+
+
+# Restoring
+
+
+def restore(target: Target, directory: Path, at_ms: int | None, progress: Progress) -> Restored:
+    """Make a data directory from a backup, in one that does not exist or is empty."""
+    plan = plan_restore(target, at_ms)
+    if directory.exists() and any(directory.iterdir()):
+        raise FileExistsError(errno.EEXIST, "exists and is not empty", str(directory))
+    unfinished = directory / _UNFINISHED
+    unfinished.mkdir(mode=0o700, parents=True)
+    directory.chmod(0o700)
+    path = unfinished / layout.INDEX_NAME
+    _write_index(target, plan, path, progress)
+    done = _fold_parts(target, plan, path)
+    (directory / layout.JOURNAL_DIR).mkdir(mode=0o700)
+    path.rename(directory / layout.INDEX_NAME)
+    begin_timeline(directory, parent=plan.timeline_id)
+    RealDisk(directory).sync_names()
+    layout.write_format(directory)  # last: a directory that has it is complete
+    unfinished.rmdir()
+    return done
+
+
+def _write_index(target: Target, plan: Plan, path: Path, progress: Progress) -> None:
+    base = read_base(target, plan.timeline_id, plan.base)
+    create_private(path)
+    with open(path, "r+b") as file:
+        for block in _blocks(target, plan.timeline_id, base):
+            file.write(block)
+            progress(file.tell(), base.size_bytes)
+        file.flush()
+        os.fsync(file.fileno())
+        if file.tell() != base.size_bytes:
+            raise DamagedBackupError(f"{plan.timeline_id}/bases/{plan.base}", "its blocks have another size than it")
+
+
+def _blocks(target: Target, timeline_id: str, base: Base) -> Iterator[bytes]:
+    """The blocks of an index in order, some of them read ahead."""
+
+    def read(digest: bytes) -> bytes:
+        name = f"{timeline_id}/blocks/{digest.hex()}"
+        block = unseal(name, target.get(name))
+        if block_digest(block) != digest:
+            raise DamagedBackupError(name, "its content is not what its name says")
+        return block
+
+    ahead: deque[Future[bytes]] = deque()
+    with ThreadPoolExecutor(limits.BACKUP_COPIES_AT_ONCE, "headwater-copy") as readers:
+        try:
+            for digest in base.blocks:
+                ahead.append(readers.submit(read, digest))
+                if len(ahead) > limits.BACKUP_COPIES_AT_ONCE:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        except BaseException:
+            readers.shutdown(cancel_futures=True)
+            raise
+
+
+def _fold_parts(target: Target, plan: Plan, path: Path) -> Restored:
+    """Fold the journal into the index, as much at a time as a segment holds."""
+    connection = index.connect(path, write=True)
+    try:
+        index.check_format(connection)
+        reader, writer = index.IndexReader(connection), IndexWriter(connection)
+        number, sequence, _ = reader.meta()
+        if sequence != plan.base.sequence:
+            raise DamagedBackupError(f"{plan.timeline_id}/bases/{plan.base}", f"its index ends with batch {sequence}")
+        count = last_ms = 0
+        for batches in _portions(_batches(target, plan)):
+            number += 1
+            fold(reader, writer, Segment(number, batches, 0, True, FORMAT, 0))
+            writer.checkpoint(log_pages_max=limits.WAL_PAGES_MAX)
+            count, sequence = count + len(batches), batches[-1].sequence
+            last_ms = max(last_ms, *(times_of(batch)[1] for batch in batches))
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.close()
+    return Restored(sequence, last_ms, count)
+
+
+def _portions(batches: Iterator[JournalBatch]) -> Iterator[list[JournalBatch]]:
+    portion, size = list[JournalBatch](), 0
+    for batch in batches:
+        portion.append(batch)
+        size += len(batch.payload)
+        if size >= limits.Limits().segment_bytes:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _batches(target: Target, plan: Plan) -> Iterator[JournalBatch]:
+    """The batches after the base up to the moment, each checked to follow the one before."""
+    timed = -1 if plan.at_ms is None else _last_timed(plan.parts, plan.at_ms)
+    reached, digest = plan.base.sequence, b""
+    for number, part in enumerate(plan.parts):
+        name = f"{plan.timeline_id}/journal/{part}"
+        copied = decode_part(name, target.get(name))
+        _check_follows(name, copied, part, reached, digest)
+        batches = [batch for batch in copied.batches if batch.sequence > reached]
+        kept = batches if plan.at_ms is None or number < timed else _cut(batches, plan.at_ms)
+        yield from kept
+        if len(kept) < len(batches):
+            return
+        reached, digest = batches[-1].sequence, batch_digest(batches[-1].sequence, batches[-1].payload)
+
+
+def _check_follows(name: str, copied: Copied, part: PartName, reached: int, digest: bytes) -> None:
+    first, last = copied.batches[0], copied.batches[-1]
+    if (first.sequence, last.sequence) != (part.first, part.last):
+        raise DamagedBackupError(name, "it has other batches than its name says")
+    if first.sequence > reached:
+        before = copied.after
+    else:
+        same = copied.batches[reached - first.sequence]
+        before = batch_digest(same.sequence, same.payload)
+    if digest and before and before != digest:
+        raise DamagedBackupError(name, "it does not follow the part before it")
+
+
+def _cut(batches: list[JournalBatch], at_ms: int) -> list[JournalBatch]:
+    """Up to the last batch with a record of a moment or before, and what follows it without a time."""
+    times = [times_of(batch)[0] for batch in batches]
+    end = next((index + 1 for index in range(len(times) - 1, -1, -1) if 0 < times[index] <= at_ms), 0)
+    while end < len(times) and not times[end]:
+        end += 1
+    return batches[:end]
+
+
+def shown_ms(moment_ms: int) -> str:
+    """A moment as `--at` takes it."""
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,47 @@
+"""Removing what is older than anyone wants to restore, and nothing that a moment after that needs."""
+
+from __future__ import annotations
+
+from headwater.store.embedded.backup.contents import Contents, read_base, read_contents, read_timelines
+from headwater.store.embedded.backup.formats import TIMELINES, Timeline, encode
+from headwater.store.embedded.backup.targets import Target
+
+
+def prune(target: Target, current_id: str, cutoff_ms: int) -> int:
+    """Keep what restores to a moment at or after the cutoff need; how many files were removed."""
+    removed = 0
+    for timeline in read_timelines(target):
+        if timeline.id != current_id and all(range_.reached_ms < cutoff_ms for range_ in timeline.ranges):
+            removed += _drop(target, timeline)
+        else:
+            removed += _trim(target, read_contents(target, timeline), cutoff_ms)
+    return removed
+
+
+def _drop(target: Target, timeline: Timeline) -> int:
+    names = [f"{TIMELINES}{timeline.id}", *target.sizes(f"{timeline.id}/")]
+    target.remove(names[:1])  # first: a timeline that is listed is whole
+    target.remove(names[1:])
+    return len(names)
+
+
+def _trim(target: Target, contents: Contents, cutoff_ms: int) -> int:
+    """Remove what is before the newest base that is as old as the cutoff, and blocks that no base has."""
+    timeline, prefix = contents.timeline, contents.timeline.id
+    old = [base for base in contents.bases if base.taken_ms <= cutoff_ms]
+    names: list[str] = []
+    if old:
+        oldest = old[-1]
+        names += [f"{prefix}/bases/{base}" for base in contents.bases if base < oldest]
+        names += [f"{prefix}/journal/{part}" for part in contents.parts if part.last <= oldest.sequence]
+        later = [range_ for range_ in timeline.ranges if range_.start > oldest.sequence]
+        own = [range_ for range_ in timeline.ranges if range_.start <= oldest.sequence][-1:]
+        if len(later) + len(own) < len(timeline.ranges):
+            timeline.ranges = own + later
+            target.put(f"{TIMELINES}{prefix}", encode(timeline))
+        target.remove(names)
+    left = [base for base in contents.bases if not old or base >= old[-1]]
+    needed = {digest.hex() for base in left for digest in read_base(target, prefix, base).blocks}
+    unused = [name for name in target.sizes(f"{prefix}/blocks/") if name.rpartition("/")[2] not in needed]
+    target.remove(unused)
+    return len(names) + len(unused)

@@ -1,0 +1,161 @@
+"""Where backups are kept: a directory here, an S3 bucket in `s3.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from headwater.store.embedded import locking
+from headwater.store.embedded.backup.failures import BackupError, MissingError, TargetError
+from headwater.store.embedded.backup.formats import FORMAT, FORMAT_NAME, check_format
+
+_LOCK_NAME = "lock"
+
+
+class Target(Protocol):
+    """Named pieces of bytes. Each is written whole or not at all, and is durable when `put` returns."""
+
+    url: str
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """The names that begin with a prefix, in order, and how many bytes each has. The prefix ends in a slash."""
+
+    def is_empty(self) -> bool: ...
+
+    def get(self, name: str) -> bytes:
+        """MissingError where there is none."""
+
+    def put(self, name: str, data: bytes) -> None: ...
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Those that are gone already are no error."""
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Exclude other backups, as far as the target can."""
+
+
+class DirectoryTarget:
+    def __init__(self, root: Path) -> None:
+        self.url = str(root)
+        self._root = root
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        with self._failures():
+            found = {}
+            for folder, _, names in os.walk(self._root / prefix, onerror=_raise_unless_missing):
+                for name in names:
+                    path = Path(folder) / name
+                    if not name.endswith(".new"):
+                        with contextlib.suppress(FileNotFoundError):
+                            found[path.relative_to(self._root).as_posix()] = path.stat().st_size
+            return dict(sorted(found.items()))
+
+    def is_empty(self) -> bool:
+        with self._failures():
+            return not self._root.exists() or all(path.name == _LOCK_NAME for path in self._root.iterdir())
+
+    def get(self, name: str) -> bytes:
+        with self._failures():
+            try:
+                return (self._root / name).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                raise MissingError(self.url, name) from None
+
+    def put(self, name: str, data: bytes) -> None:
+        path = self._root / name
+        fresh = path.with_name(f"{path.name}.{threading.get_ident()}.new")
+        with self._failures():
+            self._make_folder(path.parent)
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(descriptor)
+                os.rename(fresh, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(fresh)
+                raise
+            _sync_folder(path.parent)
+
+    def _make_folder(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _sync_folder(folder.parent)
+
+    def remove(self, names: Iterable[str]) -> None:
+        with self._failures():
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._root / name)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        with self._failures():
+            self._make_folder(self._root)
+            try:
+                lock = locking.acquire(self._root / _LOCK_NAME)
+            except locking.DirectoryInUseError as error:
+                raise BackupError(f"{self.url} is {error.strerror}, another backup. Stop it, or wait for it.") from None
+            for left in self._root.rglob("*.new"):  # by a backup that was killed
+                left.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            name = f" ({error.filename})" if error.filename else ""
+            raise TargetError(self.url, f"{error.strerror or error}{name}") from error
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_target(where: str) -> Target:
+    """The target of a path or an S3 URL."""
+    if where.startswith("s3://"):
+        from headwater.store.embedded.backup.s3 import open_bucket
+
+        return open_bucket(where)
+    if "://" in where:
+        raise BackupError(f"{urlsplit(where).scheme}: is not known. Give a directory, or a URL as s3://bucket/prefix.")
+    return DirectoryTarget(Path(where))
+
+
+def claim(target: Target) -> None:
+    """Make an empty target one for backups; refuse one that holds something else."""
+    try:
+        check_format(target.get(FORMAT_NAME), target.url)
+    except MissingError:
+        if not target.is_empty():
+            raise BackupError(f"{target.url} is not empty and holds no backup. Give another target.") from None
+        target.put(FORMAT_NAME, FORMAT)
+
+
+def check_claimed(target: Target) -> None:
+    try:
+        check_format(target.get(FORMAT_NAME), target.url)
+    except MissingError:
+        raise BackupError(f"{target.url} holds no backup. Give the target of: headwater backup") from None

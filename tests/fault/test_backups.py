@@ -1,0 +1,195 @@
+"""Servers and backups that are stopped and killed under load: nothing acknowledged is lost, here or in a restore."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headwater.client import AsyncClient
+from headwater.store.embedded import index
+from headwater.store.embedded.backup.failures import BackupError
+from headwater.store.embedded.backup.restoring import restore
+from headwater.store.embedded.backup.status import spans_of
+from headwater.store.embedded.backup.targets import DirectoryTarget
+from headwater.store.embedded.checking import check_directory
+from tests.edges import free_port
+from tests.fault.test_kills import TABLE, TEXT, Life, Producer, TableProducer, read_all
+
+STREAMS = 8
+TABLES = 4
+
+
+class Following:
+    """`headwater backup --follow` as a process."""
+
+    def __init__(self, directory: Path, target: str) -> None:
+        command = [sys.executable, "-m", "headwater", "backup", str(directory), target, "--follow", "--every", "0.1"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert "every 0.1 s" in self.process.stdout.readline()
+
+    def end(self, number: signal.Signals) -> tuple[int, str]:
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, err
+
+
+async def run_timed(producer: Producer, client: httpx.AsyncClient, stop: asyncio.Event, times: list[float]) -> None:
+    """Append until told to stop; `times` has when each message was acknowledged."""
+    while not stop.is_set():
+        await producer._append(client)
+        times.append(time.time())
+
+
+def contents_of(directory: Path) -> dict[str, bytes]:
+    """The bytes of each stream and table of a directory that was restored: all of it is folded."""
+    reader = index.IndexReader(index.connect(directory / "index.db", write=False))
+    try:
+        found = {}
+        for state in reader.states():
+            own = found[state.path] = bytearray()
+            while len(own) < state.tail:
+                own += reader.read(state.id, len(own), state.tail, 1 << 20).data
+        return {path: bytes(own) for path, own in found.items()}
+    finally:
+        reader.close()
+
+
+def check_restored(directory: Path, at_s: float, acknowledged: dict[Producer, list[float]]) -> int:
+    """Every message that was acknowledged before a moment is there, each request whole; how many there are."""
+    assert check_directory(directory, lambda _: None).problems == []
+    contents, count = contents_of(directory), 0
+    for producer, times in acknowledged.items():
+        if isinstance(producer, TableProducer):
+            rows = [line.split("\t") for line in contents[f"\x01{producer.path[9:]}"].decode().splitlines()]
+            got = [(action, int(record.split()[0])) for _, _, action, key, record in rows if key == producer.name]
+            numbers = [number for action, number in got if action == "+"]
+            assert got == [(action, number) for number in numbers for action in "+-"]
+        else:
+            messages = json.loads(b"[" + contents[producer.path[1:]].removesuffix(b",") + b"]")
+            numbers = [message["n"] for message in messages if message["from"] == producer.name]
+        assert numbers == list(range(len(numbers))), producer.name
+        least = sum(moment_s < at_s for moment_s in times)
+        assert least <= len(numbers) <= len(times), (producer.name, least, len(numbers))
+        count += len(numbers)
+    return count
+
+
+@pytest.mark.slow
+def test_a_restore_to_a_moment_under_load_has_every_write_acknowledged_before_it(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    port = free_port()
+    directory, target = tmp_path / "data", str(tmp_path / "target")
+
+    async def main() -> None:
+        life = Life(directory, port)
+        limits = httpx.Limits(max_connections=100)
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}/v1/stream", limits=limits, timeout=20
+        ) as client:
+            for stream in range(STREAMS):
+                assert (await client.put(f"/kill/{stream}", headers=TEXT)).status_code == 201
+            for table in range(TABLES):
+                assert (await client.put(f"../table/kill/{table}", headers=TABLE)).status_code == 201
+            acknowledged: dict[Producer, list[float]] = {Producer(f"p{n}", n % STREAMS): [] for n in range(STREAMS * 2)}
+            acknowledged |= {TableProducer(f"t{n}", n % TABLES): [] for n in range(TABLES * 2)}
+            stop = asyncio.Event()
+            tasks = [
+                asyncio.create_task(run_timed(producer, client, stop, times))
+                for producer, times in acknowledged.items()
+            ]
+            following = await asyncio.to_thread(Following, directory, target)
+            begun_s = await _when_restorable(target)
+            for kill in ("backup", "server", "both"):
+                await asyncio.sleep(rng.uniform(0.2, 0.6))
+                if kill != "server":
+                    await asyncio.to_thread(following.end, signal.SIGKILL)
+                if kill != "backup":
+                    life.end(signal.SIGKILL)
+                    life = await asyncio.to_thread(Life, directory, port)
+                if kill != "server":
+                    following = await asyncio.to_thread(Following, directory, target)
+            await asyncio.sleep(0.5)
+            stop.set()
+            await asyncio.gather(*tasks)
+        assert life.end(signal.SIGTERM) == 0
+        code, err = await asyncio.to_thread(following.end, signal.SIGTERM)
+        assert (code, err) == (0, "")
+        ended_s = max(times[-1] for times in acknowledged.values()) + 0.001
+        moments = [rng.uniform(begun_s, ended_s), rng.uniform(begun_s, ended_s), ended_s]
+        counts = []
+        for number, at_s in enumerate(sorted(moments)):
+            copy = tmp_path / f"copy{number}"
+            at_s = round(at_s, 3)
+            restore(DirectoryTarget(Path(target)), copy, round(at_s * 1000), lambda *_: None)
+            counts.append(check_restored(copy, at_s, acknowledged))
+        assert counts == sorted(counts)
+        assert counts[-1] == sum(map(len, acknowledged.values())) > 200
+        assert counts[0] < counts[-1]
+
+    asyncio.run(main())
+
+
+async def _when_restorable(target: str) -> float:
+    """Wait for the first moment that can be restored."""
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(BackupError):
+                if spans := spans_of(DirectoryTarget(Path(target))):
+                    return spans[0].from_ms / 1000
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_drain_and_restart_under_load_shows_as_retries_only(tmp_path: Path) -> None:
+    """Producers of the client see no error at all; plain requests see answers that say to try again."""
+    port = free_port()
+
+    async def produce(client: AsyncClient, number: int, stop: asyncio.Event) -> int:
+        stream = client.stream(f"drain/{number}")
+        await stream.create(content_type="application/json")
+        count = 0
+        async with stream.producer(f"p{number}", auto_claim=True) as producer:
+            while not stop.is_set():
+                await producer.append({"n": count})
+                count += 1
+                await asyncio.sleep(0.001)
+        return count
+
+    async def main() -> None:
+        life = Life(tmp_path / "data", port)
+        stop = asyncio.Event()
+        plain = Producer("plain", 0)
+        async with (
+            AsyncClient(f"http://127.0.0.1:{port}") as client,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1/stream", timeout=20) as raw,
+        ):
+            assert (await raw.put(plain.path, headers=TEXT)).status_code == 201
+            requests = asyncio.create_task(plain.run(raw, stop))
+            tasks = [asyncio.create_task(produce(client, number, stop)) for number in range(8)]
+            for _ in range(3):
+                await asyncio.sleep(0.3)
+                assert await asyncio.to_thread(life.end, signal.SIGTERM) == 0
+                life = await asyncio.to_thread(Life, tmp_path / "data", port)
+            await asyncio.sleep(0.2)
+            stop.set()
+            counts = await asyncio.gather(*tasks)
+            await requests
+            for number, count in enumerate(counts):
+                messages = await read_all(raw, f"/drain/{number}")
+                assert [message["n"] for message in messages] == list(range(count))
+            assert min(counts) > 100
+            assert [message["n"] for message in await read_all(raw, plain.path)] == list(range(plain.acknowledged))
+        assert life.end(signal.SIGTERM) == 0
+
+    asyncio.run(main())

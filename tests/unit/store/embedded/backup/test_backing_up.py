@@ -1,0 +1,406 @@
+"""Backups of a directory whose engine runs in this process, and what is restored from them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from headwater.engine import Engine
+from headwater.limits import Limits
+from headwater.log.commands import Delete
+from headwater.log.state import StreamState
+from headwater.store.embedded import index, opening
+from headwater.store.embedded.backup import backing_up
+from headwater.store.embedded.backup.backing_up import Backup, open_backup
+from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError, MissingError, TargetError
+from headwater.store.embedded.backup.restoring import restore
+from headwater.store.embedded.backup.status import spans_of
+from headwater.store.embedded.backup.targets import DirectoryTarget
+from headwater.store.embedded.checking import check_directory
+from headwater.store.embedded.journal import UnknownFormatError
+from headwater.store.embedded.salvage import salvage_directory
+from tests.contract.stores import InlineFolder
+from tests.unit.store.embedded.test_directory import append, create
+from tests.unit.store.embedded.test_directory import live as run_engine
+
+UNFOLDED = Limits(segment_bytes=200_000, fold_idle_s=3600, disk_reserve_bytes=65_536)
+FOLDED = Limits(segment_bytes=40_000, fold_idle_s=0.02, disk_reserve_bytes=65_536)
+BASE_EVERY_S = 86_400.0
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def back_up(directory: Path, target: DirectoryTarget) -> int:
+    """Back up once; how many bases that took."""
+    with open_backup(directory, target) as backup:
+        return backup.step(BASE_EVERY_S).bases
+
+
+async def stepped(backup: Backup) -> int:
+    """A step in a thread, as the engine runs; how many bases it took."""
+    return (await asyncio.to_thread(backup.step, BASE_EVERY_S)).bases
+
+
+def restored(target: DirectoryTarget, directory: Path, at_ms: int | None = None) -> dict[str, bytes]:
+    """What is in a directory that was restored and checked."""
+    restore(target, directory, at_ms, lambda *_: None)
+    assert check_directory(directory, lambda _: None).problems == []
+    reader = index.IndexReader(index.connect(directory / "index.db", write=False))
+    try:
+        return {state.path: _bytes(reader, state) for state in reader.states()}
+    finally:
+        reader.close()
+
+
+def _bytes(reader: index.IndexReader, state: StreamState) -> bytes:
+    found = b""
+    while state.start + len(found) < state.tail:
+        found += reader.read(state.id, state.start + len(found), state.tail, 1 << 20).data
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _inline_fold(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The fold has no process of its own, which takes long to start, unless a test is about that."""
+    if request.function is not test_bases_that_are_taken_while_the_fold_writes:
+        monkeypatch.setattr(opening, "SubprocessFolder", InlineFolder)
+
+
+def live(directory: Path, body: Callable[[Engine], Awaitable[None]], limits: Limits = UNFOLDED) -> None:
+    run_engine(directory, body, limits)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> DirectoryTarget:
+    return DirectoryTarget(tmp_path / "target")
+
+
+async def settled(directory: Path) -> None:
+    """Until everything is folded."""
+    while list((directory / "journal").glob("0*.journal")):
+        await asyncio.sleep(0.02)
+
+
+Body = Callable[[Engine], Awaitable[None]]
+
+
+def writing(*texts: str, path: str = "a", folded: Path | None = None) -> Body:
+    async def body(engine: Engine) -> None:
+        if path not in [stream.path for stream in (await engine.page("", "", 1000)).streams]:
+            await create(engine, path)
+        for text in texts:
+            await append(engine, path, text.encode())
+        if folded is not None:
+            await settled(folded)
+
+    return body
+
+
+def test_a_stopped_directory(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    live(directory, writing("one;", "two;"))
+    assert back_up(directory, target) == 1
+    assert restored(target, tmp_path / "copy") == {"a": b"one;two;"}
+
+
+@pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
+def test_every_moment_under_load(directory: Path, target: DirectoryTarget, tmp_path: Path, limits: Limits) -> None:
+    """A backup that is behind, in front of and beside the fold; restores to moments have what was written by then."""
+    written: list[tuple[int, int]] = []  # when a number of messages was acknowledged
+    body = "y" * 100
+
+    async def write(engine: Engine) -> None:
+        await create(engine, "a")
+        with open_backup(directory, target) as backup:
+            bases = await stepped(backup)
+            for number in range(500):
+                await append(engine, "a", f"{number:06d};{body}".encode())
+                written.append((now_ms(), number + 1))
+                if number % 50 == 49:
+                    bases += await stepped(backup)
+                    await asyncio.sleep(0.02)
+            bases += await stepped(backup)
+            assert bases == 1
+
+    live(directory, write, limits)
+    for seed in range(3):
+        at_ms, count = random.Random(seed).choice(written)
+        found = restored(target, tmp_path / f"copy{seed}", at_ms)["a"]
+        least = max(known for moment_ms, known in written if moment_ms < at_ms)
+        messages = len(found) // 107
+        assert least <= messages <= count + 100
+        assert found == b"".join(f"{number:06d};{body}".encode() for number in range(messages))
+
+
+def test_nothing_is_copied_twice(directory: Path, target: DirectoryTarget) -> None:
+    live(directory, writing(*(os.urandom(500_000).hex() for _ in range(8)), folded=directory), FOLDED)
+    assert back_up(directory, target) == 1
+    before = target.sizes("")
+    assert back_up(directory, target) == 0
+    assert target.sizes("").keys() == before.keys()
+    live(directory, writing("small", folded=directory), FOLDED)  # folded before the next backup: a new base is needed
+    with open_backup(directory, target) as backup:
+        done = backup.step(BASE_EVERY_S)
+    assert done.bases == 1
+    assert done.bytes < sum(before.values()) / 3
+
+
+def test_bases_that_are_taken_while_the_fold_writes(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    counts: list[int] = []
+
+    async def write(engine: Engine) -> None:
+        await create(engine, "a")
+        with open_backup(directory, target) as backup:
+            for _ in range(6):
+                copying = asyncio.ensure_future(asyncio.to_thread(backup.step, 0.0))
+                while not copying.done():
+                    await append(engine, "a", b"z" * 2_000)
+                    counts.append(now_ms())
+                await copying
+            await stepped(backup)
+
+    live(directory, write, FOLDED)
+    bases = [name for name in target.sizes("") if "/bases/" in name]
+    assert len(bases) >= 3
+    for number, name in enumerate(bases):
+        taken_ms = int(name.rpartition("-")[2])
+        found = restored(target, tmp_path / f"copy{number}", taken_ms)["a"]
+        assert len(found) // 2_000 >= sum(moment_ms < taken_ms for moment_ms in counts)
+
+
+def test_a_moment_before_a_deletion(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    moments: list[int] = []
+
+    async def write(engine: Engine) -> None:
+        await create(engine, "precious", body=b"all of it")
+        with open_backup(directory, target) as backup:
+            await stepped(backup)
+            await asyncio.sleep(0.01)
+            moments.append(now_ms())
+            await asyncio.sleep(0.01)
+            await engine.execute(Delete("precious", engine.now_ms()))
+            await asyncio.sleep(0.01)
+            moments.append(now_ms())
+            await asyncio.sleep(0.01)
+            await stepped(backup)
+
+    live(directory, write)
+    assert restored(target, tmp_path / "before", moments[0]) == {"precious": b"all of it"}
+    assert restored(target, tmp_path / "after", moments[1]) == {}
+    with pytest.raises(BackupError, match=r"is not in .* Give a moment from 20.*Z to 20"):
+        restored(target, tmp_path / "future", moments[1] + 100_000)
+    assert not (tmp_path / "future").exists()
+
+
+# Interruptions
+
+
+class Failing(DirectoryTarget):
+    """Takes so many puts and then none."""
+
+    left = 0
+
+    def put(self, name: str, data: bytes) -> None:
+        if self.left == 0:
+            raise TargetError(self.url, "no room")
+        self.left -= 1
+        super().put(name, data)
+
+
+def test_a_backup_goes_on_after_every_put_that_fails(directory: Path, tmp_path: Path) -> None:
+    live(directory, writing(*(os.urandom(200_000).hex() for _ in range(8)), folded=directory), FOLDED)
+    live(directory, writing("one;", "two;"))
+    target = Failing(tmp_path / "target")
+    for puts in range(1, 30):
+        with open_backup(directory, target) as backup:
+            target.left = puts % 3 + 1
+            try:
+                backup.step(BASE_EVERY_S)
+                break
+            except TargetError:
+                """The next one goes on."""
+    assert 2 < puts < 20
+    whole = restored(target, tmp_path / "copy")["a"]
+    assert whole.endswith(b"one;two;")
+    assert len(whole) == 8 * 400_000 + 8
+
+
+def test_a_step_that_failed_is_repeated(directory: Path, tmp_path: Path) -> None:
+    target = Failing(tmp_path / "target")
+    target.left = -1
+
+    async def write(engine: Engine) -> None:
+        await create(engine, "a")
+        with open_backup(directory, target) as backup:
+            await stepped(backup)
+            target.left = 0
+            for text in (b"one;", b"two;"):
+                await append(engine, "a", text)
+                with pytest.raises(TargetError):
+                    await stepped(backup)
+            target.left = -1
+            assert await stepped(backup) == 0
+
+    live(directory, write)
+    assert restored(target, tmp_path / "copy") == {"a": b"one;two;"}
+
+
+def test_two_backups_exclude_each_other(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    live(directory, writing("one;"))
+    with open_backup(directory, target):
+        with pytest.raises(BackupError, match="another backup to this target is in use by process"):
+            back_up(directory, target)
+        assert back_up(directory, DirectoryTarget(tmp_path / "other")) == 1
+    live(tmp_path / "data2", writing("two;"))
+    with target.lock(), pytest.raises(BackupError, match=r"in use by process .*, another backup"):
+        back_up(tmp_path / "data2", target)
+
+
+def test_a_target_is_for_one_directory(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    live(tmp_path / "data2", writing("two;"))
+    with pytest.raises(BackupError, match="has backups of another directory"):
+        back_up(tmp_path / "data2", target)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious.txt").write_text("not ours")
+    with pytest.raises(BackupError, match="is not empty and holds no backup"):
+        back_up(directory, DirectoryTarget(tmp_path / "mine"))
+
+
+def test_a_restored_directory_is_backed_up_to_the_same_target(
+    directory: Path, target: DirectoryTarget, tmp_path: Path
+) -> None:
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    time.sleep(0.01)
+    live(directory, writing("lost;"))
+    back_up(directory, target)
+    copy = tmp_path / "copy"
+    assert restored(target, copy, spans_of(target)[0].from_ms) == {"a": b"one;"}
+    live(copy, writing("two;"))
+    back_up(copy, target)
+    assert len({span.timeline for span in spans_of(target)}) == 2
+    assert restored(target, tmp_path / "newest") == {"a": b"one;two;"}
+    assert restored(target, tmp_path / "older", spans_of(target)[0].to_ms) == {"a": b"one;lost;"}
+
+
+def test_a_journal_that_was_cut_begins_a_timeline(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    live(directory, writing("one;", "two;", "six;"))
+    back_up(directory, target)
+    segment = next((directory / "journal").glob("0*.journal"))
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"two;")] ^= 1
+    segment.write_bytes(data)
+    salvage_directory(directory)
+    live(directory, writing("new;", "own;", "end;"))
+    back_up(directory, target)
+    assert restored(target, tmp_path / "copy") == {"a": b"one;new;own;end;"}
+
+
+def test_a_backup_that_was_only_begun(directory: Path, tmp_path: Path) -> None:
+    """A base without the journal lacks what was not folded."""
+    live(directory, writing("one;"))
+    target = Failing(tmp_path / "target")
+    target.left = 4  # the format, a block, the base, the timeline
+    with pytest.raises(TargetError):
+        back_up(directory, target)
+    assert any("/bases/" in name for name in target.sizes(""))
+    assert spans_of(target) == []
+    with pytest.raises(BackupError, match="holds no complete backup"):
+        restored(target, tmp_path / "copy")
+
+
+# Faults of the target
+
+
+def test_a_part_that_is_missing(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    moments = []
+
+    async def write(engine: Engine) -> None:
+        await create(engine, "a")
+        with open_backup(directory, target) as backup:
+            for text in (b"one;", b"two;", b"six;"):
+                await append(engine, "a", text)
+                await stepped(backup)
+                moments.append(now_ms())
+                await asyncio.sleep(0.02)
+
+    live(directory, write)
+    parts = [name for name in target.sizes("") if "/journal/" in name]
+    target.remove([parts[1]])
+    number = int(parts[1].rpartition("/")[2].split("-")[0])
+    with pytest.raises(MissingError, match=f"lacks batches {number} to {number} of the journal"):
+        restored(target, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    assert "lacks batches" in spans_of(target)[0].problem
+    assert back_up(directory, target) == 1  # which the next backup notices
+    assert restored(target, tmp_path / "newest") == {"a": b"one;two;six;"}
+
+
+@pytest.mark.parametrize("folder", ["blocks", "bases", "journal", "timelines"])
+def test_a_byte_that_changed(directory: Path, target: DirectoryTarget, tmp_path: Path, folder: str) -> None:
+    live(directory, writing("one;"), FOLDED)
+    back_up(directory, target)
+    live(directory, writing("two;"))
+    back_up(directory, target)
+    path = next(path for path in (tmp_path / "target").rglob("*") if path.is_file() and path.parent.name == folder)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedBackupError, match=f"{path.name} is damaged"):
+        restored(target, tmp_path / "copy")
+
+
+def test_a_directory_that_is_half_restored_is_not_served(
+    directory: Path, target: DirectoryTarget, tmp_path: Path
+) -> None:
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    target.remove([name for name in target.sizes("") if "/blocks/" in name])
+    with pytest.raises(MissingError, match=r"lacks .*/blocks/"):
+        restored(target, tmp_path / "copy")
+    with pytest.raises(UnknownFormatError, match="not empty and not a Headwater data directory"):
+        live(tmp_path / "copy", writing("two;"))
+    with pytest.raises(FileExistsError):
+        restored(target, tmp_path / "copy")
+
+
+# Retention
+
+
+def test_what_is_needed_is_kept(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bases of four days; what the last two days need is kept, and no more."""
+    real = now_ms()
+    day_ms = 86_400_000
+    for day in range(4):
+        monkeypatch.setattr(backing_up, "now_ms", lambda day=day: real - (3 - day) * day_ms)
+        live(directory, writing(f"{day};", os.urandom(50_000).hex(), folded=directory), FOLDED)
+        with open_backup(directory, target) as backup:
+            assert backup.step(3600).bases == 1
+    before = target.sizes("")
+    assert len(spans_of(target)) == 4
+    with open_backup(directory, target) as backup:
+        backup.step(86_400 * 2)
+        assert backup.prune(keep_s=1.5 * 86_400) > 0
+        assert backup.prune(keep_s=1.5 * 86_400) == 0
+    left = target.sizes("")
+    assert len(left) < len(before)
+    assert [span.from_ms for span in spans_of(target)] == [real - day_ms * 2, real - day_ms, real]
+    for number, span in enumerate(spans_of(target)):
+        found = restored(target, tmp_path / f"copy{number}", span.from_ms)["a"]
+        assert found.count(b";") == number + 2
