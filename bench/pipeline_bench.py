@@ -17,7 +17,7 @@ from bench.report import Row
 from bench.server_bench import Bench
 from bench.servers import Server, headwater
 from headwater.client import Client
-from headwater.pipeline import materialize
+from headwater.pipeline import archive, materialize
 from headwater.spark import current_state, session
 
 EVENTS, KEYS = 5_000_000, 500_000
@@ -36,6 +36,7 @@ def run_pipeline(bench: Bench) -> None:
             spark.sparkContext.setLogLevel("ERROR")
             try:
                 _append(server, "state", _events(EVENTS, KEYS))
+                _archive(bench, spark, server, directory)
                 _materialize(bench, spark, server, directory)
                 _growth(bench, spark, server, directory)
             finally:
@@ -66,6 +67,27 @@ def _took_s(work: Callable[[], Any]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def _archive(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
+    """Beside the same rows, read by the same source and written as Parquet by Spark."""
+    numbers = itertools.count()
+    schema = "stream STRING, offset STRING, `order` BIGINT, timestamp TIMESTAMP_LTZ, content_type STRING, value BINARY"
+
+    def to_parquet() -> None:
+        reader = spark.read.format("durable-streams").options(url=server.url, streams="state", valueType="binary")
+        reader.schema(schema).load().write.mode("overwrite").parquet(str(directory / "parquet"))
+
+    def to_archive() -> None:
+        table = str(directory / f"archive{next(numbers)}")
+        archive(spark, url=server.url, streams="state", table=table, once=True).wait()
+
+    works = {"plain Spark to Parquet": to_parquet, "archive": to_archive}
+    rates = {name: max(EVENTS / _took_s(work) for _ in range(3)) for name, work in works.items()}
+    base = rates["plain Spark to Parquet"]
+    what = "archive 5 M messages"
+    bench.note(Row(what, "plain Spark to Parquet", base, "rows/s", None, "", "the same columns, not synced"))
+    bench.note(Row(what, "archive", rates["archive"], "rows/s", rates["archive"] / base, "", "a Delta table, by date"))
 
 
 def _materialize(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
