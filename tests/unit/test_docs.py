@@ -13,7 +13,10 @@ from headwater.cli import app, failing
 from headwater.cli.pipeline import app as pipelines
 from headwater.cli.pipeline import exit_codes
 from headwater.cli.table import app as tables
+from headwater.cli.token import app as tokens
 from headwater.limits import Limits
+from headwater.server.auth.rules import AuthFile, IssuerEntry, RemoteEntry, TokenEntry
+from headwater.server.auth.scopes import Action
 from headwater.server.routes import ROUTES
 from headwater.server.settings import Settings
 
@@ -22,6 +25,7 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 CLIENT = (ROOT / "docs" / "client.md").read_text()
 PIPELINE = (ROOT / "docs" / "pipeline.md").read_text()
+SECURITY = (ROOT / "docs" / "security.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 
 
@@ -52,6 +56,23 @@ def test_every_command_and_option_of_tables_is_documented() -> None:
         shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"}).output
         for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
             assert option in CLI, f"{command.name} {option}"
+
+
+def test_every_command_and_option_of_tokens_is_documented() -> None:
+    for command in tokens.registered_commands:
+        assert f"headwater token {command.name}" in SECURITY
+        arguments = ["token", str(command.name), "--help"]
+        shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"}).output
+        for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
+            assert option in SECURITY, f"{command.name} {option}"
+
+
+def test_every_action_of_a_scope_and_key_of_the_auth_file_is_documented() -> None:
+    for action in Action:
+        assert f"| `{action}` |" in SECURITY
+    for entry in (AuthFile, TokenEntry, IssuerEntry, RemoteEntry):
+        for name in entry.__struct_fields__:
+            assert re.search(rf"\b{name}\b", SECURITY), name
 
 
 def test_every_command_and_option_of_the_pipeline_is_documented() -> None:

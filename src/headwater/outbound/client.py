@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
@@ -115,6 +115,7 @@ class OutboundClient:
         self._slots = slots
         self._limits = limits
         self.development = development
+        self.token_for: Callable[[Target], str | None] = lambda _: None  # sent to a target as a bearer token
 
     def parse(self, url: str) -> Target:
         """Check a URL without a request, as far as that is possible without DNS; TargetRefusedError says why not."""
@@ -162,7 +163,10 @@ class OutboundClient:
         the head of the answer has a time by which it must be there, and the body may go on for ever.
         """
         target = self.parse(url)
-        request = _build(method, target, headers or {}, body, self._timeouts(idle_s))
+        given = dict(headers or {})
+        if (token := self.token_for(target)) is not None:
+            given["authorization"] = f"Bearer {token}"
+        request = _build(method, target, given, body, self._timeouts(idle_s))
         now = asyncio.get_running_loop().time()
         ends_at = None if total_s is None else now + total_s
         async with contextlib.AsyncExitStack() as held:

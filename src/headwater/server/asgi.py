@@ -33,6 +33,7 @@ from headwater.errors import BodyTooLargeError, HeadersTooLargeError, HeadwaterE
 from headwater.limits import Limits
 from headwater.outbound import open_outbound
 from headwater.server.access import Access, parse_public_url
+from headwater.server.auth.authority import Authority
 from headwater.server.auth.opening import OpenAuthority, open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers, parse_policy
@@ -125,14 +126,10 @@ class App:
             await views.start()
             outbound = open_outbound(development=self._development, limits=self._limits)
             notifier = Notifier(engine, self._limits, outbound, public_url=self._public_url)
-            followers = open_followers(engine, self._policy, self._limits, self._public_url)
+            authority = self._start_auth()
+            followers = open_followers(engine, self._policy, self._limits, self._public_url, authority)
             await notifier.start()
             await followers.start()
-            if self._auth_file is not None:
-                client = open_outbound(development=self._development, limits=self._limits)
-                self._auth = open_authority(self._auth_file, client, self._watcher)
-                self._auth.start()
-                self._watcher.start()
         except BaseException:
             await views.stop()
             await engine.stop()  # else the store stays locked
@@ -144,8 +141,17 @@ class App:
             active=active,
             followers=followers,
             views=views,
-            authority=None if self._auth is None else self._auth.authority,
+            authority=authority,
         )
+
+    def _start_auth(self) -> Authority | None:
+        if self._auth_file is None:
+            return None
+        client = open_outbound(development=self._development, limits=self._limits)
+        self._auth = open_authority(self._auth_file, client, self._watcher)
+        self._auth.start()
+        self._watcher.start()
+        return self._auth.authority
 
     async def stop(self) -> None:
         dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None

@@ -131,12 +131,13 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
     engine = Engine(store, limits, fatal=fatal)
     outbound = open_outbound(development=settings.is_development, limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=public_url)
-    followers = open_followers(engine, settings.policy(), limits, public_url)
-    active = ActiveViews()
-    views = Views(engine, active)
     auth = None
     if settings.auth is not None:
         auth = open_authority(settings.auth, open_outbound(development=settings.is_development, limits=limits), watcher)
+    authority = None if auth is None else auth.authority
+    followers = open_followers(engine, settings.policy(), limits, public_url, authority)
+    active = ActiveViews()
+    views = Views(engine, active)
     service = Service(
         engine,
         limits,
@@ -144,7 +145,7 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         active=active,
         followers=followers,
         views=views,
-        authority=None if auth is None else auth.authority,
+        authority=authority,
     )
     edge = NativeEdge(Dispatcher(service, settings.access()), limits)
     await engine.start()

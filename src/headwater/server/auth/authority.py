@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 
 from headwater import limits
 from headwater.errors import HeadwaterError, UnauthorizedError
+from headwater.outbound import Target
 from headwater.server.auth import signing
 from headwater.server.auth.callers import Caller
 from headwater.server.auth.held import Held, HeldFeed, HeldReads
@@ -163,6 +164,13 @@ class Authority:
             if name.startswith(f"{url}:"):
                 return issuer.scopes
         raise UnauthorizedError("the issuer of the token that signed the URL is no longer in the auth file")
+
+    # Tokens of this server elsewhere
+
+    def token_for(self, target: Target) -> str | None:
+        """The token that a remote server needs, of the longest URL that the target is below."""
+        fitting = [remote for remote in self.rules.remotes if str(target).startswith(remote.url)]
+        return max(fitting, key=lambda remote: len(remote.url)).token if fitting else None
 
     # Answers
 

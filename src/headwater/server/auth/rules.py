@@ -44,12 +44,20 @@ class IssuerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope_claim: str = "scope"
 
 
+class RemoteEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The token that this server sends when it follows what is below a URL."""
+
+    url: str
+    token: str
+
+
 class AuthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signing_secret: str | None = None
     anonymous: list[str] = []  # scopes of requests without a token
     open_metrics: bool = False  # /metrics needs no token
     token: list[TokenEntry] = []
     issuer: list[IssuerEntry] = []
+    remote: list[RemoteEntry] = []
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -59,6 +67,7 @@ class Rules(msgspec.Struct, frozen=True):
     open_metrics: bool = False
     signing_secret: bytes | None = None
     urls: frozenset[str] = frozenset()  # of JWKS
+    remotes: tuple[RemoteEntry, ...] = ()
     files: tuple[Path, ...] = ()  # that were read: rules are to be read again when one changes
 
     def __repr__(self) -> str:
@@ -93,6 +102,7 @@ def load_rules(path: Path, keys_of: KeysOf) -> Rules:
             found.open_metrics,
             None if found.signing_secret is None else parse_secret(found.signing_secret),
             frozenset(entry.jwks_url for entry in found.issuer if entry.jwks_url is not None),
+            tuple(map(_check_remote, found.remote)),
             tuple(_unique(files, tokens, issuers)),
         )
     except (ValueError, OSError) as error:
@@ -127,6 +137,15 @@ def _seconds(what: str, moment: datetime | None) -> float | None:
     if moment is not None and moment.tzinfo is None:
         raise ValueError(f"{what} needs a time zone, as 2030-01-01T00:00:00Z")
     return None if moment is None else moment.timestamp()
+
+
+def _check_remote(entry: RemoteEntry) -> RemoteEntry:
+    """A prefix that ends with a slash cannot be the beginning of another host."""
+    if not re.fullmatch(r"https?://[^/@?#A-Z]+/([^?#]*/)?", entry.url):
+        raise ValueError(f"the url of a remote is like https://shop.example/v1/table/, got {entry.url[:80]!r}")
+    if not re.fullmatch(r"[!-~]+", entry.token):
+        raise ValueError(f"the token for {entry.url} has characters that a header cannot have")
+    return entry
 
 
 def _unique(files: list[Path], tokens: list[Token], issuers: list[Issuer]) -> list[Path]:

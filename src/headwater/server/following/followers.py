@@ -12,6 +12,7 @@ from headwater.errors import HeadwaterError, OverloadedError
 from headwater.limits import FOLLOWERS_MAX, RETRY_AFTER_S, Limits
 from headwater.outbound import OutboundClient, Target, open_outbound
 from headwater.protocol.tables.paths import nurl_path
+from headwater.server.auth.authority import Authority
 from headwater.server.following.admitted import Admitted, admit, forget, load_admitted
 from headwater.server.following.follower import Follower, FollowerStatus
 from headwater.server.following.policy import FollowPolicy, parse_surl
@@ -146,11 +147,20 @@ class Followers:
         self._tasks[name] = follower, asyncio.create_task(follower.run())
 
 
-def open_followers(engine: Engine, policy: FollowPolicy, limits: Limits, public_url: str | None = None) -> Followers:
+def open_followers(
+    engine: Engine,
+    policy: FollowPolicy,
+    limits: Limits,
+    public_url: str | None = None,
+    authority: Authority | None = None,
+) -> Followers:
     """Followers with a client of their own: each holds a connection open, however many are of one host, and may need
-    another one for its handshake."""
+    another one for its handshake. `authority` has the tokens for remote servers."""
     if not policy.follows and not policy.allowed:
         return Followers(engine, None, policy, public_url)
     most = 2 * FOLLOWERS_MAX
     own = msgspec.structs.replace(limits, outbound_connections_max=most, outbound_connections_per_host_max=most)
-    return Followers(engine, open_outbound(development=policy.development, limits=own), policy, public_url)
+    client = open_outbound(development=policy.development, limits=own)
+    if authority is not None:
+        client.token_for = authority.token_for
+    return Followers(engine, client, policy, public_url)
