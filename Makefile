@@ -7,7 +7,7 @@ NODE_DIR := tests/node
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help setup run test test-fast test-long simulate twins check-generated lint bench soak smoke lock clean
+.PHONY: help setup run test test-fast test-long simulate twins check-generated lint fuzz bench soak smoke lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,12 @@ lint: setup ## ruff, mypy, import-linter, and whether generated files are up to 
 	$(MAKE) -s check-generated
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Fuzzing with coverage, all targets or some: make fuzz TARGET="native json" SECONDS=300
+SECONDS ?= 60
+fuzz: setup ## every parser, guided by coverage
+	$(BIN)/python -c "import atheris" || $(BIN)/python -m pip install --quiet --disable-pip-version-check "atheris>=3"
+	$(BIN)/python -m tools.fuzz $(TARGET) --seconds $(SECONDS)
 
 bench: setup $(NODE_DIR)/node_modules/.stamp ## beside the Node reference, into bench/results
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m bench

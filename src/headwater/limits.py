@@ -67,6 +67,7 @@ SIGNED_URL_S_MAX = 7 * 86_400
 
 # Tables: what a row, a query and a Notify form may have.
 SEQNO_MAX = 2**63 - 1  # what a 64-bit peer can hold
+SIZE_DIGITS_MAX = 18  # of a size in a header; more is no size
 SEQNO_DIGITS_MAX = 19
 ROW_BYTES_MAX = 1024 * 1024  # that a client takes for one row, its newline not counted
 CHANGE_BYTES_MAX = ROW_BYTES_MAX - 64  # of a line that is appended: SeqNo and timestamp come before it in the row

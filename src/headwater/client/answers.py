@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -14,6 +15,9 @@ from headwater.errors import HeadwaterError
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
 from headwater.protocol.tables.headers import LAST_SEQNO
+
+# What a body that is no JSON of the type is found to be; a lone byte that is no UTF-8 is no DecodeError.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Problem(msgspec.Struct):
@@ -61,28 +65,27 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
     error.retryable = errors.is_retryable(reply.status)
     error.retry_after_s = retry_after_s(reply.headers)
     if isinstance(error, errors.StaleEpochError):
-        error.epoch = _integer(reply, headers.PRODUCER_EPOCH)
+        error.epoch = integer(reply, headers.PRODUCER_EPOCH)
     elif isinstance(error, errors.SequenceGapError):
-        error.expected = _integer(reply, headers.PRODUCER_EXPECTED_SEQ)
-        error.received = _integer(reply, headers.PRODUCER_RECEIVED_SEQ)
+        error.expected = integer(reply, headers.PRODUCER_EXPECTED_SEQ)
+        error.received = integer(reply, headers.PRODUCER_RECEIVED_SEQ)
     elif isinstance(error, errors.TailMovedError):
         error.offset = reply.headers.get(headers.NEXT_OFFSET, "")
-        error.last_seqno = _integer(reply, LAST_SEQNO)
+        error.last_seqno = integer(reply, LAST_SEQNO)
     return error
 
 
-def _integer(reply: HttpReply, name: str) -> int | None:
+def integer(reply: HttpReply, name: str) -> int | None:
+    """The number in a header; None if it is absent, or no number that means anything."""
     value = reply.headers.get(name, "")
-    return int(value) if value.isascii() and value.isdigit() else None
+    return int(value) if value.isascii() and value.isdigit() and len(value) <= limits.SEQNO_DIGITS_MAX else None
 
 
 def _named(request: HttpRequest, reply: HttpReply) -> tuple[type[HeadwaterError], str, bool]:
     problem = _Problem()
     if reply.headers.get("content-type", "").startswith(PROBLEM_MEDIA_TYPE):
-        try:
+        with contextlib.suppress(*UNREADABLE):
             problem = msgspec.json.decode(reply.body, type=_Problem)
-        except msgspec.MsgspecError:
-            problem = _Problem()
     code = problem.type.removeprefix(PROBLEM_TYPE_PREFIX)
     if code in _CODES:
         return _CODES[code], problem.detail, True

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from headwater.client.answers import required
+from headwater.client.answers import UNREADABLE, integer, required
 from headwater.client.codecs import body_of, encoder_of
 from headwater.client.effects import Flow, HttpReply, HttpRequest
 from headwater.client.session import Session, exchange, with_query
@@ -166,13 +166,12 @@ def check_view(source: str | None, entity_type: str | None) -> None:
 def head(session: Session, url: str) -> Flow[StreamInfo]:
     request = HttpRequest("HEAD", url)
     reply = yield from exchange(session, request)
-    ttl = reply.headers.get(headers.TTL)
     return StreamInfo(
         path=path_of(session, url) or unquote(urlsplit(url).path),
         content_type=reply.headers.get("content-type", DEFAULT_CONTENT_TYPE),
         tail_offset=required(request, reply, headers.NEXT_OFFSET),
         closed=headers.parse_closed(reply.headers),
-        ttl_seconds=int(ttl) if ttl is not None and ttl.isdigit() else None,
+        ttl_seconds=integer(reply, headers.TTL),
         expires_at=reply.headers.get(headers.EXPIRES_AT),
     )
 
@@ -268,7 +267,7 @@ def list_page(session: Session, prefix: str, after: str | None, limit: int) -> F
     reply = yield from exchange(session, HttpRequest("GET", url))
     try:
         return msgspec.json.decode(reply.body, type=StreamPage)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"this server has no list of streams: {error}") from None
 
 
@@ -289,7 +288,7 @@ def splits(
     reply = yield from exchange(session, HttpRequest("GET", asked))
     try:
         return msgspec.json.decode(reply.body, type=Splits)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"this server does not split streams: {error}") from None
 
 
@@ -315,7 +314,7 @@ def _record_page(session: Session, url: str, kind: type[Page], **query: str | No
     except StreamNotFoundError as error:
         yield from head(session, url)  # raises if it is the stream that does not exist
         reason: Exception = error
-    except (UnknownRouteError, MethodNotAllowedError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (UnknownRouteError, MethodNotAllowedError, *UNREADABLE) as error:
         reason = error
     raise ProtocolError(f"this server does not offer record times: {reason}")
 

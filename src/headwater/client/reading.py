@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from headwater import limits
-from headwater.client.answers import required
+from headwater.client.answers import UNREADABLE, required
 from headwater.client.codecs import BytesAnswer, Decoder, JsonAnswer
 from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, HttpRequest, Receive, Report, Sleep
 from headwater.client.session import Session, lost, opened, pause, with_query
@@ -325,7 +325,7 @@ class Reading:
         """A control event: deliver what preceded it, unless that goes past `until`, which takes plain requests."""
         try:
             control = msgspec.json.decode(data, type=_Control)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise _broken(request, f"unreadable control event: {error}") from None
         self._event_received = self._sse_proven = True
         self._sse_failures = 0

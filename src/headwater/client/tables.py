@@ -12,7 +12,7 @@ import msgspec
 
 from headwater import limits
 from headwater.client import flows
-from headwater.client.answers import required
+from headwater.client.answers import UNREADABLE, integer, required
 from headwater.client.effects import Flow, HttpReply, HttpRequest
 from headwater.client.session import Session, exchange, with_query
 from headwater.errors import ProtocolError, StreamNotFoundError
@@ -120,7 +120,6 @@ def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
         error.detail = error.detail or "there is no such table"  # an answer to HEAD cannot say it
         raise
     table = parse_answer_type(reply.headers.get("content-type"))
-    ttl = reply.headers.get(headers.TTL)
     found = TableInfo(
         name=name_of(session, url),
         schema=table.schema,
@@ -129,7 +128,7 @@ def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
         gapless=parse_gapless(reply.headers),
         mirror=parse_mirror(reply.headers),
         closed=headers.parse_closed(reply.headers),
-        ttl_seconds=int(ttl) if ttl is not None and ttl.isdigit() else None,
+        ttl_seconds=integer(reply, headers.TTL),
         expires_at=reply.headers.get(headers.EXPIRES_AT),
     )
     return found, table
@@ -253,7 +252,7 @@ def table_page(session: Session, prefix: str, after: str | None, limit: int) -> 
     reply = yield from exchange(session, _request("GET", url))
     try:
         return msgspec.json.decode(reply.body, type=TablePage)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"this server has no list of tables: {error}") from None
 
 

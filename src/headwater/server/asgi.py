@@ -30,7 +30,7 @@ from urllib.parse import quote, unquote
 
 from headwater.engine import Engine
 from headwater.errors import BodyTooLargeError, HeadersTooLargeError, HeadwaterError, UrlTooLongError
-from headwater.limits import Limits
+from headwater.limits import SIZE_DIGITS_MAX, Limits
 from headwater.outbound import open_outbound
 from headwater.server.access import Access, parse_public_url
 from headwater.server.auth.authority import Authority
@@ -238,7 +238,7 @@ class App:
         limit = self._limits.body_bytes_max
         too_large = BodyTooLargeError(f"a body may have {limit} bytes")
         length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > limit:
+        if length.isdecimal() and (len(length) > SIZE_DIGITS_MAX or int(length) > limit):
             raise too_large
         parts: list[bytes] = []
         size = 0

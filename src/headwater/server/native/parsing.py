@@ -191,7 +191,7 @@ class RequestParser:
             self.fail(_headers_too_large(self._limits))
             return
         length = given.get("content-length")
-        if length is not None and length.isdecimal() and int(length) > limits.body_bytes_max:
+        if length is not None and length.isdecimal() and int(length) > limits.body_bytes_max:  # httptools bounds it
             self.fail(_body_too_large(self._limits))
 
     def _head_without_upgrade(self, method: bytes) -> bytes:

@@ -70,7 +70,7 @@ class JournalBatch(NamedTuple):
     def records(self) -> list[Record]:
         try:
             return _DECODERS[self.format](self.payload)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             reason = f"the checksum holds but the records do not: {error}"
             raise CorruptJournalError(self.file, self.position, reason) from None
 

@@ -1,0 +1,224 @@
+"""What is read from disk: segments of the journal, records, documents, chunks of the index; and configuration."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from headwater.cli.pipeline.config import load_pipeline
+from headwater.errors import DamagedDataError, HeadwaterError, OptionError
+from headwater.limits import parse_limits
+from headwater.log.content import ContentKind
+from headwater.log.events import Appended, Created, DocumentWritten, Event
+from headwater.log.state import Document
+from headwater.server.following.policy import parse_policy
+from headwater.server.settings import Loaded, as_toml, load_settings
+from headwater.server.views import definition
+from headwater.store.embedded import chunks, format1
+from headwater.store.embedded.index import decode_document, document_checksum
+from headwater.store.embedded.journal import (
+    FORMAT,
+    CorruptJournalError,
+    JournalBatch,
+    UnknownFormatError,
+    encode_batch,
+    encode_header,
+    encode_records,
+    encode_seal,
+    read_intact,
+    read_segment,
+)
+from tests.fuzz.inputs import Choices, Target
+
+SALT = 7
+RECORDS: list[tuple[Event, ...]] = [
+    (Created(id=1, path="a", content_type="text/plain", kind=ContentKind.TEXT, at_ms=1, data=b"x"),),
+    (Appended(1, 1, 2, b"yz"), DocumentWritten("d", b"1")),
+]
+SEGMENT = (
+    encode_header(1, SALT)
+    + encode_batch(5, encode_records(RECORDS), SALT)
+    + encode_batch(6, encode_records(RECORDS[1:]), SALT)
+)
+FOUND = (CorruptJournalError, UnknownFormatError)
+
+
+def segments(data: bytes) -> None:
+    """A segment of any bytes: batches that were written, or an error that says where it is damaged."""
+    for last in (False, True):
+        try:
+            segment = read_segment("f", data, 1, last=last, sequence=5)
+        except FOUND:
+            continue
+        if segment is None:
+            continue
+        assert segment.end <= len(data)
+        for batch in segment.batches:
+            try:
+                records = batch.records()
+            except CorruptJournalError:
+                continue
+            assert all(isinstance(record, tuple) for record in records)
+        sequence = segment.next_sequence or 0
+        if not segment.sealed:
+            assert data.startswith(segment.encode(sequence))
+    try:
+        intact = read_intact("f", data, 1)
+    except UnknownFormatError:
+        return
+    assert intact is None or intact.end <= len(data)
+
+
+def damage(data: bytes) -> None:
+    """A segment with damage somewhere: what is read is what was written, as far as it goes, or nothing."""
+    choices = Choices(data)
+    sealed = bool(choices.number(1))
+    whole = SEGMENT + encode_seal(7, SALT) if sealed else SEGMENT
+    broken = bytearray(whole)
+    for _ in range(1 + choices.number(3)):
+        at = choices.number(len(broken) + 8)
+        if at < len(broken):
+            broken[at] ^= choices.number(255)
+        else:
+            del broken[choices.number(len(broken)) :]
+            broken += choices.line()
+    try:
+        segment = read_segment("f", bytes(broken), 1, last=True, sequence=5)
+    except FOUND:
+        return
+    if segment is None:
+        return
+    found = [batch.records() for batch in segment.batches]
+    assert found == [RECORDS, RECORDS[1:]][: len(found)]
+
+
+def records(data: bytes) -> None:
+    """Records behind a checksum that holds: events, or an error that names the file."""
+    for version in (1, FORMAT):
+        try:
+            found = JournalBatch("f", 0, 1, memoryview(data), version).records()
+        except CorruptJournalError:
+            continue
+        if version == FORMAT:
+            again = msgspec.msgpack.decode(encode_records(found), type=list[tuple[Event, ...]])
+            assert again == found
+    try:
+        format1.decode_state(data)
+    except (msgspec.MsgspecError, ValueError):
+        return
+
+
+def index_rows(data: bytes) -> None:
+    """Rows of the index: with a checksum that holds, or damaged."""
+    choices = Choices(data)
+    checksum = choices.number(2**32 - 1)
+    key, body = choices.line().decode("latin-1"), choices.rest()
+    try:
+        decode_document(key, body, 1, checksum)
+    except DamagedDataError:
+        known = Document(key, body, 1)
+        assert decode_document(key, body, 1, document_checksum(known)) == known
+    if body:
+        ends = sorted({1 + choices.number(len(body) - 1) for _ in range(3)} | {len(body)})
+        times = [1_000 + 7 * number for number in range(len(ends))]
+        rows = list(chunks.cut(1, 0, ends, times, body))
+        made = [chunks.decode_chunk(row, 0) for row in rows]
+        assert b"".join(bytes(chunk.data) for chunk in made) == body
+
+
+def view_documents(data: bytes) -> None:
+    try:
+        document = definition.decode(data)
+    except (HeadwaterError, msgspec.MsgspecError):
+        return
+    assert definition.decode(definition.encode(document)) == document
+
+
+def settings(data: bytes) -> None:
+    """Options from a file and the environment: settings, or an OptionError. What is shown can be read again."""
+    choices = Choices(data)
+    names = ("HEADWATER_PORT", "HEADWATER_LIMIT_LONG_POLL_S", "HEADWATER_ALLOW_ORIGIN", "HEADWATER_MEMORY")
+    environment = {choices.choice(names): choices.line().decode("utf-8", "replace") for _ in range(choices.number(2))}
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "headwater.toml"
+        path.write_bytes(choices.rest())
+        try:
+            loaded = load_settings({}, environment, path)
+        except OptionError as error:
+            assert str(error)
+            loaded = None
+        if isinstance(loaded, Loaded):
+            path.write_text("\n".join(as_toml(loaded)), "utf-8")
+            assert load_settings({}, {}, path).settings.limits == loaded.settings.limits
+        path.write_bytes(choices.rest() or data)
+        try:
+            load_pipeline(path)
+        except (OptionError, ValueError):
+            return
+
+
+def policies(data: bytes) -> None:
+    text = data.decode("latin-1")
+    try:
+        policy = parse_policy([text], [text], development=True)
+    except ValueError:
+        policy = None
+    assert policy is None or isinstance(policy.follows, dict)
+    try:
+        parse_limits([text])
+    except ValueError:
+        return
+
+
+TARGETS = {
+    "segments": Target(
+        segments,
+        (SEGMENT, SEGMENT + encode_seal(7, SALT), encode_header(1, SALT, 1)),
+        (b"HWB\n", b"HWJ\n", b"\x00" * 8, encode_batch(6, b"\x90", SALT), encode_seal(6, SALT)),
+    ),
+    "damage": Target(damage, (b"\x00\x01\x40\xff", b"\x01\x02\x1c\x01\x80\x01"), (b"\x00", b"\xff", b"\n", b"HWB\n")),
+    "records": Target(
+        records,
+        (encode_records(RECORDS), encode_records(RECORDS[1:])),
+        (
+            b"\x91",
+            b"\x92",
+            b"\xa8appended",
+            b"\xa7created",
+            b"\xc4\x01x",
+            b"\xc0",
+            b"\xcf" + b"\xff" * 8,
+            b"\xdd\xff\xff\xff\xff",
+        ),
+    ),
+    "index_rows": Target(index_rows, (b"\x00\x00\x00\x00key\nbody body body",), (b"\n", b"\x00", b"body")),
+    "view_documents": Target(view_documents, (b"{}",), (b"{", b"}", b'"', b":", b",", b"[", b"]", b"1")),
+    "settings": Target(
+        settings,
+        (b"\x00port = 1\n[limits]\nlong_poll_s = 3\n", b'\x01\x0080\nhost = "a"\n'),
+        (
+            b"\n",
+            b"[limits]",
+            b"[",
+            b"]",
+            b" = ",
+            b'"',
+            b"port",
+            b"memory = true",
+            b"allow-origin",
+            b"'''",
+            b"1e400",
+            b"nan",
+            b"[[",
+            b"{a={",
+            b"[" * 600,
+        ),
+    ),
+    "policies": Target(
+        policies,
+        (b"a=https://partner.example/t", b"https://partner.example/", b"long_poll_s=2"),
+        (b"=", b"https://", b"http://127.0.0.1/", b"/", b"@", b"%", b"9" * 20),
+    ),
+}
