@@ -56,6 +56,7 @@ HeadwaterError
 ├── ServerError                          the server is at fault or in trouble
 │   ├── InternalError              500
 │   ├── DamagedDataError           500
+│   ├── NotReadyError              503
 │   ├── OverloadedError            503
 │   ├── StoppingError              503
 │   └── StorageFullError           507
@@ -436,6 +437,11 @@ class DamagedDataError(ServerError):
     status = 500
     title = "Stored data is damaged"
     advice = "Stop the server, check the directory with: headwater check, and restore it from a backup."
+
+
+class NotReadyError(ServerError):
+    status = 503
+    title = "Server is not ready"
 
 
 class OverloadedError(ServerError):

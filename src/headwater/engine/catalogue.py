@@ -191,6 +191,10 @@ class Catalogue:
         """A stream that is there as long as its deletion is not durable."""
         return self._ids.get(stream_id) or self._deleting.get(stream_id)
 
+    @property
+    def documents_loaded(self) -> int:
+        return len(self._documents)
+
     def all_visible(self) -> list[LoadedStream]:
         return list(self._visible.values())
 

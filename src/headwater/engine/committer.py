@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -10,6 +11,7 @@ from headwater import limits
 from headwater.engine.catalogue import LoadedDocument, LoadedStream
 from headwater.errors import HeadwaterError, OverloadedError
 from headwater.log.commands import Reply
+from headwater.measures import COUNTS, Histogram
 from headwater.store.contract import Commit, Store
 
 Answer: TypeAlias = Reply | HeadwaterError
@@ -22,6 +24,18 @@ class Entry(Commit, gc=False):
     changed: tuple[LoadedStream | LoadedDocument, ...]  # by each event
     answer: Answer
     answered: Answered | None
+
+
+class CommitMeasures:
+    """Of the batches that were handed to the store."""
+
+    __slots__ = ("accepted_bytes", "failures", "seconds", "sizes")
+
+    def __init__(self) -> None:
+        self.sizes = Histogram(COUNTS)  # records of each batch
+        self.seconds = Histogram()  # until each was durable
+        self.accepted_bytes = 0  # of bodies
+        self.failures = 0  # batches that did not become durable
 
 
 class Committer:
@@ -41,6 +55,13 @@ class Committer:
         self._bytes = 0
         self._committing: list[Entry] | None = None
         self._scheduled = False
+        self._began_s = 0.0
+        self.measures = CommitMeasures()
+
+    @property
+    def backlog(self) -> tuple[int, int]:
+        """Records that are not durable yet, and the bytes of those that the store does not have yet."""
+        return len(self._entries) + len(self._committing or ()), self._bytes
 
     def check_room(self, size_bytes: int) -> None:
         if self._bytes and self._bytes + size_bytes > self._backlog_bytes_max:
@@ -65,20 +86,27 @@ class Committer:
         if self._committing is not None or not self._entries:
             return
         self._committing, self._entries = self._entries, []
-        self._bytes = 0
         commits = [entry for entry in self._committing if entry.record]
+        self.measures.accepted_bytes += self._bytes
+        self._bytes = 0
         if commits:
+            self.measures.sizes.add(len(commits))
+            self._began_s = time.perf_counter()
             self._store.commit(commits, self._done)
         else:
             self._done(None)
 
     def _done(self, error: BaseException | None) -> None:
         entries, self._committing = self._committing, None
+        began_s, self._began_s = self._began_s, 0.0
         if entries is None:
             raise RuntimeError("the store reported a batch that was not in progress")
         if error is not None:
+            self.measures.failures += 1
             self._failed(entries, error)
         else:
+            if began_s:
+                self.measures.seconds.add(time.perf_counter() - began_s)
             self._durable(entries)
         if self._entries and not self._scheduled:
             self._start()

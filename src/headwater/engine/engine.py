@@ -34,6 +34,7 @@ from headwater.engine.messages import (
 )
 from headwater.engine.ranges import Ranges
 from headwater.engine.reader import Reader
+from headwater.engine.reporting import Busiest, EngineReport, Sampler
 from headwater.engine.rows import Rows
 from headwater.engine.tails import Subscriber
 from headwater.engine.writer import Writer
@@ -73,6 +74,7 @@ class Engine:
         self._reader = Reader(store, catalogue, loader, self._writer, self._live, self._large, limits, self.now_ms)
         self._ranges = Ranges(store, self._reader)
         self._rows = Rows(self._reader)
+        self._sampler = Sampler(catalogue)
         self._housekeeping = Housekeeping(store, catalogue, self._live, limits, self.now_ms, self.execute)
 
     async def _fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
@@ -153,6 +155,31 @@ class Engine:
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
         return await self._reader.documents(prefix, after, limit)
+
+    # What an operator asks
+
+    def report(self) -> EngineReport:
+        """What was measured, and how things are. It is quick, and what it holds does not change any more."""
+        commits, (backlog_records, backlog_bytes) = self._writer.commits, self._writer.backlog
+        return EngineReport(
+            streams_loaded=len(self._catalogue),
+            documents_loaded=self._catalogue.documents_loaded,
+            commit_sizes=commits.sizes.copy(),
+            commit_seconds=commits.seconds.copy(),
+            commit_failures=commits.failures,
+            committed_bytes=commits.accepted_bytes,
+            backlog_records=backlog_records,
+            backlog_bytes=backlog_bytes,
+            subscribers=dict(self._live.kinds),
+            waiting=self._live.waiting,
+            refusing=self._writer.refusing,
+            full=self._store.full,
+            store=self._store.report(),
+        )
+
+    async def busiest(self, limit: int, *, by_size: bool = False) -> Busiest:
+        """The streams in memory with the highest append rates, or the largest ones."""
+        return await self._sampler.busiest(limit, by_size=by_size)
 
     # Live readers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from headwater.engine.catalogue import Catalogue, LoadedStream
@@ -18,6 +19,8 @@ class LiveReaders:
         self._now_ms = now_ms
         self._watched: dict[int, LoadedStream] = {}
         self._draining = False
+        self.kinds: Counter[type] = Counter()  # subscribers by their class
+        self.waiting = 0  # reads that wait for the next change
 
     def renew_all(self) -> None:
         """A stream with live readers does not expire, however long they wait, not even by a crash."""
@@ -34,9 +37,11 @@ class LiveReaders:
         """Until the stream goes past a position, is closed or deleted, or the time is up."""
         if stream.tail > position or stream.closed or stream.deleted is not None or self._draining:
             return
+        self.waiting += 1
         try:
             await self._tail_of(stream).wait(timeout_s)
         finally:
+            self.waiting -= 1
             self._drop_tail(stream)
 
     def follow(self, stream_id: int, subscriber: Subscriber) -> StreamInfo:
@@ -45,13 +50,18 @@ class LiveReaders:
         stream.check_not_deleted()
         if self._draining:
             raise StoppingError("the server accepts no more live readers")
-        self._tail_of(stream).subscribers[subscriber] = None
+        subscribers = self._tail_of(stream).subscribers
+        if subscriber not in subscribers:
+            subscribers[subscriber] = None
+            self.kinds[type(subscriber)] += 1
         return stream.info()
 
     def unfollow(self, stream_id: int, subscriber: Subscriber) -> None:
         stream = self._watched.get(stream_id)
         if stream is not None and stream.live is not None:
-            stream.live.subscribers.pop(subscriber, None)
+            if subscriber in stream.live.subscribers:
+                del stream.live.subscribers[subscriber]
+                self.kinds[type(subscriber)] -= 1
             self._drop_tail(stream)
 
     def followed(self, stream_id: int) -> LoadedStream:

@@ -73,7 +73,17 @@ class Writer:
         self._refusing: Callable[[], HeadwaterError] | None = None  # no command is decided
         self._next_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
+        self.commits = self._committer.measures
         self.written_ms = 0  # when a batch last became durable
+
+    @property
+    def refusing(self) -> str | None:
+        """Why no command is decided at present."""
+        return None if self._refusing is None else self._refusing().detail
+
+    @property
+    def backlog(self) -> tuple[int, int]:
+        return self._committer.backlog
 
     # Life
 

@@ -23,6 +23,7 @@ followed when Notify names them. With `development`, SURLs on this machine are a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -39,6 +40,7 @@ from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers, parse_policy
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
 from headwater.server.notify import Notifier
+from headwater.server.observing import Observer
 from headwater.server.problems import problem
 from headwater.server.service import Service
 from headwater.server.tables.active import ActiveViews
@@ -184,10 +186,13 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         dispatcher = await self.start()
+        observer = dispatcher.service.observer
         try:
             request = await self._request(scope, receive)
         except HeadwaterError as error:
-            await _send(send, problem(error, close=True), scope)
+            refusal = problem(error, close=True)
+            observer.refused(_peer(scope), refusal)
+            await _send(send, refusal, scope)
             return
         except _DisconnectedError:
             return
@@ -205,10 +210,12 @@ class App:
                 if not answer.done():
                     return
             response = await answer
+            observer.answered(request, response)
             if response.feed is None:
+                observer.sent_bytes += sum(map(len, response.body))
                 await _send(send, response, scope)
             elif leaving is not None:
-                await self._feed(response, response.feed, leaving, send)
+                await self._feed(response, response.feed, leaving, send, observer)
         finally:
             if task is not None:
                 task.cancel()
@@ -232,6 +239,8 @@ class App:
             version=scope.get("http_version", "1.1"),
             scheme=scope.get("scheme", "http"),
             mount=mount,
+            peer=_peer(scope),
+            began_s=time.perf_counter(),
         )
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
@@ -254,7 +263,9 @@ class App:
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _feed(self, response: Response, feed: Feed, leaving: asyncio.Future[None], send: Send) -> None:
+    async def _feed(
+        self, response: Response, feed: Feed, leaving: asyncio.Future[None], send: Send, observer: Observer
+    ) -> None:
         loop = asyncio.get_running_loop()
         await send(_head(response))
         sink = _Sink(self._limits.live_buffer_bytes)
@@ -263,6 +274,7 @@ class App:
             while not leaving.done():
                 frames, blocked = sink.take()
                 if frames:
+                    observer.sent_bytes += len(frames)
                     await send({"type": "http.response.body", "body": frames, "more_body": True})
                     if blocked:
                         feed.drained()
@@ -319,6 +331,11 @@ class _Sink:
             await asyncio.wait((news, leaving), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _split_mount(root_path: str, raw_path: str) -> tuple[str, str]:

@@ -34,6 +34,7 @@ class Dispatcher:
             if route is None:
                 self._answer_without_route(request, routes, shared, respond)
                 return None
+            request.route = route.number
             if self._authority is not None:
                 self._authority.authorize(request, route.action, path)
             if "content-encoding" in request.headers:
@@ -42,7 +43,7 @@ class Dispatcher:
                 route.write(self.service, request, path, _with_headers(shared, respond) if shared else respond)
                 return None
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
-            respond(self._finished(_failed(request, error), shared))
+            respond(self._finished(self._failed(request, error), shared))
             return None
         if route.read is None:
             raise RuntimeError(f"{route.template} has no handler")
@@ -65,7 +66,7 @@ class Dispatcher:
             authority = self._authority
             response = await (work if authority is None else authority.answer(request, route.action, path, work))
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
-            response = _failed(request, error)
+            response = self._failed(request, error)
         respond(self._finished(response, shared))
 
     def _finished(self, response: Response, shared: Headers) -> Response:
@@ -75,6 +76,13 @@ class Dispatcher:
         response.headers += shared
         return response
 
+    def _failed(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, HeadwaterError):
+            return problem(error)
+        request_id = self.service.observer.identify(request)
+        log.error("request %s: %s %s failed", request_id, request.method, request.path, exc_info=error)
+        return problem(InternalError("the server log has the cause"))
+
 
 def _with_headers(found: Headers, respond: Respond) -> Respond:
     def extended(response: Response) -> None:
@@ -82,10 +90,3 @@ def _with_headers(found: Headers, respond: Respond) -> Respond:
         respond(response)
 
     return extended
-
-
-def _failed(request: Request, error: Exception) -> Response:
-    if isinstance(error, HeadwaterError):
-        return problem(error)
-    log.error("%s %s failed", request.method, request.path, exc_info=error)
-    return problem(InternalError("the server log has the cause"))

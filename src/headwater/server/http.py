@@ -8,9 +8,16 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from headwater.server.auth.callers import ANYONE, Caller
+from headwater.limits import ROUTES_MAX
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 Buffer: TypeAlias = bytes | memoryview
+NO_ROUTE = -1
+
+
+def waiting(route: int) -> int:
+    """The number that a route has for requests that are answered when there is something new."""
+    return route if route == NO_ROUTE else route + ROUTES_MAX
 
 
 class Request(msgspec.Struct, gc=False):
@@ -25,6 +32,9 @@ class Request(msgspec.Struct, gc=False):
     authority: str = ""  # the host that the client asked for, where a proxy tells; else the Host header has it
     peer: str = ""  # the address at the other end of the connection, where the edge knows it
     caller: Caller = ANYONE  # who sent it, once that is known, and what they may do
+    began_s: float = 0.0  # when it was complete; 0: it is not timed
+    route: int = NO_ROUTE  # the number of the route that it fits
+    id: str = ""  # by which the log and the client name it, once that is needed
 
     @property
     def identity(self) -> str:
@@ -87,6 +97,8 @@ class Response(msgspec.Struct, gc=False):
     feed: Feed | None = None
     close: bool = False  # the connection is not fit for another request
 
+
+REQUEST_ID = "x-request-id"
 
 # On every response: browsers must take the content type at its word.
 COMMON_HEADERS: Headers = (("x-content-type-options", "nosniff"),)

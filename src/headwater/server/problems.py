@@ -27,6 +27,7 @@ from headwater.protocol.tables.headers import LAST_SEQNO
 from headwater.server.http import Response
 
 _UNAVAILABLE = 503
+_PROBLEM_TYPE = ("content-type", PROBLEM_MEDIA_TYPE)
 _encoder = msgspec.json.Encoder()
 
 
@@ -40,8 +41,14 @@ def problem(error: HeadwaterError, *, close: bool = False) -> Response:
             "retryable": error.retryable,
         }
     )
-    found = (("content-type", PROBLEM_MEDIA_TYPE), ("cache-control", "no-store"), *_facts(error))
+    found = (_PROBLEM_TYPE, ("cache-control", "no-store"), *_facts(error))
     return Response(error.status, found, (body,), close=close)
+
+
+def with_request_id(response: Response, request_id: str) -> None:
+    """Put the id of the request into a problem that answers it. What the id may have needs no escape in JSON."""
+    if len(response.body) == 1 and response.headers and response.headers[0] == _PROBLEM_TYPE:
+        response.body = (b'%b,"request_id":"%b"}' % (bytes(response.body[0])[:-1], request_id.encode("ascii")),)
 
 
 def _facts(error: HeadwaterError) -> list[tuple[str, str]]:

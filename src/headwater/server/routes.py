@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from headwater import __version__
 from headwater.errors import InvalidPathError, UnknownRouteError
-from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATHS_CACHED_MAX
+from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATHS_CACHED_MAX, ROUTES_MAX
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT, parse_path
 from headwater.protocol.tables import paths as tables
 from headwater.server.auth import sign
@@ -22,15 +22,19 @@ from headwater.server.auth.route_rules import (
     CREATE,
     DELETE,
     LISTED,
+    METRICS,
     NOTIFY,
     OPEN,
     READ,
+    SERVER,
     SUBSCRIBE,
     Rule,
     read_named,
 )
 from headwater.server.following.control import list_followers
-from headwater.server.http import Request, Respond, Response
+from headwater.server.http import NO_ROUTE, Request, Respond, Response
+from headwater.server.observing import probes
+from headwater.server.observing.top import top
 from headwater.server.service import Service
 from headwater.server.streams import control, reads, writes
 from headwater.server.streams.replies import json_response
@@ -58,6 +62,7 @@ class Route(NamedTuple):
     action: Rule  # what it needs, where access is checked
     write: Write | None = None
     read: Read | None = None
+    number: int = NO_ROUTE  # of its place in the table
 
 
 async def index(service: Service, request: Request, _: str) -> Response:
@@ -72,11 +77,17 @@ async def index(service: Service, request: Request, _: str) -> Response:
     )
 
 
-ROUTES = (
+_ROUTES = (
     Route("GET", "/", OPEN, read=index),
+    Route("GET", "/healthz", OPEN, read=probes.healthz),
+    Route("HEAD", "/healthz", OPEN, read=probes.healthz),
+    Route("GET", "/readyz", OPEN, read=probes.readyz),
+    Route("HEAD", "/readyz", OPEN, read=probes.readyz),
+    Route("GET", "/metrics", METRICS, read=probes.metrics),
     Route("GET", f"{CONTROL_ROOT}streams", LISTED, read=control.list_streams),
     Route("GET", f"{CONTROL_ROOT}splits", read_named(control.named_stream), read=control.splits),
     Route("GET", f"{CONTROL_ROOT}records", read_named(control.named_stream), read=control.records),
+    Route("GET", f"{CONTROL_ROOT}top", SERVER, read=top),
     Route("POST", f"{CONTROL_ROOT}sign", read_named(sign.named_path), write=sign.sign),
     Route("PUT", f"{STREAM_ROOT}{{path}}", CREATE, write=writes.create),
     Route("POST", f"{STREAM_ROOT}{{path}}", APPEND, write=writes.append),
@@ -96,6 +107,9 @@ ROUTES = (
     Route("HEAD", NURL_TEMPLATE, ADMIN, read=nurls.head),
     Route("DELETE", NURL_TEMPLATE, SUBSCRIBE, write=nurls.withdraw),
 )
+ROUTES = tuple([route._replace(number=number) for number, route in enumerate(_ROUTES)])
+if len(ROUTES) > ROUTES_MAX:
+    raise RuntimeError(f"{len(ROUTES)} routes are more than ROUTES_MAX")
 
 _FIXED: dict[str, dict[str, Route]] = {}
 _STREAM: dict[str, Route] = {}

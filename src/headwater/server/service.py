@@ -15,6 +15,7 @@ from headwater.server.auth.authority import Authority
 from headwater.server.compression import Encoders
 from headwater.server.following import Followers
 from headwater.server.notify import Notifier
+from headwater.server.observing import Observer
 from headwater.server.streams.frames import LargeEvents
 from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
@@ -36,6 +37,7 @@ class Service(msgspec.Struct, frozen=True):
     followers: Followers | None = None
     views: Views | None = None  # None: views cannot be created
     authority: Authority | None = None  # None: access is not checked
+    observer: Observer = msgspec.field(default_factory=Observer)
     tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes that cannot be decided as they come
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

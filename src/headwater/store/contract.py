@@ -17,6 +17,7 @@ import msgspec
 
 from headwater.log.events import Record
 from headwater.log.state import Document, StreamState
+from headwater.measures import Histogram
 from headwater.store.pieces import Piece, RecordEnd
 
 
@@ -35,6 +36,26 @@ class Commit(msgspec.Struct, gc=False):
 
 
 Done: TypeAlias = Callable[[BaseException | None], None]
+
+
+class Space(msgspec.Struct, frozen=True):
+    """The room that a store takes, and what is left for it."""
+
+    index_bytes: int
+    journal_bytes: int
+    free_bytes: int
+
+
+class StoreReport(msgspec.Struct, frozen=True):
+    """What a store has measured and how it is, for an operator. A store that keeps nothing has little to tell."""
+
+    syncs: Histogram | None = None  # seconds that each sync of the journal took
+    folds: Histogram | None = None  # seconds that each fold of a segment took
+    fold_failures: int = 0  # folds that were interrupted, or found no room
+    unfolded_segments: int = 0  # sealed ones, that wait for the fold
+    unfolded_bytes: int = 0  # of the journal, since the last fold
+    behind: bool = False  # writers wait for the fold
+    space: Callable[[], Space] | None = None  # looks at files: to be called off the event loop
 
 
 class Store(Protocol):
@@ -87,6 +108,9 @@ class Store(Protocol):
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
         """Documents in key order whose key has the prefix and sorts after `after`."""
+
+    def report(self) -> StoreReport:
+        """What an operator may want to know. It is quick, and changes nothing."""
 
     async def close(self) -> None:
         """Finish what is in progress and release every resource."""

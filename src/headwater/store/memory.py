@@ -9,7 +9,7 @@ import msgspec
 
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, DocumentEvent, StreamEvent
 from headwater.log.state import Document, StreamState, evolve, evolve_document
-from headwater.store.contract import Commit, Done
+from headwater.store.contract import Commit, Done, StoreReport
 from headwater.store.deadlines import Deadlines
 from headwater.store.pieces import (
     GrowingRun,
@@ -142,6 +142,9 @@ class MemoryStore:
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
         return [self._documents[key] for key in self._keys.page(prefix, after, limit)]
+
+    def report(self) -> StoreReport:
+        return StoreReport()
 
     async def close(self) -> None:
         self._states.clear()

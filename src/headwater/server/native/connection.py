@@ -7,6 +7,7 @@ not read its responses gets no further ones. See `states` for what a connection 
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import cast
 
 from headwater.errors import HeadwaterError, RequestTimeoutError
@@ -85,6 +86,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self._peer: str = peer[0] if peer else ""
         self._shared.connections.add(self)
+        self._shared.accepted += 1
         error = self._shared.connection_refusal()
         if error is not None:
             self._shared.refused.add(self)
@@ -179,6 +181,8 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             request.scheme = "https"
         self._request = request
         self._keep_alive = keep_alive
+        if shared.observer.is_timed():
+            request.began_s = perf_counter()
         try:
             if shared.draining or shared.responses.exhausted:
                 shared.check_serving(request)
@@ -200,6 +204,10 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if request is None:
             return  # the connection was lost meanwhile
         self._task = None
+        if request.began_s or response.status >= 300:
+            self._shared.observer.answered(request, response)
+        else:
+            self._shared.successes[request.route] += 1
         keep_alive = self._keep_alive and not response.close
         if response.feed is None:
             self._writer.write_response(response, head_only=request.method == "HEAD", keep_alive=keep_alive)
@@ -253,7 +261,9 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
 
     def _refuse(self, error: HeadwaterError) -> None:
         """Answer with an error and close: where the next request begins is not known."""
-        self._writer.write_response(problem(error, close=True), head_only=False, keep_alive=False)
+        response = problem(error, close=True)
+        self._shared.observer.refused(self._peer, response)
+        self._writer.write_response(response, head_only=False, keep_alive=False)
         self._end(linger=True)
 
     def _end(self, *, linger: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from time import perf_counter
 
 from headwater.limits import CONNECTIONS_REFUSED_MAX, EDGE_TICK_S, LISTEN_BACKLOG_CONNECTIONS, Limits
 from headwater.server.dispatch import Dispatcher
@@ -49,13 +50,17 @@ class NativeEdge:
 
     async def _run_timer(self) -> None:
         loop = asyncio.get_running_loop()
+        delays = self._shared.observer.loop_delays
         while True:
+            due_s = perf_counter() + EDGE_TICK_S
             await asyncio.sleep(EDGE_TICK_S)
+            delays.add(max(0.0, perf_counter() - due_s))
             self._tick(loop.time())
 
     def _tick(self, now_s: float) -> None:
         self._shared.clock.now_s = now_s
         self._shared.heads.renew_date()
+        self._shared.observer.tick(EDGE_TICK_S)
         for connection in tuple(self._shared.connections):
             connection.tick(now_s)
 

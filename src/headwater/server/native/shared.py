@@ -13,6 +13,7 @@ from headwater.server.http import Request
 from headwater.server.native.budgets import Budget
 from headwater.server.native.states import Clock
 from headwater.server.native.writing import ResponseHeads
+from headwater.server.observing.probes import PROBES
 
 if TYPE_CHECKING:
     from headwater.server.native.connection import Connection
@@ -22,8 +23,12 @@ class Shared:
     def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
         self.dispatcher = dispatcher
         self.limits = limits
+        self.observer = dispatcher.service.observer
+        self.observer.connections = self
+        self.successes = self.observer.successes
         self.clock = Clock(limits)
         self.heads = ResponseHeads()
+        self.accepted = 0  # connections, since the start
         self.requests = Budget(limits.request_bytes_in_flight_max)
         self.responses = Budget(limits.response_bytes_in_flight_max)
         self.received = memoryview(bytearray(RECEIVE_BYTES))
@@ -38,6 +43,20 @@ class Shared:
         self.refused.discard(connection)
         self.one_lost.set()
 
+    # What the observer tells an operator
+
+    @property
+    def open(self) -> int:
+        return len(self.connections)
+
+    @property
+    def request_bytes(self) -> int:
+        return self.requests.held_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        return self.responses.held_bytes
+
     def connection_refusal(self) -> HeadwaterError | None:
         """Why a new connection, which is among the connections already, cannot be served; None if it can."""
         if self.draining:
@@ -51,7 +70,7 @@ class Shared:
         """Refuse every request while the server stops, and reads while clients leave too much unread."""
         if self.draining:
             raise self.stopping()
-        if self.responses.exhausted and request.method == "GET":  # other responses are small
+        if self.responses.exhausted and request.method == "GET" and request.path not in PROBES:  # others are small
             raise OverloadedError(f"clients have yet to read {self.responses.held_bytes} bytes; try again shortly")
 
     def stopping(self) -> HeadwaterError:

@@ -11,6 +11,7 @@ from typing import Protocol
 from headwater.limits import RESPONSE_JOIN_BYTES_MAX, Limits
 from headwater.server.http import COMMON_HEADERS, Frame, Response
 from headwater.server.native.budgets import Budget, Share
+from headwater.server.observing.observer import Observer
 
 _COMMON = "".join(f"{name}: {value}\r\n" for name, value in COMMON_HEADERS)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -52,6 +53,7 @@ class Outlet(Protocol):
     limits: Limits
     heads: ResponseHeads
     responses: Budget
+    observer: Observer
 
 
 class ResponseWriter:
@@ -61,6 +63,7 @@ class ResponseWriter:
         "_chunked",
         "_heads",
         "_limits",
+        "_observer",
         "_on_end",
         "_stalled_s",
         "_transport",
@@ -76,6 +79,7 @@ class ResponseWriter:
         self._chunked = True  # whether its body is written in chunks
         self._heads = outlet.heads
         self._limits = outlet.limits
+        self._observer = outlet.observer
         self._unread = Share(outlet.responses)
         self._stalled_s = 0.0  # when the client must have taken more
         self.blocked = False  # the transport is full: nothing should be written
@@ -89,7 +93,9 @@ class ResponseWriter:
         head = self._heads.encode(response, last)
         if head_only or not body:
             self._write(head)
-        elif size <= RESPONSE_JOIN_BYTES_MAX:
+            return
+        self._observer.sent_bytes += size
+        if size <= RESPONSE_JOIN_BYTES_MAX:
             self._write(b"".join((head, *body)))
         else:
             self._transport.writelines((head, *body))
@@ -108,7 +114,9 @@ class ResponseWriter:
         self._write(self._heads.encode(response, last))
 
     def write(self, frame: Frame) -> None:
-        self._write((frame.chunk or frame.make_chunk()) if self._chunked else frame.body)
+        data = (frame.chunk or frame.make_chunk()) if self._chunked else frame.body
+        self._observer.sent_bytes += len(data)
+        self._write(data)
 
     def end(self) -> None:
         if self._chunked:

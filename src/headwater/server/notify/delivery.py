@@ -53,7 +53,7 @@ class Delivery:
         self.stored = nurl  # as the document has it
         self._last_seqno = last_seqno
         self._around = around
-        self._state = State.IDLE
+        self.state = State.IDLE
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -63,7 +63,7 @@ class Delivery:
 
     def wake(self) -> None:
         """Rows came."""
-        if self._state is State.IDLE and self.is_behind:
+        if self.state is State.IDLE and self.is_behind:
             self._begin()
 
     def resume(self) -> None:
@@ -77,12 +77,12 @@ class Delivery:
         """`nurl` is recorded. Meanwhile a POST may have succeeded."""
         self.stored = nurl
         self.nurl = msgspec.structs.replace(nurl, notified_seqno=max(nurl.notified_seqno, self.nurl.notified_seqno))
-        if self._state is State.WAITING:
+        if self.state is State.WAITING:
             self._cancel_timer()
             self._begin()
 
     def close(self) -> None:
-        self._state = State.OVER
+        self.state = State.OVER
         self._cancel_timer()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
@@ -94,12 +94,12 @@ class Delivery:
     # Sending
 
     def _begin(self) -> None:
-        self._state = State.SENDING
+        self.state = State.SENDING
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         try:
-            while self._state is State.SENDING and self.is_behind:
+            while self.state is State.SENDING and self.is_behind:
                 await self._send()
         except HeadwaterError as error:
             log.warning("what became of NURL %s could not be recorded: %s", self.nurl.shown, error)
@@ -108,8 +108,8 @@ class Delivery:
             log.exception("the notification of NURL %s failed", self.nurl.shown)
             self._wait_if_sending()
         else:
-            if self._state is State.SENDING:
-                self._state = State.IDLE
+            if self.state is State.SENDING:
+                self.state = State.IDLE
 
     async def _send(self) -> None:
         seqno = self._last_seqno()
@@ -143,11 +143,11 @@ class Delivery:
     # Waiting
 
     def _wait_if_sending(self) -> None:
-        if self._state is State.SENDING:
+        if self.state is State.SENDING:
             self._wait()
 
     def _wait(self) -> None:
-        self._state = State.WAITING
+        self.state = State.WAITING
         delay_s = wait_s(self.nurl, self._around.now_ms(), self._around.limits)
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
 

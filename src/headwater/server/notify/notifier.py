@@ -24,7 +24,7 @@ from headwater.limits import NOTIFY_REASON_LENGTH_MAX, RETRY_AFTER_S, Limits
 from headwater.log.row_framing import last_seqno_of
 from headwater.protocol.tables.paths import name_of
 from headwater.protocol.tables.urls import url_fault
-from headwater.server.notify.delivery import Delivery
+from headwater.server.notify.delivery import Delivery, State
 from headwater.server.notify.nurl import Nurl, seen_again
 from headwater.server.notify.registry import Registry
 from headwater.server.notify.sending import Outbound, Sender
@@ -198,6 +198,12 @@ class Notifier:
             if watched.deliveries.get(delivery.nurl.name) is delivery:
                 await self._remove(watched, [delivery], reason)
                 self._release_if_empty(watched)
+
+    # What an operator asks
+
+    def states(self) -> list[State]:
+        """How the delivery to each NURL is."""
+        return [delivery.state for watched in self._tables.values() for delivery in watched.deliveries.values()]
 
     # Watching
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -42,12 +43,18 @@ class Sender:
         self.public_url = public_url  # None: the address that each advertiser used
         self._slots = asyncio.Semaphore(posts_max)
         self._hosts = HostSlots(NOTIFY_POSTS_PER_HOST_MAX)
+        self.outcomes: Counter[Outcome] = Counter()
 
     def surl(self, path: str, base: str) -> str:
         return f"{self.public_url or base}{surl_path(name_of(path))}"
 
     async def post(self, nurl: Nurl) -> tuple[Outcome, str]:
         """What came of a POST, in a word for programs and one for people."""
+        outcome, detail = await self._try(nurl)
+        self.outcomes[outcome] += 1
+        return outcome, detail
+
+    async def _try(self, nurl: Nurl) -> tuple[Outcome, str]:
         try:
             answer = await self._post(nurl)
         except TargetRefusedError as error:

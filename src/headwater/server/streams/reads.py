@@ -12,7 +12,7 @@ from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
 from headwater.server import compression
 from headwater.server.bodies import BodyFeed, cut
-from headwater.server.http import Request, Response
+from headwater.server.http import Request, Response, waiting
 from headwater.server.service import Service
 from headwater.server.streams.feeds import FeedSession
 from headwater.server.streams.replies import (
@@ -55,6 +55,8 @@ async def read(service: Service, request: Request, path: str) -> Response:
             return _nothing_more(reply)
         return _feed(service, query, reply)
     wait_s = limits.long_poll_s if query.live is Live.LONG_POLL else 0.0
+    if wait_s:
+        request.route = waiting(request.route)
     reply = await service.engine.read(Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s))
     response = _piece(service, request, query, reply)
     accepted = request.headers.get("accept-encoding")

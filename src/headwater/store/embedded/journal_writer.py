@@ -49,12 +49,14 @@ class JournalWriter:
         self._file: File | None = None
         self._position = 0
         self._placed = 0
+        self._unfolded: dict[int, int] = {}  # bytes of each segment, as far as this process wrote them
         self.number = number  # of the newest segment, begun or to be begun
         self.sequence = sequence  # of the next batch
 
     def resume(self, file: File, position: int, salt: int) -> None:
         """Go on with a segment that recovery found without a seal."""
         self._file, self._position, self._salt = file, position, salt
+        self._unfolded[self.number] = position
 
     def place(self, payload: bytes) -> File:
         """Write a batch of encoded records; the file to sync."""
@@ -69,7 +71,12 @@ class JournalWriter:
     def settle(self) -> None:
         """The batch that was placed is durable."""
         self._position += self._placed
+        self._unfolded[self.number] = self._position
         self.sequence += 1
+
+    @property
+    def unfolded_bytes(self) -> int:
+        return sum(self._unfolded.values())
 
     def roll(self) -> None:
         """Seal the segment, so that the next batch goes into a new one."""
@@ -134,6 +141,7 @@ class JournalWriter:
 
     def recycle(self, number: int, *, keep: bool = True) -> None:
         """A folded segment is no longer needed. Its blocks are kept as the spare, if there is none and they may be."""
+        self._unfolded.pop(number, None)
         try:
             name = segment_name(number)
             if not keep or _SPARE in self._disk.names() or self._disk.is_shared(name):

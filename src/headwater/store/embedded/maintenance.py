@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from headwater import limits as bounds
 from headwater.limits import Limits
+from headwater.measures import Histogram
 from headwater.store.embedded.folder import FoldInterruptedError, FoldUnavailableError, IndexFullError
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
 
@@ -50,6 +52,8 @@ class Maintenance:
     ) -> None:
         self.writing = False  # a batch is on its way to the disk
         self.segment = journal.number  # the one that batches go to
+        self.folds = Histogram()  # seconds
+        self.fold_failures = 0
         self._journal = journal
         self._helper = parts.helper
         self._folder = parts.folder
@@ -74,6 +78,10 @@ class Maintenance:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def unfolded_segments(self) -> int:
+        return len(self._sealed)
 
     @property
     def is_behind(self) -> bool:
@@ -105,7 +113,9 @@ class Maintenance:
         try:
             while self._sealed:
                 number = self._sealed[0]
+                began_s = time.perf_counter()
                 await self._fold_one(number)
+                self.folds.add(time.perf_counter() - began_s)
                 self._sealed.popleft()
                 await self._owner.folded(number)
                 self._journal.recycle(number, keep=self._owner.full is None)
@@ -113,8 +123,10 @@ class Maintenance:
                 self._interruptions = 0
                 await self._folder.reclaim(self._limits.reclaim_chunks, urgent=False)  # or it starves
         except IndexFullError as error:
+            self.fold_failures += 1
             self._owner.refuse_held(error)
         except FoldInterruptedError as error:
+            self.fold_failures += 1
             self._note_interruption(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
             self._owner.fail(error)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
 import sqlite3
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headwater.limits import INDEX_READERS, Limits
+from headwater.store.contract import Space
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.folder import SubprocessFolder
@@ -85,5 +89,24 @@ def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedS
         salt=lambda: secrets.randbits(32),
         reserve=reserve,
         release=lock.release,
+        space=lambda: _space(directory),
     )
     return EmbeddedStore(parts, recovered, limits)
+
+
+def _space(directory: Path) -> Space:
+    room = os.statvfs(directory)
+    return Space(
+        index_bytes=_size(directory.glob(f"{layout.INDEX_NAME}*")),
+        journal_bytes=_size((directory / layout.JOURNAL_DIR).iterdir()),
+        free_bytes=room.f_bavail * room.f_frsize,
+    )
+
+
+def _size(paths: Iterable[Path]) -> int:
+    """The bytes of files, of those that are still there when they are looked at."""
+    size_bytes = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            size_bytes += path.stat().st_size
+    return size_bytes

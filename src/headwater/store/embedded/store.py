@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple, TypeVar
@@ -20,7 +21,8 @@ from headwater.limits import INDEX_READERS, LARGE_BATCH_BYTES, Limits
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Record
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
-from headwater.store.contract import Commit, Done, RefusedError
+from headwater.measures import Histogram
+from headwater.store.contract import Commit, Done, RefusedError, Space, StoreReport
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.folder import Folder
 from headwater.store.embedded.index import IndexReader
@@ -54,6 +56,7 @@ class Parts(NamedTuple):
     salt: Callable[[], int]
     reserve: Reserve
     release: Callable[[], None] = lambda: None
+    space: Callable[[], Space] | None = None
     large_batch_bytes: int = LARGE_BATCH_BYTES
 
 
@@ -71,6 +74,7 @@ class EmbeddedStore:
         self._held: tuple[Sequence[Commit], dict[int, StreamState], Done] | None = None  # waits for the fold
         self._broken: Exception | None = None  # after a failed sync nothing more is written
         self._failed: Callable[[BaseException], None] | None = None
+        self._syncs = Histogram()
         self._journal = JournalWriter(
             parts.disk,
             number=recovered.segment,
@@ -114,9 +118,11 @@ class EmbeddedStore:
                 self._maintenance.writing = False
                 done(self._refused(error))
             else:
-                self._parts.syncer.sync(file, lambda error: synced(file, error))
+                began_s = time.perf_counter()
+                self._parts.syncer.sync(file, lambda error: synced(file, began_s, error))
 
-        def synced(file: File, error: OSError | None) -> None:
+        def synced(file: File, began_s: float, error: OSError | None) -> None:
+            self._syncs.add(time.perf_counter() - began_s)
             self._maintenance.writing = False
             if error is not None:
                 self._broken = JournalFailedError(file.name, error)
@@ -368,6 +374,18 @@ class EmbeddedStore:
             return ask(index)
         finally:
             self._idle.append(index)
+
+    def report(self) -> StoreReport:
+        maintenance = self._maintenance
+        return StoreReport(
+            self._syncs.copy(),
+            maintenance.folds.copy(),
+            maintenance.fold_failures,
+            maintenance.unfolded_segments,
+            self._journal.unfolded_bytes,
+            maintenance.is_behind,
+            self._parts.space,
+        )
 
     async def close(self) -> None:
         self._read_ahead.close()

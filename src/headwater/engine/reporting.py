@@ -1,0 +1,118 @@
+"""What the engine tells an operator: one report of everything it has measured, and the busiest streams.
+
+Rates come from two looks at the streams in memory, some time apart. Nothing is counted when a stream is appended to,
+and nobody looks while nobody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from headwater import limits
+from headwater.engine.catalogue import Catalogue, LoadedStream
+from headwater.measures import Histogram
+from headwater.store.contract import StoreReport
+
+
+class EngineReport(msgspec.Struct, frozen=True):
+    streams_loaded: int
+    documents_loaded: int
+    commit_sizes: Histogram  # records of each batch
+    commit_seconds: Histogram
+    commit_failures: int
+    committed_bytes: int
+    backlog_records: int
+    backlog_bytes: int
+    subscribers: dict[type, int]  # live readers that are told of changes, by their class
+    waiting: int  # reads that wait for the next change
+    refusing: str | None  # why no write is accepted; None: writes are
+    full: str | None  # why there is no room; None: there is
+    store: StoreReport
+
+
+class BusyStream(msgspec.Struct, frozen=True):
+    path: str
+    tail: int
+    readers: int
+    bytes_per_s: float
+    appends_per_s: float
+
+
+class Busiest(msgspec.Struct, frozen=True):
+    """The first streams of those in memory, by rate and then by size, or the other way round."""
+
+    streams: list[BusyStream]
+    loaded: int
+    over_s: float  # the time over which rates were measured; 0.0: this is the first look, and there are none
+
+
+class _Look(msgspec.Struct):
+    at_s: float
+    seen: dict[int, tuple[int, int]]  # the tail and the version of each stream
+
+
+class Sampler:
+    def __init__(self, catalogue: Catalogue, clock: Callable[[], float] = time.monotonic) -> None:
+        self._catalogue = catalogue
+        self._clock = clock
+        self._before: _Look | None = None
+        self._last: _Look | None = None
+        self._forgetting: asyncio.TimerHandle | None = None
+        self._turn = asyncio.Lock()
+
+    async def busiest(self, limit: int, *, by_size: bool) -> Busiest:
+        """Look at all streams in memory, a part at a time. Many who ask at once share their looks."""
+        async with self._turn:
+            now_s = self._clock()
+            if self._last is None or now_s - self._last.at_s >= limits.TOP_LOOK_S:
+                look = _Look(now_s, {})
+                for count, stream in enumerate(self._catalogue.all_visible(), 1):
+                    look.seen[stream.id] = stream.tail, stream.state.version
+                    if count % limits.TOP_STREAMS_PER_TURN == 0:
+                        await asyncio.sleep(0)
+                self._before, self._last = self._last, look
+            self._forget_later()
+            return await self._ranked(limit, by_size=by_size)
+
+    async def _ranked(self, limit: int, *, by_size: bool) -> Busiest:
+        before, last = self._before, self._last
+        over_s = 0.0 if before is None or last is None else last.at_s - before.at_s
+        best: list[tuple[tuple[float, float], int, BusyStream]] = []
+        streams = self._catalogue.all_visible()
+        for count, stream in enumerate(streams, 1):
+            if count % limits.TOP_STREAMS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            rates = self._rates(stream, over_s)
+            rank = (float(stream.tail), rates[0]) if by_size else (rates[0], float(stream.tail))
+            if len(best) < limit or rank > best[0][0]:
+                busy = BusyStream(stream.path, stream.tail, _readers(stream), *rates)
+                (heapq.heappush if len(best) < limit else heapq.heapreplace)(best, (rank, stream.id, busy))
+        return Busiest([busy for _, _, busy in sorted(best, reverse=True)], len(streams), over_s)
+
+    def _rates(self, stream: LoadedStream, over_s: float) -> tuple[float, float]:
+        """Bytes and appends a second, of a stream that was there at both looks."""
+        if self._before is None or self._last is None or not over_s:
+            return 0.0, 0.0
+        first, then = self._before.seen.get(stream.id), self._last.seen.get(stream.id)
+        if first is None or then is None:
+            return 0.0, 0.0
+        # A batch that found no room is taken back, and versions with it.
+        return max(0, then[0] - first[0]) / over_s, max(0, then[1] - first[1]) / over_s
+
+    def _forget_later(self) -> None:
+        """Give the memory back when nobody has asked for a while; rates over that time would mean little."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = asyncio.get_running_loop().call_later(limits.TOP_KEPT_S, self._forget)
+
+    def _forget(self) -> None:
+        self._before = self._last = None
+
+
+def _readers(stream: LoadedStream) -> int:
+    return 0 if stream.live is None else len(stream.live.subscribers) + len(stream.live.waiters)

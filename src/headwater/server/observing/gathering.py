@@ -1,0 +1,164 @@
+"""The metrics as they are now: one quick look at all parts of a server, on the event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwater import __version__
+from headwater.engine.reporting import EngineReport
+from headwater.server.following.follower import FollowerState
+from headwater.server.http import NO_ROUTE, waiting
+from headwater.server.notify.delivery import State as DeliveryState
+from headwater.server.notify.notifier import WatchedTable
+from headwater.server.notify.sending import Outcome
+from headwater.server.observing.access_log import AccessLog
+from headwater.server.observing.metrics import Labels, Value
+from headwater.server.observing.observer import Observer
+from headwater.server.observing.readiness import unready
+from headwater.server.observing.tracing import Tracer
+from headwater.server.streams.feeds import FeedSession
+from headwater.server.tables.active import ActiveView
+from headwater.server.tables.feeds import RowFeed
+from headwater.server.views.view import View, ViewState
+from headwater.store.contract import Space, StoreReport
+
+if TYPE_CHECKING:
+    from headwater.server.service import Service
+
+_KINDS: dict[type, str] = {
+    FeedSession: "sse",
+    RowFeed: "table",
+    View: "view",
+    ActiveView: "active-view",
+    WatchedTable: "notify",
+}
+LONG_POLL = "long-poll"
+_DELIVERING = (DeliveryState.IDLE, DeliveryState.SENDING, DeliveryState.WAITING)
+_OTHER = "other"
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Gathered(defaultdict[str, list[tuple[Labels, Value]]]):
+    def __init__(self) -> None:
+        super().__init__(list)
+
+    def add(self, name: str, value: Value, *labels: str) -> None:
+        self[name].append((labels, value))
+
+
+def gather(service: Service) -> tuple[Gathered, EngineReport]:
+    """All samples but those that take a look at files: `add_space` adds them, off the loop."""
+    found, report = Gathered(), service.engine.report()
+    store = "memory" if report.store.syncs is None else "embedded"
+    found.add("headwater_info", 1, __version__, store)
+    found.add("headwater_ready", float(not unready(report)))
+    _gather_http(found, service.observer)
+    for kind, count in readers(report).items():
+        found.add("headwater_live_readers", count, kind)
+    _gather_engine(found, report)
+    _gather_store(found, report.store)
+    _gather_others(found, service)
+    return found, report
+
+
+def _gather_http(found: Gathered, observer: Observer) -> None:
+    for route, template, method in _routes():
+        counted = observer.statuses(route) + observer.statuses(waiting(route))
+        for status, count in sorted(counted.items()):
+            found.add("headwater_http_requests_total", count, template, method, status)
+        if route in observer.durations:
+            found.add("headwater_http_request_duration_seconds", observer.durations[route].copy(), template, method)
+    found.add("headwater_http_sent_bytes_total", observer.sent_bytes)
+    if observer.connections is not None:
+        connections = observer.connections
+        found.add("headwater_http_connections", connections.open)
+        found.add("headwater_http_connections_total", connections.accepted)
+        found.add("headwater_http_request_bytes", connections.request_bytes)
+        found.add("headwater_http_unread_bytes", connections.unread_bytes)
+        found.add("headwater_loop_delay_seconds", observer.loop_delays.copy())
+
+
+def _routes() -> Iterator[tuple[int, str, str]]:
+    from headwater.server.routes import ROUTES
+
+    yield NO_ROUTE, "none", _OTHER
+    for route in ROUTES:
+        yield route.number, route.template, route.method
+
+
+def readers(report: EngineReport) -> dict[str, int]:
+    """Live readers by kind; each kind is there, if only with 0."""
+    found = dict.fromkeys((*_KINDS.values(), LONG_POLL, _OTHER), 0)
+    found[LONG_POLL] = report.waiting
+    for kind, count in report.subscribers.items():
+        found[_KINDS.get(kind, _OTHER)] += count
+    return found
+
+
+def _gather_engine(found: Gathered, report: EngineReport) -> None:
+    found.add("headwater_commit_batch_records", report.commit_sizes)
+    found.add("headwater_commit_duration_seconds", report.commit_seconds)
+    found.add("headwater_commit_failures_total", report.commit_failures)
+    found.add("headwater_commit_accepted_bytes_total", report.committed_bytes)
+    found.add("headwater_commit_backlog_records", report.backlog_records)
+    found.add("headwater_commit_backlog_bytes", report.backlog_bytes)
+    found.add("headwater_streams_loaded", report.streams_loaded)
+    found.add("headwater_documents_loaded", report.documents_loaded)
+    found.add("headwater_disk_full", float(report.full is not None))
+
+
+def _gather_store(found: Gathered, report: StoreReport) -> None:
+    if report.syncs is None or report.folds is None:
+        return  # there is no disk
+    found.add("headwater_fsync_duration_seconds", report.syncs)
+    found.add("headwater_fold_duration_seconds", report.folds)
+    found.add("headwater_fold_failures_total", report.fold_failures)
+    found.add("headwater_fold_behind", float(report.behind))
+    found.add("headwater_journal_unfolded_bytes", report.unfolded_bytes)
+    found.add("headwater_journal_unfolded_segments", report.unfolded_segments)
+
+
+def add_space(found: Gathered, space: Space) -> None:
+    found.add("headwater_journal_bytes", space.journal_bytes)
+    found.add("headwater_index_bytes", space.index_bytes)
+    found.add("headwater_disk_free_bytes", space.free_bytes)
+
+
+def _gather_others(found: Gathered, service: Service) -> None:
+    views = [] if service.views is None else service.views.status()
+    _add_states(found, "headwater_views", [state.value for state in ViewState], [view.state.value for view in views])
+    found.add("headwater_views_lag_bytes", max([view.lag_bytes or 0 for view in views], default=0))
+    followers = [] if service.followers is None else service.followers.status()
+    states = [follower.state.value for follower in followers]
+    _add_states(found, "headwater_followers", [state.value for state in FollowerState], states)
+    found.add("headwater_followers_lag_rows", max([one.lag_rows or 0 for one in followers], default=0))
+    if service.notifier is not None:
+        states = [state.value for state in service.notifier.states()]
+        _add_states(found, "headwater_notify_nurls", [state.value for state in _DELIVERING], states)
+        for outcome in Outcome:
+            count = service.notifier.sender.outcomes[outcome]
+            found.add("headwater_notify_posts_total", count, outcome.name.lower())
+    for watcher in service.observer.watchers:
+        if isinstance(watcher, AccessLog):
+            found.add("headwater_access_log_dropped_total", watcher.dropped)
+        elif isinstance(watcher, Tracer):
+            found.add("headwater_spans_total", watcher.spans)
+
+
+def _add_states(found: Gathered, name: str, states: Iterable[str], present: Iterable[str]) -> None:
+    counted = Counter(present)
+    for state in states:
+        found.add(name, counted[state], state)
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # not on Linux: the most it ever had

@@ -1,0 +1,128 @@
+"""Every metric of the server, and how they become text for Prometheus.
+
+`METRICS` is the one list: `docs/observing.md`, the dashboard and the alert rules are checked against it. Labels have
+few values, all of them known to the server: never a path, a name, an address or a token.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from headwater.measures import Histogram
+
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
+Labels: TypeAlias = tuple[str, ...]
+Value: TypeAlias = float | Histogram
+Samples: TypeAlias = Mapping[str, Iterable[tuple[Labels, Value]]]  # by the name of the metric
+
+OPENMETRICS = "application/openmetrics-text"
+OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: Kind
+    help: str
+    labels: Labels = ()
+
+
+METRICS = (
+    Metric("headwater_info", "gauge", "1, with the version and the kind of store.", ("version", "store")),
+    Metric("headwater_ready", "gauge", "1 if the server is ready for requests, as /readyz says."),
+    Metric(
+        "headwater_http_requests_total",
+        "counter",
+        "Requests by route, method and class of the status.",
+        ("route", "method", "status"),
+    ),
+    Metric(
+        "headwater_http_request_duration_seconds",
+        "histogram",
+        "Time from a complete request to the head of its answer, without long-polls; of a sample if there are many.",
+        ("route", "method"),
+    ),
+    Metric("headwater_http_sent_bytes_total", "counter", "Bodies of answers, live ones included."),
+    Metric("headwater_http_connections", "gauge", "Open connections."),
+    Metric("headwater_http_connections_total", "counter", "Connections since the start."),
+    Metric("headwater_http_request_bytes", "gauge", "Bodies of requests in memory that are incomplete or wait."),
+    Metric("headwater_http_unread_bytes", "gauge", "Answers in memory that clients have yet to read."),
+    Metric("headwater_live_readers", "gauge", "Live readers by kind.", ("kind",)),
+    Metric("headwater_loop_delay_seconds", "histogram", "How late the event loop is, measured twice a second."),
+    Metric("headwater_commit_batch_records", "histogram", "Records that became durable together (group commit)."),
+    Metric("headwater_commit_duration_seconds", "histogram", "Time from the end of a batch until it is durable."),
+    Metric("headwater_commit_failures_total", "counter", "Batches that did not become durable."),
+    Metric("headwater_commit_accepted_bytes_total", "counter", "Bodies handed to the store."),
+    Metric("headwater_commit_backlog_records", "gauge", "Records that were accepted and are not durable yet."),
+    Metric("headwater_commit_backlog_bytes", "gauge", "Bodies that wait for the batch before them."),
+    Metric("headwater_fsync_duration_seconds", "histogram", "Time of each sync of the journal."),
+    Metric("headwater_journal_bytes", "gauge", "Size of the files of the journal, with the spare one."),
+    Metric("headwater_journal_unfolded_bytes", "gauge", "Bytes of the journal that are not folded."),
+    Metric("headwater_journal_unfolded_segments", "gauge", "Sealed segments that wait for the fold."),
+    Metric("headwater_fold_duration_seconds", "histogram", "Time of each fold of a segment into the index."),
+    Metric("headwater_fold_failures_total", "counter", "Folds that were interrupted or found no room."),
+    Metric("headwater_fold_behind", "gauge", "1 while writers wait for the fold."),
+    Metric("headwater_index_bytes", "gauge", "Size of the index and its write-ahead log."),
+    Metric("headwater_disk_free_bytes", "gauge", "Free space of the file system of the data directory."),
+    Metric("headwater_disk_full", "gauge", "1 while writes are refused for lack of space."),
+    Metric("headwater_streams_loaded", "gauge", "Streams and tables in memory."),
+    Metric("headwater_documents_loaded", "gauge", "Documents in memory."),
+    Metric("headwater_views", "gauge", "Views by state.", ("state",)),
+    Metric("headwater_views_lag_bytes", "gauge", "Of the view that is furthest behind its source."),
+    Metric("headwater_followers", "gauge", "Followers of remote tables by state.", ("state",)),
+    Metric("headwater_followers_lag_rows", "gauge", "Of the follower that is furthest behind, as far as known."),
+    Metric("headwater_notify_nurls", "gauge", "NURLs by state of their delivery.", ("state",)),
+    Metric("headwater_notify_posts_total", "counter", "POSTs to NURLs by outcome.", ("outcome",)),
+    Metric("headwater_access_log_dropped_total", "counter", "Lines of the access log that were dropped."),
+    Metric("headwater_spans_total", "counter", "Spans handed to the OpenTelemetry exporter."),
+)
+
+
+def render(samples: Samples, accept: str) -> tuple[bytes, str]:
+    """The samples as text, and its content type. It takes milliseconds: to be called off the event loop."""
+    from prometheus_client import GC_COLLECTOR, CollectorRegistry, ProcessCollector
+    from prometheus_client.exposition import generate_latest
+    from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(samples))
+    registry.register(GC_COLLECTOR)
+    ProcessCollector(registry=registry)
+    if OPENMETRICS in accept:
+        return bytes(generate_openmetrics(registry)), OPENMETRICS_TYPE  # type: ignore[no-untyped-call]
+    return bytes(generate_latest(registry)), TEXT_TYPE
+
+
+class _Snapshot:
+    """A collector of samples that were taken before."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def describe(self) -> list[Any]:
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client import metrics_core
+
+        families = {
+            "counter": metrics_core.CounterMetricFamily,
+            "gauge": metrics_core.GaugeMetricFamily,
+            "histogram": metrics_core.HistogramMetricFamily,
+        }
+        for metric in METRICS:
+            if metric.name in self._samples:
+                family = families[metric.kind](metric.name, metric.help, labels=metric.labels)
+                for labels, value in self._samples[metric.name]:
+                    if isinstance(value, Histogram):
+                        family.add_metric(labels, _buckets(value), value.total)
+                    else:
+                        family.add_metric(labels, value)
+                yield family
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, int]]:
+    bounds = [*(repr(float(bound)) for bound in histogram.bounds), "+Inf"]
+    return list(zip(bounds, itertools.accumulate(histogram.counts), strict=True))

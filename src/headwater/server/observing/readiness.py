@@ -1,0 +1,15 @@
+"""Whether a server can do its work, and why not."""
+
+from __future__ import annotations
+
+from headwater.engine.reporting import EngineReport
+
+
+def unready(report: EngineReport) -> list[str]:
+    """Why requests should go elsewhere; nothing if the server is ready. Anyone may ask, so details are in the log."""
+    reasons = []
+    if report.full is not None:
+        reasons.append("the disk is full")
+    elif report.refusing is not None:
+        reasons.append("no writes are accepted")
+    return reasons

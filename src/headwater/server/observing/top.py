@@ -1,0 +1,94 @@
+"""What `headwater top` shows: counters since the start, and the streams, views and followers that stand out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from headwater import __version__, limits
+from headwater.engine.reporting import BusyStream
+from headwater.errors import InvalidQueryError
+from headwater.measures import Histogram
+from headwater.protocol.streams.reads import parse_query
+from headwater.protocol.tables import paths as tables
+from headwater.server.http import Request, Response
+from headwater.server.queries import parse_integer
+from headwater.server.streams.replies import json_response
+
+if TYPE_CHECKING:
+    from headwater.server.service import Service
+
+RATE, SIZE = "rate", "size"
+
+
+async def top(service: Service, request: Request, _: str) -> Response:
+    """Totals are since the start, so that who asks twice has rates. Of lists, only the first few are told."""
+    from headwater.server.observing.gathering import readers, resident_bytes
+
+    query = parse_query(request.query)
+    limit = parse_integer(query, "limit", limits.TOP_DEFAULT, limits.TOP_MAX)
+    by = query.get("by", RATE)
+    if by not in (RATE, SIZE):
+        raise InvalidQueryError(f"by is {RATE} or {SIZE}, got {by[:40]!r}")
+    busiest = await service.engine.busiest(limit, by_size=by == SIZE)
+    report, observer = service.engine.report(), service.observer
+    answers: Counter[str] = sum(map(observer.statuses, range(len(observer.successes))), Counter())
+    return json_response(
+        {
+            "version": __version__,
+            "at_ms": service.now_ms,
+            "memory_bytes": resident_bytes(),
+            "requests": answers,
+            "sent_bytes": observer.sent_bytes,
+            "connections": None if observer.connections is None else observer.connections.open,
+            "readers": readers(report),
+            "commits": {
+                "records": int(report.commit_sizes.total),
+                "batches": report.commit_sizes.count,
+                "bytes": report.committed_bytes,
+                "seconds": _described(report.commit_seconds),
+                "fsync_seconds": None if report.store.syncs is None else _described(report.store.syncs),
+                "backlog_records": report.backlog_records,
+            },
+            "unfolded_bytes": report.store.unfolded_bytes,
+            "full": report.full,
+            "refusing": report.refusing,
+            "streams_loaded": busiest.loaded,
+            "rates_over_s": round(busiest.over_s, 3),
+            "streams": [_stream(stream) for stream in busiest.streams],
+            "views": _views(service, limit),
+            "followers": _followers(service, limit),
+        }
+    )
+
+
+def _described(histogram: Histogram) -> dict[str, Any]:
+    return {"bounds": histogram.bounds, "counts": histogram.counts, "total": histogram.total}
+
+
+def _stream(stream: BusyStream) -> dict[str, Any]:
+    kind, name = "stream", stream.path
+    if stream.path.startswith(tables.LOG_PREFIX):
+        kind, name = "table", tables.name_of(stream.path)
+    elif stream.path <= tables.LOG_OWN_LAST:
+        kind = "internal"
+    return {
+        "kind": kind,
+        "name": name,
+        "bytes": stream.tail,
+        "bytes_per_s": round(stream.bytes_per_s, 1),
+        "appends_per_s": round(stream.appends_per_s, 1),
+        "readers": stream.readers,
+    }
+
+
+def _views(service: Service, limit: int) -> list[dict[str, Any]]:
+    found = [] if service.views is None else service.views.status()
+    found.sort(key=lambda view: view.lag_bytes or 0, reverse=True)
+    return [{"name": view.view, "state": view.state.value, "lag_bytes": view.lag_bytes} for view in found[:limit]]
+
+
+def _followers(service: Service, limit: int) -> list[dict[str, Any]]:
+    found = [] if service.followers is None else service.followers.status()
+    found.sort(key=lambda one: one.lag_rows or 0, reverse=True)
+    return [{"name": one.name, "state": one.state.value, "lag_rows": one.lag_rows} for one in found[:limit]]
