@@ -15,6 +15,7 @@ from headwater.cli.flags import flag, parameter, with_flags
 from headwater.cli.output import say, shown
 from headwater.errors import OptionError
 from headwater.protocol.streams.paths import STREAM_ROOT
+from headwater.server.observing.logs import configure
 from headwater.server.serve import serve
 from headwater.server.settings import CONFIG, OPTIONS, as_toml, doubtful_variables, load_settings
 
@@ -44,7 +45,7 @@ def _serve(config: Path | None, print_config: bool, **flags: Any) -> None:
             say(line)
         return
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure(level, settings.log_format)
     for doubt in doubtful_variables(os.environ):
         log.warning("%s", doubt)
     kept = "memory" if settings.memory else shown(str(settings.data_dir.absolute()))

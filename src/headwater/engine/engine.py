@@ -51,7 +51,7 @@ def _ignore(_: BaseException) -> None:
 
 
 class Engine:
-    """The one face of all parts, which talk to each other directly; each method is a line."""
+    """The one face of all parts, which talk to each other directly; its methods are many, and most are a line."""
 
     def __init__(
         self,
@@ -160,7 +160,8 @@ class Engine:
 
     def report(self) -> EngineReport:
         """What was measured, and how things are. It is quick, and what it holds does not change any more."""
-        commits, (backlog_records, backlog_bytes) = self._writer.commits, self._writer.backlog
+        committer = self._writer.committer
+        commits, (backlog_records, backlog_bytes) = committer.measures, committer.backlog
         return EngineReport(
             streams_loaded=len(self._catalogue),
             documents_loaded=self._catalogue.documents_loaded,

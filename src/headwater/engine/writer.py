@@ -50,6 +50,8 @@ _FREEING_SPACE = (Delete, Expire)
 
 
 class Writer:
+    """Over 20 methods: deciding, publishing and rolling back change the same states."""
+
     def __init__(
         self,
         store: Store,
@@ -67,23 +69,18 @@ class Writer:
         self._fatal = fatal
         self._messages_max = limits.messages_per_append_max
         self._preparer = Preparer(catalogue, loader, limits, fetch_record)
-        self._committer = Committer(
+        self.committer = Committer(
             store, backlog_bytes_max=limits.commit_backlog_bytes, durable=self._publish, failed=self._fail
         )
         self._refusing: Callable[[], HeadwaterError] | None = None  # no command is decided
         self._next_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
-        self.commits = self._committer.measures
         self.written_ms = 0  # when a batch last became durable
 
     @property
     def refusing(self) -> str | None:
         """Why no command is decided at present."""
         return None if self._refusing is None else self._refusing().detail
-
-    @property
-    def backlog(self) -> tuple[int, int]:
-        return self._committer.backlog
 
     # Life
 
@@ -103,7 +100,7 @@ class Writer:
         """Until everything that was accepted is durable and answered."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         drained = asyncio.Event()
-        self._committer.add(Entry((), (), (), Reply(), lambda _: drained.set()))
+        self.committer.add(Entry((), (), (), Reply(), lambda _: drained.set()))
         await drained.wait()
 
     def stop_for(self, error: BaseException) -> None:
@@ -174,7 +171,7 @@ class Writer:
             command = msgspec.structs.replace(command, stream_id=self._next_id)
             self._next_id += 1
         try:
-            self._committer.check_room(size_bytes)
+            self.committer.check_room(size_bytes)
             decision = decide(self._catalogue, command, self._messages_max)
         except OverloadedError as error:
             answered(error)
@@ -201,7 +198,7 @@ class Writer:
             changed = tuple([self._catalogue.apply(event) for event in events])
             after = tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in changed])
             entry = Entry(events, after, changed, decision.reply, answered)
-        self._committer.add(entry, size_bytes)
+        self.committer.add(entry, size_bytes)
 
     def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
         if isinstance(command, WriteDocuments):
@@ -211,7 +208,7 @@ class Writer:
             if isinstance(command, Create) and command.fork is not None:
                 uncertain = uncertain or self._catalogue.is_uncertain(command.fork.source)
         if uncertain:
-            self._committer.add(Entry((), (), (), answer, answered))
+            self.committer.add(Entry((), (), (), answer, answered))
         else:
             answered(answer)
 
@@ -236,7 +233,7 @@ class Writer:
                 stream.touched_ms = stream.state.accessed_ms
                 event = Touched(stream.id, stream.touched_ms)
                 self._catalogue.apply(event)
-                self._committer.add(Entry((event,), (stream.state,), (stream,), Reply(), None))
+                self.committer.add(Entry((event,), (stream.state,), (stream,), Reply(), None))
 
     def renew_if_watched(self, stream: LoadedStream | None, now_ms: int) -> None:
         """A stream with live readers does not expire, however long they wait."""
@@ -291,7 +288,7 @@ class Writer:
     # What did not become durable
 
     def _fail(self, entries: list[Entry], error: BaseException) -> None:
-        entries = entries + self._committer.withdraw()
+        entries = entries + self.committer.withdraw()
         if isinstance(error, RefusedError):
             self._refusing = lambda: _full(str(error))
             self._in_background(self._roll_back(entries, error))

@@ -7,8 +7,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from headwater.server.auth.callers import ANYONE, Caller
 from headwater.limits import ROUTES_MAX
+from headwater.server.auth.callers import ANYONE, Caller
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 Buffer: TypeAlias = bytes | memoryview

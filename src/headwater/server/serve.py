@@ -86,8 +86,8 @@ def _keep_freed_memory() -> None:
             mallopt(parameter, value)
 
 
-def _handle_signals(stop: asyncio.Event, watcher: Watcher) -> None:
-    """SIGTERM and SIGINT stop the server. SIGHUP has files loaded again, unless the terminal of the server is gone."""
+def _handle_signals(stop: asyncio.Event, reload: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT stop the server. SIGHUP has files opened again, unless the terminal of the server is gone."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -97,7 +97,7 @@ def _handle_signals(stop: asyncio.Event, watcher: Watcher) -> None:
         if has_terminal and not _has_terminal():
             stop.set()
         else:
-            watcher.reload()
+            reload()
 
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
         loop.add_signal_handler(signal.SIGHUP, hang_up)
@@ -126,8 +126,13 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         failures.append(error)
         stop.set()
 
-    watcher = Watcher()
-    _handle_signals(stop, watcher)
+    watcher, observer = Watcher(), settings.observer()
+
+    def reload() -> None:
+        watcher.reload()
+        observer.reopen()
+
+    _handle_signals(stop, reload)
     engine = Engine(store, limits, fatal=fatal)
     outbound = open_outbound(development=settings.is_development, limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=public_url)
@@ -145,6 +150,7 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         active=active,
         followers=followers,
         views=views,
+        observer=observer,
         authority=authority,
     )
     edge = NativeEdge(Dispatcher(service, settings.access()), limits)
@@ -178,4 +184,5 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         await edge.stop(bounds.STOP_GRACE_S)
         with contextlib.suppress(Exception):
             await engine.stop()
+        await asyncio.to_thread(observer.close)
     return 1 if failures else 0

@@ -24,6 +24,11 @@ from headwater.options import Option, about, check_known, options_of, read_toml
 from headwater.server.access import Access, access_at, is_loopback, parse_public_url
 from headwater.server.following import FollowPolicy, parse_policy
 from headwater.server.forwarding import TrustedProxies
+from headwater.server.observing import Observer
+from headwater.server.observing.access_log import open_access_log
+from headwater.server.observing.logs import JSON
+from headwater.server.observing.observer import Watcher
+from headwater.server.observing.tracing import check_endpoint, open_tracer
 
 ENVIRONMENT = "HEADWATER_"
 CONFIG = "HEADWATER_CONFIG"
@@ -76,6 +81,25 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         Literal["debug", "info", "warning", "error"],
         about("Least level that is logged: debug, info, warning or error.", metavar="LEVEL"),
     ] = "warning"
+    log_format: Annotated[
+        Literal["human", "json"],
+        about("How log records and the access log are written: human or json.", metavar="FORMAT"),
+    ] = "human"
+    access_log: Annotated[
+        str | None,
+        about(
+            "Write a line for each request to a file, opened again on SIGHUP; - for standard output.", metavar="FILE"
+        ),
+    ] = None
+    otel_endpoint: Annotated[
+        str | None,
+        about("Send spans to an OpenTelemetry collector by OTLP/HTTP, as http://127.0.0.1:4318.", metavar="URL"),
+    ] = None
+    otel_sample: Annotated[
+        float,
+        about("Share of requests without a traceparent of which spans are sent, from 0 to 1.", metavar="SHARE"),
+        Meta(ge=0, le=1),
+    ] = 0.01
     limits: Annotated[Limits, about("Limits, as long_poll_s=20.", metavar="NAME=VALUE")] = Limits()
 
     # What the options mean together. ValueError says what is wrong.
@@ -104,6 +128,15 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError("a TLS key needs a certificate (tls_certificate)")
 
+    def observer(self) -> Observer:
+        """With the access log and the tracer opened."""
+        watchers: list[Watcher] = []
+        if self.otel_endpoint is not None:
+            watchers.append(open_tracer(self.otel_endpoint, self.otel_sample))
+        if self.access_log is not None:
+            watchers.append(open_access_log(self.access_log, as_json=self.log_format == JSON))
+        return Observer(tuple(watchers))
+
     @property
     def is_development(self) -> bool:
         """Loopback may be called, by http too."""
@@ -119,6 +152,7 @@ _CHECKS: dict[str, Callable[[Settings], object]] = {
     "follow": lambda settings: parse_policy(settings.follow, development=settings.is_development),
     "allow_follow": Settings.policy,
     "auth": Settings.check_auth,
+    "otel_endpoint": lambda settings: check_endpoint(settings.otel_endpoint),
 }
 
 OPTIONS: dict[str, Option] = {option.name: option for option in options_of(Settings)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 from headwater import limits
@@ -11,6 +12,7 @@ from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Frame, Request, Respond, Response, Sink
 from headwater.server.native.connection import Connection
 from headwater.server.native.shared import Shared
+from headwater.server.observing import Observer
 
 
 class MemoryTransport:
@@ -108,6 +110,7 @@ class Rig:
         self.lost = False
         self.ended = False  # the client has closed its sending side
         self._respond: Respond | None = None
+        self.service = SimpleNamespace(observer=Observer())
         self.shared = Shared(cast(Dispatcher, self), limits or Limits())
         self.shared.heads.renew_date()
         self.connection = Connection(self.shared)

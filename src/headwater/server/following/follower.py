@@ -42,8 +42,10 @@ from headwater.outbound import OutboundClient, StreamedAnswer, Target
 from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.tables.content_type import MEDIA_TYPE
 from headwater.protocol.tables.following import Following
+from headwater.protocol.trace_context import TraceContext
 from headwater.server.following.handshake import Handshake
 from headwater.server.following.mirror import Mirror, open_mirror
+from headwater.server.observing.tracing import next_header
 
 log = logging.getLogger("headwater.following")
 
@@ -87,6 +89,7 @@ class Follower:
         self._client = client
         self._entropy = entropy
         self._woken = asyncio.Event()
+        self._trace: TraceContext | None = None  # of the Notify that the next request follows from
         self._handshake = Handshake(client, surl, nurl, self._woken.set)
         self._receiving: asyncio.Timeout | None = None  # of the request that is under way
         self._heard_at = 0.0  # when the last rows came
@@ -96,11 +99,12 @@ class Follower:
         self._mirror: Mirror | None = None
         self._remote_last_seqno: int | None = None
 
-    def wake(self) -> None:
+    def wake(self, trace: TraceContext | None = None) -> None:
         """The remote table has new rows: ask at once.
 
         An answer that is held open brings them. If it does not, its connection may be dead: it is given up.
         """
+        self._trace = trace
         self._woken.set()
         now, receiving = asyncio.get_running_loop().time(), self._receiving
         if receiving is not None and receiving.when() is None and now - self._heard_at > limits.FOLLOW_NOTIFIED_S:
@@ -214,10 +218,11 @@ class Follower:
             self._receiving.reschedule(None)
 
     async def _receive(self, following: Following, mirror: Mirror) -> None:
+        trace, self._trace = self._trace, None
         async with self._client.stream(
             "GET",
             self._url(following.since_id),
-            headers={"accept": MEDIA_TYPE},
+            headers={"accept": MEDIA_TYPE, **next_header(trace)},
             idle_s=limits.FOLLOW_IDLE_S + limits.FOLLOW_SILENCE_S,
         ) as answer:
             self._check_status(answer)

@@ -12,6 +12,7 @@ from headwater.errors import HeadwaterError, OverloadedError
 from headwater.limits import FOLLOWERS_MAX, RETRY_AFTER_S, Limits
 from headwater.outbound import OutboundClient, Target, open_outbound
 from headwater.protocol.tables.paths import nurl_path
+from headwater.protocol.trace_context import TraceContext
 from headwater.server.auth.authority import Authority
 from headwater.server.following.admitted import Admitted, admit, forget, load_admitted
 from headwater.server.following.follower import Follower, FollowerStatus
@@ -63,7 +64,7 @@ class Followers:
 
     # Notify
 
-    def wake(self, name: str, surl: str) -> bool:
+    def wake(self, name: str, surl: str, trace: TraceContext | None = None) -> bool:
         """Wake the follower of a table whose NURL was notified, and those of the SURL; False: nobody follows them.
 
         The SURL need not be the one that the table follows: a server may be known under several addresses.
@@ -76,7 +77,7 @@ class Followers:
             target = None
         known = [follower for follower, _ in self._tasks.values() if follower.name == name or follower.surl == target]
         for follower in known:
-            follower.wake()
+            follower.wake(trace)
         return any(not follower.stopped for follower in known)
 
     async def admit(self, name: str, surl: str) -> bool:

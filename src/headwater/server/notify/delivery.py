@@ -12,6 +12,7 @@ import msgspec
 
 from headwater.errors import HeadwaterError
 from headwater.limits import Limits
+from headwater.protocol.trace_context import TraceContext
 from headwater.server.notify.nurl import Nurl, failed, is_given_up, succeeded, wait_s
 from headwater.server.notify.sending import Outcome, Sender
 
@@ -48,10 +49,17 @@ class Surroundings(Protocol):
 
 
 class Delivery:
-    def __init__(self, nurl: Nurl, last_seqno: Callable[[], int], around: Surroundings) -> None:
+    def __init__(
+        self,
+        nurl: Nurl,
+        last_seqno: Callable[[], int],
+        around: Surroundings,
+        trace: Callable[[], TraceContext | None] = lambda: None,
+    ) -> None:
         self.nurl = nurl
         self.stored = nurl  # as the document has it
         self._last_seqno = last_seqno
+        self._trace = trace  # that the last rows belong to
         self._around = around
         self.state = State.IDLE
         self._task: asyncio.Task[None] | None = None
@@ -113,7 +121,7 @@ class Delivery:
 
     async def _send(self) -> None:
         seqno = self._last_seqno()
-        outcome, detail = await self._around.sender.post(self.nurl)
+        outcome, detail = await self._around.sender.post(self.nurl, self._trace())
         if outcome is Outcome.DELIVERED:
             self.nurl = succeeded(self.nurl, seqno)
             if self.stored.failures:  # else the schedule of retries is as it was

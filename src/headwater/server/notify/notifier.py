@@ -24,6 +24,7 @@ from headwater.limits import NOTIFY_REASON_LENGTH_MAX, RETRY_AFTER_S, Limits
 from headwater.log.row_framing import last_seqno_of
 from headwater.protocol.tables.paths import name_of
 from headwater.protocol.tables.urls import url_fault
+from headwater.protocol.trace_context import TraceContext
 from headwater.server.notify.delivery import Delivery, State
 from headwater.server.notify.nurl import Nurl, seen_again
 from headwater.server.notify.registry import Registry
@@ -40,12 +41,15 @@ class WatchedTable:
         self.id = table.id
         self.last_seqno = table.last_seqno
         self.deliveries: dict[str, Delivery] = {}  # by the name of the NURL
+        self.trace: TraceContext | None = None  # of the append that the last rows are from
+        self.next_trace: TraceContext | None = None  # of an append whose rows are to come
         self.lock = asyncio.Lock()  # whoever has it may change the NURLs
         self._deleted = deleted
 
     def deliver(self, update: Update) -> None:
         if update.data:
             self.last_seqno = last_seqno_of(update.data)
+            self.trace, self.next_trace = self.next_trace, None
             for delivery in self.deliveries.values():
                 delivery.wake()
 
@@ -55,6 +59,8 @@ class WatchedTable:
 
 
 class Notifier:
+    """Over 20 methods: requests, deliveries and tables all change who is told of what."""
+
     def __init__(
         self,
         engine: Engine,
@@ -180,6 +186,13 @@ class Notifier:
             found = [delivery for delivery in watched.deliveries.values() if delivery.nurl.url == url]
             await self._remove(watched, found, "withdrawn")
 
+    def traced(self, path: str, trace: TraceContext | None) -> None:
+        """Rows will be appended to a table that belong to a trace: NURLs are told of them in that trace."""
+        found = self._engine.framing(path)
+        watched = None if found is None else self._tables.get(found[0])
+        if watched is not None:
+            watched.next_trace = trace
+
     # What deliveries need
 
     async def record(self, nurl: Nurl) -> None:
@@ -234,7 +247,7 @@ class Notifier:
         return watched
 
     def _deliver_to(self, watched: WatchedTable, nurl: Nurl) -> Delivery:
-        delivery = Delivery(nurl, lambda: watched.last_seqno, self)
+        delivery = Delivery(nurl, lambda: watched.last_seqno, self, lambda: watched.trace)
         watched.deliveries[nurl.name] = delivery
         return delivery
 

@@ -13,7 +13,9 @@ from headwater.limits import NOTIFY_ANSWER_BYTES_MAX, NOTIFY_ANSWER_S, NOTIFY_PO
 from headwater.outbound import Answer, HostSlots, Target
 from headwater.protocol.tables.notify import FORM_TYPE, Notification, format_notification
 from headwater.protocol.tables.paths import name_of, surl_path
+from headwater.protocol.trace_context import TraceContext
 from headwater.server.notify.nurl import Nurl
+from headwater.server.observing.tracing import next_header
 
 _GONE = 410
 
@@ -48,15 +50,15 @@ class Sender:
     def surl(self, path: str, base: str) -> str:
         return f"{self.public_url or base}{surl_path(name_of(path))}"
 
-    async def post(self, nurl: Nurl) -> tuple[Outcome, str]:
+    async def post(self, nurl: Nurl, trace: TraceContext | None = None) -> tuple[Outcome, str]:
         """What came of a POST, in a word for programs and one for people."""
-        outcome, detail = await self._try(nurl)
+        outcome, detail = await self._try(nurl, trace)
         self.outcomes[outcome] += 1
         return outcome, detail
 
-    async def _try(self, nurl: Nurl) -> tuple[Outcome, str]:
+    async def _try(self, nurl: Nurl, trace: TraceContext | None) -> tuple[Outcome, str]:
         try:
-            answer = await self._post(nurl)
+            answer = await self._post(nurl, trace)
         except TargetRefusedError as error:
             return Outcome.REFUSED, error.detail
         except (OutboundError, InvalidNotifyError) as error:
@@ -65,14 +67,14 @@ class Sender:
             return Outcome.DELIVERED, ""
         return Outcome.GONE if answer.status == _GONE else Outcome.FAILED, f"answered {answer.status}"
 
-    async def _post(self, nurl: Nurl) -> Answer:
+    async def _post(self, nurl: Nurl, trace: TraceContext | None) -> Answer:
         body = format_notification(Notification(self.surl(nurl.path, nurl.base)))
         host = self.outbound.parse(nurl.url).host
         async with self._hosts.held(host), self._slots:
             return await self.outbound.request(
                 "POST",
                 nurl.url,
-                headers={"content-type": FORM_TYPE},
+                headers={"content-type": FORM_TYPE, **next_header(trace)},
                 body=body,
                 total_s=NOTIFY_ANSWER_S,
                 body_bytes_max=NOTIFY_ANSWER_BYTES_MAX,

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwater import limits
+from headwater.errors import OptionError
 from headwater.server.http import Request, Response
 from headwater.server.observing.logs import escaped
 
@@ -87,7 +88,7 @@ class AccessLog:
             Entry(
                 self._clock(),
                 request.peer,
-                "",
+                request.identity,
                 request.method[:16],
                 request.path[: limits.ACCESS_LOG_PATH_LENGTH_MAX],
                 request.query[: limits.ACCESS_LOG_PATH_LENGTH_MAX],
@@ -163,7 +164,10 @@ class AccessLog:
 def open_access_log(target: str, *, as_json: bool) -> AccessLog:
     """An access log that writes to a file, or to standard output for `-`."""
     access_log = AccessLog(target, as_json_line if as_json else as_combined_line)
-    access_log.start()
+    try:
+        access_log.start()
+    except OSError as error:
+        raise OptionError(f"the access log {target} cannot be opened: {error.strerror}") from error
     return access_log
 
 

@@ -1,8 +1,8 @@
 """The observer: told of every answer by the edges, it counts, names what failed, and passes on what is logged.
 
 An append takes 30 microseconds in all, so that next to nothing may run for each: an edge adds 1 to `successes` for an
-answer of 2xx to a request that is not timed, and calls `answered` for all others. Every request is timed while there are
-few, or if there is an access log or a tracer. While there are many, one of `TIMED_ONE_OF` is.
+answer of 2xx to a request that is not timed, and calls `answered` for all others. Every request is timed while there
+are few, or if there is an access log or a tracer. While there are many, one of `TIMED_ONE_OF` is.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ class Watcher(Protocol):
 
     def note(self, request: Request, response: Response, took_s: float) -> None:
         """A request was answered."""
+
+    def reopen(self) -> None:
+        """Files may have been renamed: go on with new ones."""
+
+    def close(self) -> None:
+        """Write what waits; it may block for a moment."""
 
 
 class Connections(Protocol):
@@ -94,6 +100,14 @@ class Observer:
     def refused(self, peer: str, response: Response) -> None:
         """Something was answered that never became a request."""
         self.answered(Request("", "", "", {}, b"", peer=peer, began_s=perf_counter()), response)
+
+    def reopen(self) -> None:
+        for watcher in self.watchers:
+            watcher.reopen()
+
+    def close(self) -> None:
+        for watcher in self.watchers:
+            watcher.close()
 
     def _pass_on(self, request: Request, response: Response, took_s: float) -> None:
         request_id = self.identify(request)

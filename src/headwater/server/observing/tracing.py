@@ -6,6 +6,7 @@ or not. Export needs the extra `otel`, and is off unless `--otel-endpoint` names
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import time
 from collections.abc import Callable
@@ -96,6 +97,9 @@ class Tracer:
         found = ROUTES[route % ROUTES_MAX]
         return found.method, found.template
 
+    def reopen(self) -> None:
+        """There is no file."""
+
     def close(self) -> None:
         """Send what waits; it blocks for as long as the exporter may take."""
         self._provider.shutdown()
@@ -123,6 +127,15 @@ def open_tracer(endpoint: str, share: float, exporter: SpanExporter | None = Non
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter(endpoint=traces_url(endpoint))))
     return Tracer(provider, share)
+
+
+def check_endpoint(endpoint: str | None) -> None:
+    """ValueError if spans could not be sent there."""
+    if endpoint is None:
+        return
+    traces_url(endpoint)
+    if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
+        raise ValueError("traces need OpenTelemetry: pip install 'headwater[otel]'")
 
 
 def traces_url(endpoint: str) -> str:

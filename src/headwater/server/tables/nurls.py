@@ -18,9 +18,11 @@ from headwater.log.content import ContentKind
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.notify import Notification, check_form_type, parse_notification
 from headwater.protocol.tables.paths import name_of, nurls_log_path
+from headwater.protocol.trace_context import TraceContext
 from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Respond, Response
 from headwater.server.notify import Notifier
+from headwater.server.observing.tracing import context_of
 from headwater.server.service import Service
 from headwater.server.streams.replies import NO_STORE
 from headwater.server.tables import reads
@@ -38,12 +40,19 @@ def notify(service: Service, request: Request, path: str, respond: Respond) -> N
     authority = request.authority or request.headers.get("host", "localhost")
     base = f"{request.scheme}://{authority}{request.mount}"
     may_follow = request.caller.may(Action.FOLLOW, path)
-    work = _notify(service, notifier, path, notification, base, may_follow=may_follow)
+    work = _notify(service, notifier, path, notification, base, may_follow=may_follow, trace=context_of(request))
     service.in_background(answer(path, respond, _done(work)))
 
 
 async def _notify(
-    service: Service, notifier: Notifier, path: str, notification: Notification, base: str, *, may_follow: bool
+    service: Service,
+    notifier: Notifier,
+    path: str,
+    notification: Notification,
+    base: str,
+    *,
+    may_follow: bool,
+    trace: TraceContext | None,
 ) -> None:
     nurls, surl = notification.nurls, notification.surl
     notifier.check(nurls)
@@ -54,7 +63,7 @@ async def _notify(
         missing = error
     if nurls and missing is None:
         await notifier.advertise(path, nurls, base)
-    followed = surl is not None and await _follow(service, path, table, surl, may_admit=may_follow)
+    followed = surl is not None and await _follow(service, path, table, surl, may_admit=may_follow, trace=trace)
     if followed and nurls and missing is not None:
         raise OverloadedError("the mirror does not exist yet; advertise its NURLs again", retry_after_s=RETRY_AFTER_S)
     if missing is not None and (nurls or surl is None):
@@ -63,12 +72,20 @@ async def _notify(
         raise NotFollowedError(f"table {name_of(path)!r} is no mirror of this SURL, or is no longer kept up to date")
 
 
-async def _follow(service: Service, path: str, table: StreamInfo | None, surl: str, *, may_admit: bool) -> bool:
+async def _follow(
+    service: Service,
+    path: str,
+    table: StreamInfo | None,
+    surl: str,
+    *,
+    may_admit: bool,
+    trace: TraceContext | None,
+) -> bool:
     """Whether the SURL is followed, or is from now on, if the caller may have it followed."""
     followers, name = service.followers, name_of(path)
     if followers is None:
         return False
-    if followers.wake(name, surl):
+    if followers.wake(name, surl, trace):
         return True
     return may_admit and (table is None or table.kind is ContentKind.MIRROR) and await followers.admit(name, surl)
 

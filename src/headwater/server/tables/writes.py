@@ -28,10 +28,12 @@ from headwater.protocol.tables.content_type import TableType, check_changes_type
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.headers import AFTER_SEQNO, parse_fork_seqno, parse_mirror
 from headwater.protocol.tables.paths import name_of, surl_path
+from headwater.protocol.trace_context import TRACEPARENT
 from headwater.server.auth.scopes import Action
 from headwater.server.following import Followers
 from headwater.server.following.admitted import forgotten
 from headwater.server.http import Request, Respond, Response
+from headwater.server.observing.tracing import context_of
 from headwater.server.problems import problem
 from headwater.server.references import table_path
 from headwater.server.service import ProducerKey, Service
@@ -53,6 +55,8 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     given = request.headers
     if service.views is not None:
         service.views.check_writable(path)
+    if TRACEPARENT in given and service.notifier is not None:
+        service.notifier.traced(path, context_of(request))
     producer = seq = ends = None
     close = False
     if not _OF_APPENDS.isdisjoint(given):

@@ -60,7 +60,7 @@ class Maintenance:
         self._reserve = parts.reserve
         self._limits = limits
         self._owner = owner
-        self._sealed = deque(sealed)
+        self.sealed = deque(sealed)  # segments that wait for the fold
         self._folding: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._interruptions = 0  # of the fold, in a row
@@ -80,13 +80,9 @@ class Maintenance:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
-    def unfolded_segments(self) -> int:
-        return len(self._sealed)
-
-    @property
     def is_behind(self) -> bool:
         """Whether writers must wait for the fold."""
-        return len(self._sealed) > self._limits.unfolded_segments_max
+        return len(self.sealed) > self._limits.unfolded_segments_max
 
     def note_write(self) -> None:
         self._idle_ticks = 0
@@ -96,9 +92,9 @@ class Maintenance:
     def note_sealed(self) -> None:
         """Fold the segments that the journal has left."""
         while self.segment < self._journal.number:
-            self._sealed.append(self.segment)
+            self.sealed.append(self.segment)
             self.segment += 1
-        if self._sealed and self._folding is None:
+        if self.sealed and self._folding is None:
             self._folding = asyncio.create_task(self._fold())
 
     async def fold_all(self) -> None:
@@ -111,12 +107,12 @@ class Maintenance:
 
     async def _fold(self) -> None:
         try:
-            while self._sealed:
-                number = self._sealed[0]
+            while self.sealed:
+                number = self.sealed[0]
                 began_s = time.perf_counter()
                 await self._fold_one(number)
                 self.folds.add(time.perf_counter() - began_s)
-                self._sealed.popleft()
+                self.sealed.popleft()
                 await self._owner.folded(number)
                 self._journal.recycle(number, keep=self._owner.full is None)
                 self._owner.resume()
@@ -168,7 +164,7 @@ class Maintenance:
         if self._idle_ticks >= idle_ticks_max and not self.writing and self._owner.has_unfolded:
             self._roll()
         self._idle_ticks += 1
-        if self._folding is None and (self._owner.full is None or not self._sealed):
+        if self._folding is None and (self._owner.full is None or not self.sealed):
             self.note_sealed()
             if self._folding is None:
                 await self._reclaim()
@@ -209,7 +205,7 @@ class Maintenance:
 
     async def _look_for_room(self) -> None:
         """Leave the state of a full disk once there is room for the reserve and for a segment."""
-        if self._sealed:
+        if self.sealed:
             if await self._in_helper(self._reserve.take) is None:
                 self._release_reserve()
                 self.note_sealed()

@@ -381,7 +381,7 @@ class EmbeddedStore:
             self._syncs.copy(),
             maintenance.folds.copy(),
             maintenance.fold_failures,
-            maintenance.unfolded_segments,
+            len(maintenance.sealed),
             self._journal.unfolded_bytes,
             maintenance.is_behind,
             self._parts.space,

@@ -362,7 +362,7 @@ class FakeFollowers(Followers):
         super().__init__(engine, None, FollowPolicy())
         self.found: list[tuple[str, str, str]] = []
 
-    def wake(self, name: str, surl: str) -> bool:
+    def wake(self, name: str, surl: str, trace: object = None) -> bool:
         self.found.append(("wake", name, surl))
         return name in ("prices", "new")
 
