@@ -329,6 +329,7 @@ PIPELINE_SHOWN_STREAMS = 5  # of an archive, where none matches
 # The commands' bounds.
 CLI_READ_BYTES = 64 * 1024  # of standard input or a file, in one message of a stream that is not JSON
 CLI_PROGRESS_AFTER_S = 1.0  # a command that is done sooner shows no progress bar
+CLI_TOP_S = 2.0  # between two looks of `headwater top`
 CLI_STATUS_S = 10.0  # between two lines about a mirror that gets rows
 CLI_STATUS_RATE_S = 5.0  # over which rows per second are counted
 CLI_FOLDED_COLUMN_MIN = 12  # a column of a table is folded no narrower; below that fields are listed

@@ -29,6 +29,7 @@ from headwater.cli import (
     table,
     tail,
     token,
+    top,
 )
 from headwater.cli import list as listing
 from headwater.cli.connecting import with_server
@@ -87,6 +88,7 @@ for name, module, panel in (
     ("delete", delete, _STREAMS),
     ("follow", follow, _TABLES),
     ("serve", serve, _SERVER),
+    ("top", top, _SERVER),
     ("demo", demo, _SERVER),
     ("bench", bench, _SERVER),
     ("check", check, _SERVER),

@@ -1,0 +1,174 @@
+"""What `headwater top` shows, made from two answers of a server: rates are the differences of their totals."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from rich.cells import cell_len, set_cell_size
+
+from headwater.cli.output import shown
+
+_WIDTH_MIN = 40
+_NUMBER = 11  # columns of a number
+_BEHIND_MAX = 5  # views and followers
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """A histogram of seconds."""
+
+    bounds: list[float] = []
+    counts: list[int] = []
+
+
+class Commits(msgspec.Struct, frozen=True):
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+    seconds: Counts = Counts()
+    fsync_seconds: Counts | None = None
+    backlog_records: int = 0
+
+
+class Busy(msgspec.Struct, frozen=True):
+    kind: str
+    name: str
+    bytes: int
+    bytes_per_s: float
+    appends_per_s: float
+    readers: int
+
+
+class Behind(msgspec.Struct, frozen=True):
+    """A view or a follower."""
+
+    name: str
+    state: str
+    lag_bytes: int | None = None
+    lag_rows: int | None = None
+
+
+class Look(msgspec.Struct, frozen=True):
+    """An answer of the server."""
+
+    at_ms: int
+    version: str = ""
+    memory_bytes: int = 0
+    requests: dict[str, int] = {}  # by the class of their status
+    sent_bytes: int = 0
+    connections: int | None = None
+    readers: dict[str, int] = {}  # by kind
+    commits: Commits = Commits()
+    unfolded_bytes: int = 0
+    full: str | None = None
+    refusing: str | None = None
+    streams_loaded: int = 0
+    streams: list[Busy] = []
+    views: list[Behind] = []
+    followers: list[Behind] = []
+
+
+def lines(url: str, before: Look | None, now: Look, width: int, height: int) -> list[str]:
+    """The board in so many columns and lines: totals first, then what is behind, then as many streams as fit."""
+    width = max(width, _WIDTH_MIN)
+    found = [*_totals(url, before, now), *_behind(now, width)]
+    found += ["", *_streams(now, width)]
+    return [set_cell_size(line, width).rstrip() for line in found[: max(height, 8)]]
+
+
+def _totals(url: str, before: Look | None, now: Look) -> Iterator[str]:
+    rates, commits = _Rates(before, now), now.commits
+    was = Commits() if before is None or rates.over_s <= 0 else before.commits
+    yield shown(f"headwater {now.version} at {url}")
+    requests = sum(now.requests.values()), 0 if before is None else sum(before.requests.values())
+    failed = "  ".join(
+        f"{kind} {rates.of(now.requests.get(kind, 0), 0 if before is None else before.requests.get(kind, 0))}/s"
+        for kind in ("4xx", "5xx")
+    )
+    sent = rates.of(now.sent_bytes, 0 if before is None else before.sent_bytes, size)
+    yield f"requests  {rates.of(*requests)}/s  {failed}  sent {sent}/s"
+    appended = rates.of(commits.bytes, was.bytes, size)
+    batches = commits.batches - was.batches
+    batch = f"{(commits.records - was.records) / batches:.1f}" if batches > 0 else "-"
+    yield f"appends   {rates.of(commits.records, was.records)}/s  {appended}/s  {batch} in a batch"
+    fsync = "" if commits.fsync_seconds is None else f"  fsync {_quantiles(was.fsync_seconds, commits.fsync_seconds)}"
+    yield f"commit    {_quantiles(was.seconds, commits.seconds)}{fsync}"
+    connections = "" if now.connections is None else f"connections {number(now.connections)}  "
+    kinds = "  ".join(f"{kind} {number(count)}" for kind, count in now.readers.items() if count)
+    yield shown(f"readers   {connections}{kinds or 'no live readers'}")
+    yield (
+        f"memory    {size(now.memory_bytes)}  {number(now.streams_loaded)} streams  "
+        f"unfolded {size(now.unfolded_bytes)}  backlog {number(commits.backlog_records)}"
+    )
+    for trouble in (now.refusing, now.full):
+        if trouble is not None:
+            yield shown(f"! {trouble}")
+
+
+class _Rates:
+    def __init__(self, before: Look | None, now: Look) -> None:
+        self.over_s = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
+
+    def of(self, now: float, before: float, shape: object = None) -> str:
+        """What came a second; nothing is known of the first look, and of a server that was started again."""
+        if self.over_s <= 0 or now < before:
+            return "-"
+        rate = (now - before) / self.over_s
+        return size(rate) if shape is size else number(rate)
+
+
+def _quantiles(before: Counts | None, now: Counts) -> str:
+    """The median and the 99th percentile of what came between two looks, as upper bounds."""
+    was = before.counts if before is not None and len(before.counts) == len(now.counts) else [0] * len(now.counts)
+    counts = [new - old for new, old in zip(now.counts, was, strict=True)]
+    if min(counts, default=0) < 0:  # the server was started again
+        counts = now.counts
+    total = sum(counts)
+    if not total:
+        return "p50 -  p99 -"
+    sums = list(itertools.accumulate(counts))
+    found = []
+    for part in (0.5, 0.99):
+        place = next(index for index, sum_ in enumerate(sums) if sum_ >= part * total)
+        found.append(f"{now.bounds[place] * 1000:g} ms" if place < len(now.bounds) else "more")
+    return f"p50 {found[0]}  p99 {found[1]}"
+
+
+def _behind(now: Look, width: int) -> Iterator[str]:
+    found = [(one.lag_bytes, "bytes", f"view {one.name}", one.state) for one in now.views]
+    found += [(one.lag_rows, "rows", f"follower {one.name}", one.state) for one in now.followers]
+    found.sort(key=lambda one: one[0] or 0, reverse=True)
+    if found:
+        yield ""
+        yield _row("BEHIND", ("STATE", "LAG"), width)
+    for lag, unit, name, state in found[:_BEHIND_MAX]:
+        yield _row(name, (state[:_NUMBER], "?" if lag is None else f"{number(lag)} {unit}"), width)
+
+
+def _streams(now: Look, width: int) -> Iterator[str]:
+    yield _row("STREAM", ("APPENDS/S", "BYTES/S", "SIZE", "READERS"), width)
+    for stream in now.streams:
+        name = stream.name if stream.kind == "stream" else f"{stream.kind} {stream.name}"
+        numbers = (number(stream.appends_per_s), size(stream.bytes_per_s), size(stream.bytes), number(stream.readers))
+        yield _row(name, numbers, width)
+
+
+def _row(name: str, numbers: Sequence[str], width: int) -> str:
+    room = max(8, width - (_NUMBER + 1) * len(numbers))
+    name = shown(name)
+    if cell_len(name) > room:
+        name = set_cell_size(name, room - 1) + "…"
+    return set_cell_size(name, room) + "".join(f" {text:>{_NUMBER}}" for text in numbers)
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def size(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
