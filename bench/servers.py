@@ -23,10 +23,11 @@ class Server:
     host: str
     port: int
     pid: int
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}/v1/stream"
+        return f"{self.scheme}://{self.host}:{self.port}/v1/stream"
 
     def terminate(self) -> None:
         os.kill(self.pid, signal.SIGTERM)
@@ -53,7 +54,7 @@ def running(name: str, command: list[str], cwd: Path | None = None) -> Iterator[
         else:
             raise RuntimeError(f"{name} ended before it was ready")
         parts = urlsplit(match[0])
-        yield Server(name, parts.hostname or "", parts.port or 0, process.pid)
+        yield Server(name, parts.hostname or "", parts.port or 0, process.pid, parts.scheme)
     finally:
         process.send_signal(signal.SIGTERM)
         try:

@@ -27,9 +27,9 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def memory_server() -> contextlib.AbstractContextManager[Server]:
+def memory_server(*options: str) -> contextlib.AbstractContextManager[Server]:
     """A process with a long-poll timeout of two seconds that accepts bodies of up to 1 MiB."""
-    return headwater("--memory", "--limit", "long_poll_s=2", "--limit", f"body_bytes_max={1 << 20}")
+    return headwater("--memory", "--limit", "long_poll_s=2", "--limit", f"body_bytes_max={1 << 20}", *options)
 
 
 @contextlib.contextmanager

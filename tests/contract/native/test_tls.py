@@ -48,7 +48,7 @@ def connect(server: Server | Inside, pair: Pair, **options: int) -> ssl.SSLSocke
     for name, value in options.items():
         setattr(context, name, value)
     sock = socket.create_connection((server.host, server.port), timeout=10)
-    return context.wrap_socket(sock, server_hostname="localhost")
+    return context.wrap_socket(sock, server_hostname="localhost", suppress_ragged_eofs=False)
 
 
 def received(sock: socket.socket, until: bytes = b"") -> bytes:
@@ -84,6 +84,18 @@ def test_large_bodies_both_ways(pair: Pair) -> None:
             taken += answer.content
             offset = answer.headers["stream-next-offset"]
         assert taken == BIG
+
+
+def test_a_server_that_stops_ends_its_live_reads(pair: Pair) -> None:
+    options = ("--tls-certificate", str(pair.certificate), "--tls-key", str(pair.key))
+    with headwater("--memory", *options) as server, connect(server, pair) as sock, connect(server, pair) as idle:
+        sock.sendall(CREATE + READ.replace(b"/a ", b"/a?live=sse&offset=-1 "))
+        assert b"upToDate" in received(sock, b"upToDate")
+        idle.sendall(READ)
+        assert b"HTTP/1.1 200" in received(idle, b"content-length: 0\r\n\r\n")
+        server.terminate()
+        assert received(sock).endswith(b"0\r\n\r\n")  # the last chunk, and then goodbye
+        assert received(idle) == b""
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import ssl
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +28,24 @@ class Answer:
         return found
 
 
+class _Tls(ssl.SSLSocket):
+    def shutdown(self, how: int) -> None:
+        """Below TLS. The method of the class ends TLS on this side."""
+        with socket.socket(fileno=os.dup(self.fileno())) as below:
+            below.shutdown(how)
+
+
+_CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_CONTEXT.check_hostname, _CONTEXT.verify_mode = False, ssl.CERT_NONE
+_CONTEXT.sslsocket_class = _Tls
+
+
 class Wire:
     def __init__(self, server: Server, timeout_s: float = 10.0) -> None:
         self.sock = socket.create_connection((server.host, server.port), timeout=timeout_s)
+        if server.scheme == "https":
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a record is a write
+            self.sock = _CONTEXT.wrap_socket(self.sock)
         self._file = self.sock.makefile("rb")
 
     def __enter__(self) -> Wire:
