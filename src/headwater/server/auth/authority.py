@@ -179,7 +179,8 @@ class Authority:
         if rule.action is None:
             return await work
         still_allowed = self._watch(request, rule.action, path)
-        response = await (self._while_allowed(still_allowed, work) if "live" in request.query else work)
+        waits = rule.subject is _PATH and "live" in request.query
+        response = await (self._while_allowed(still_allowed, work) if waits else work)
         if response.feed is not None:
             feed = HeldFeed(still_allowed, response.feed)
             self._held.add(feed)

@@ -15,10 +15,10 @@ ANONYMOUS = "anonymous"  # the name of callers without a token, where the auth f
 
 class Caller:
     """`until_s` is when the credential ends, in seconds since 1970. `scopes` None: everything is allowed, since access
-    is not checked. What was decided once is not decided again: the number of such answers is bounded.
+    is not checked. What was allowed once is not decided again: the number of such answers is bounded.
     """
 
-    __slots__ = ("_refused", "allowed", "id", "name", "renewed", "scopes", "until_s")
+    __slots__ = ("allowed", "id", "name", "renewed", "scopes", "until_s")
 
     def __init__(self, name: str, scopes: Scopes | None, until_s: float = math.inf, id: str = "") -> None:  # noqa: A002
         self.name = name
@@ -27,20 +27,16 @@ class Caller:
         self.id = id  # of what it signs: see `signing`
         self.renewed: Callable[[], Caller] = lambda: self  # by the rules as they are now, or UnauthorizedError
         self.allowed: set[tuple[Action, str]] = set()  # what was found to be allowed
-        self._refused: set[tuple[Action, str]] = set()
 
     def may(self, action: Action, path: str) -> bool:
         """`path` is that in the log."""
         if self.scopes is None or (action, path) in self.allowed:
             return True
-        if (action, path) in self._refused:
-            return False
         is_allowed = self.scopes.allow(action, path)
-        if len(path) <= CACHED_TEXT_LENGTH_MAX:
-            known = self.allowed if is_allowed else self._refused
-            if len(known) >= AUTH_DECISIONS_CACHED_MAX:
-                known.clear()
-            known.add((action, path))
+        if is_allowed and len(path) <= CACHED_TEXT_LENGTH_MAX:
+            if len(self.allowed) >= AUTH_DECISIONS_CACHED_MAX:
+                self.allowed.clear()
+            self.allowed.add((action, path))
         return is_allowed
 
     @property

@@ -108,6 +108,23 @@ def test_other_algorithms_are_refused(alg: object) -> None:
         verify(forged({"alg": alg, "typ": "JWT"}, SECRET.encode()))
 
 
+def test_a_header_that_must_be_understood_is_refused() -> None:
+    for more in ({"crit": ["exp"], "exp": 1}, {"b64": False, "crit": ["b64"]}):
+        with pytest.raises(UnauthorizedError):
+            verify(forged({"alg": "HS256", **more}, SECRET.encode()))
+    assert verify(forged({"alg": "HS256", "jku": "https://evil.example", "jwk": {}}, SECRET.encode())).name
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 8_000, '{"iss":' * 2_000, '{"exp":' + "9" * 5_000 + "}", "\ud800", "null", "[]"]
+)
+def test_hostile_json_is_refused(text: str) -> None:
+    parts = [base64.urlsafe_b64encode(part.encode("utf-8", "replace")).decode() for part in ('{"alg":"HS256"}', text)]
+    for token in (".".join([*parts, "x"]), ".".join([parts[1], parts[0], "x"])):
+        with pytest.raises(UnauthorizedError):
+            verify(token)
+
+
 BAD = {
     "expired": {"exp": int(time.time()) - 1},
     "without an end": {"exp": None},

@@ -93,7 +93,6 @@ def test_a_caller_remembers_a_bounded_number_of_answers() -> None:
         assert caller.may(Action.READ, f"a/{number}")
         assert not caller.may(Action.READ, f"b/{number}")
     assert len(caller.allowed) <= AUTH_DECISIONS_CACHED_MAX
-    assert len(caller._refused) <= AUTH_DECISIONS_CACHED_MAX
 
 
 def test_a_refusal_names_the_scope_that_is_missing() -> None:
