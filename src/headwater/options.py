@@ -64,7 +64,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file, with `-` in names of options taken for `_`."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(f"{path} is not TOML: {error}") from None
     return underscored(found, str(path))
 

@@ -9,6 +9,12 @@ CRASHES: dict[str, tuple[bytes, ...]] = {
     "records": (b"\x91\x91\x9d\xa7created\x01\xa1\xff\xaatext/plain\x01\x01\xc0\xc0\xc2\xc0\x90\xc4\x01x\x00",),
     # A Content-Length of thousands of digits was a ValueError, which the server of the app had to answer.
     "asgi": (b"\x00\x00\x00\x00\n\x00" + b"9" * 5000 + b"\n",),
+    # A range of characters that runs backwards was an error of the module re: 500 for the holder of a JWT.
+    "scopes": (b"read:[z-a]\nb",),
+    "jwts": (b'\x01\n{"scope":"read:[z-a]"}\n',),
+    # Arrays in arrays were a RecursionError, in which a reload of the file ended.
+    "auth_files": (b'anonymous = ["read:[z-a]"]', b"a = " + b"[" * 2000),
+    "settings": (b"\x00a = " + b"[" * 2000,),
     # Stream-TTL of a hostile server: digits that are no ASCII, and too many of them. A list that is not UTF-8.
     "answers": (
         b"\x00\x01\x04\xb2\n\x00\n" * 3,

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.fuzz import client, edges, store, streams, tables
+from tests.fuzz import auth, client, edges, store, streams, tables
 from tests.fuzz.inputs import Target
 
-TARGETS: dict[str, Target] = {**edges.TARGETS, **streams.TARGETS, **tables.TARGETS, **client.TARGETS, **store.TARGETS}
+TARGETS: dict[str, Target] = {
+    **edges.TARGETS,
+    **auth.TARGETS,
+    **streams.TARGETS,
+    **tables.TARGETS,
+    **client.TARGETS,
+    **store.TARGETS,
+}

@@ -8,7 +8,10 @@ from functools import lru_cache
 
 @lru_cache
 def glob(pattern: str) -> re.Pattern[str]:
-    """A pattern over paths: `*` and `?` stay within a segment, `**` does not, `[abc]` is one of them."""
+    """A pattern over paths: `*` and `?` stay within a segment, `**` does not, `[abc]` is one of them.
+
+    ValueError if it is none.
+    """
     parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]+\])", pattern.strip("/"))
     kinds = {"**": ".*", "**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     out = []
@@ -22,7 +25,10 @@ def glob(pattern: str) -> re.Pattern[str]:
             )
         else:
             out.append(re.escape(part))
-    return re.compile("".join(out), re.DOTALL)
+    try:
+        return re.compile("".join(out), re.DOTALL)
+    except re.error as error:  # as of [z-a]
+        raise ValueError(f"{pattern[:80]!r} is no glob: {error.msg}") from None
 
 
 def fixed_part(pattern: str) -> str:

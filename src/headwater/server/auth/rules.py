@@ -81,7 +81,7 @@ def read_auth_file(path: Path) -> AuthFile:
         raise ValueError(f"{path} is larger than {AUTH_FILE_BYTES_MAX} bytes")
     try:
         return msgspec.toml.decode(data, type=AuthFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not a valid auth file: {error}") from None
 
 
