@@ -15,6 +15,7 @@ class Receiver(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.received: list[tuple[str, str, bytes]] = []  # path, content type and body of each POST
+        self.headers: list[dict[str, str]] = []  # of each POST, names in lower case
         self.statuses: list[int] = []  # of the next answers; 204 when there are no more
         self.hold = threading.Event()  # answers are given while it is set
         self.hold.set()
@@ -48,6 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         server.now += 1
         server.most = max(server.most, server.now)
         body = self.rfile.read(int(self.headers["content-length"]))
+        server.headers.append({name.lower(): value for name, value in self.headers.items()})
         server.received.append((self.path, self.headers["content-type"], body))
         server.hold.wait(10)
         status = server.statuses.pop(0) if server.statuses else 204

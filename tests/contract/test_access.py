@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import threading
 import time
 import uuid
@@ -186,6 +187,11 @@ def test_the_open_routes_are_few() -> None:
 # What is not decided by the route alone
 
 
+def _told(response: httpx.Response) -> str:
+    """What an answer says, without the id that every request has of its own."""
+    return re.sub('"request_id":"[0-9a-f]+"', "", response.text)
+
+
 def test_what_one_may_not_read_looks_the_same_whether_it_exists_or_not(world: World) -> None:
     prepare(world)
     token = world.tokens["read:elsewhere/**"]
@@ -194,7 +200,7 @@ def test_what_one_may_not_read_looks_the_same_whether_it_exists_or_not(world: Wo
             there = world.send(method, path, token)
             missing = world.send(method, path[:-1] + "c", token)
             assert there.status_code == missing.status_code == 403
-            assert there.text.replace("a/b", "a/c") == missing.text
+            assert _told(there).replace("a/b", "a/c") == _told(missing)
     for api in ("splits?parts=1&", "records?"):
         assert world.send("GET", f"{CONTROL_ROOT}{api}path={PATH}", token).status_code == 403
         assert world.send("GET", f"{CONTROL_ROOT}{api}path=a/c", token).status_code == 403

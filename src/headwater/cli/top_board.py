@@ -74,13 +74,13 @@ def lines(url: str, before: Look | None, now: Look, width: int, height: int) -> 
     width = max(width, _WIDTH_MIN)
     found = [*_totals(url, before, now), *_behind(now, width)]
     found += ["", *_streams(now, width)]
-    return [set_cell_size(line, width).rstrip() for line in found[: max(height, 8)]]
+    return [set_cell_size(shown(line), width).rstrip() for line in found[: max(height, 8)]]
 
 
 def _totals(url: str, before: Look | None, now: Look) -> Iterator[str]:
     rates, commits = _Rates(before, now), now.commits
     was = Commits() if before is None or rates.over_s <= 0 else before.commits
-    yield shown(f"headwater {now.version} at {url}")
+    yield f"headwater {now.version} at {url}"
     requests = sum(now.requests.values()), 0 if before is None else sum(before.requests.values())
     failed = "  ".join(
         f"{kind} {rates.of(now.requests.get(kind, 0), 0 if before is None else before.requests.get(kind, 0))}/s"
@@ -96,14 +96,14 @@ def _totals(url: str, before: Look | None, now: Look) -> Iterator[str]:
     yield f"commit    {_quantiles(was.seconds, commits.seconds)}{fsync}"
     connections = "" if now.connections is None else f"connections {number(now.connections)}  "
     kinds = "  ".join(f"{kind} {number(count)}" for kind, count in now.readers.items() if count)
-    yield shown(f"readers   {connections}{kinds or 'no live readers'}")
+    yield f"readers   {connections}{kinds or 'no live readers'}"
     yield (
         f"memory    {size(now.memory_bytes)}  {number(now.streams_loaded)} streams  "
         f"unfolded {size(now.unfolded_bytes)}  backlog {number(commits.backlog_records)}"
     )
     for trouble in (now.refusing, now.full):
         if trouble is not None:
-            yield shown(f"! {trouble}")
+            yield f"! {trouble}"
 
 
 class _Rates:

@@ -69,7 +69,9 @@ def gather(service: Service) -> tuple[Gathered, EngineReport]:
 
 def _gather_http(found: Gathered, observer: Observer) -> None:
     for route, template, method in _routes():
-        counted = observer.statuses(route) + observer.statuses(waiting(route))
+        counted = observer.statuses(route)
+        if route != NO_ROUTE:
+            counted += observer.statuses(waiting(route))
         for status, count in sorted(counted.items()):
             found.add("headwater_http_requests_total", count, template, method, status)
         if route in observer.durations:
@@ -78,7 +80,7 @@ def _gather_http(found: Gathered, observer: Observer) -> None:
     if observer.connections is not None:
         connections = observer.connections
         found.add("headwater_http_connections", connections.open)
-        found.add("headwater_http_connections_total", connections.accepted)
+        found.add("headwater_http_accepted_connections_total", connections.accepted)
         found.add("headwater_http_request_bytes", connections.request_bytes)
         found.add("headwater_http_unread_bytes", connections.unread_bytes)
         found.add("headwater_loop_delay_seconds", observer.loop_delays.copy())

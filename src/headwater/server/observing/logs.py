@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from datetime import UTC, datetime
 
 HUMAN, JSON = "human", "json"
@@ -42,9 +43,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(described).replace("\x7f", "\\u007f")
 
 
+class _Stderr(logging.Handler):
+    """Writes to whatever standard error is at the moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):  # nobody reads it any more
+            return
+
+
 def configure(level: int, log_format: str = HUMAN) -> None:
     """Write log records to standard error."""
-    handler = logging.StreamHandler()
+    handler = _Stderr()
     handler.setFormatter(JsonFormatter() if log_format == JSON else HumanFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _TALKATIVE:

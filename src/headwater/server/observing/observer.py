@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 import re
-import secrets
 from collections import Counter
 from collections.abc import Callable
 from time import perf_counter
@@ -62,7 +62,7 @@ class Connections(Protocol):
 
 
 class Observer:
-    def __init__(self, watchers: tuple[Watcher, ...] = (), prefix: Callable[[], str] = lambda: secrets.token_hex(6)):
+    def __init__(self, watchers: tuple[Watcher, ...] = ()) -> None:
         self.successes = [0] * (2 * ROUTES_MAX + 1)  # answers of 2xx that `answered` was not called for, by route
         self.others: dict[int, Counter[int]] = {}  # those that it was called for, by route and status
         self.durations: dict[int, Histogram] = {}  # seconds until the head of an answer, by route
@@ -72,8 +72,6 @@ class Observer:
         self.watchers = watchers
         self.is_timed: Callable[[], bool] = _ALL.__next__  # whether to time the next request
         self._counted = 0
-        self._prefix = prefix()
-        self._numbers = itertools.count(1)
 
     def tick(self, over_s: float) -> None:
         """Decide how many of the next requests are timed. To be called every now and then."""
@@ -126,7 +124,7 @@ class Observer:
             if given is not None and _SANE_ID.fullmatch(given):
                 request.id = given
             else:
-                request.id = f"{self._prefix}-{next(self._numbers):x}"
+                request.id = f"{random.getrandbits(64):016x}"
         return request.id
 
     def statuses(self, route: int) -> Counter[str]:

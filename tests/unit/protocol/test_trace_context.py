@@ -1,0 +1,57 @@
+"""W3C Trace Context: what counts as a `traceparent`, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.protocol.trace_context import TraceContext, parse_traceparent
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+VALID = f"00-{TRACE}-{SPAN}-01"
+
+
+def test_a_header_is_read_and_written() -> None:
+    found = parse_traceparent(VALID)
+    assert found == TraceContext(TRACE, SPAN, 1)
+    assert found.sampled
+    assert found.header() == VALID
+
+
+def test_what_is_not_sampled_and_other_flags_are_kept() -> None:
+    found = parse_traceparent(f"00-{TRACE}-{SPAN}-02")
+    assert found is not None
+    assert not found.sampled
+    assert found.header().endswith("-02")
+
+
+def test_a_later_version_may_have_more_fields() -> None:
+    assert parse_traceparent(f"01-{TRACE}-{SPAN}-01-what-comes") == TraceContext(TRACE, SPAN, 1)
+    assert parse_traceparent(f"cc-{TRACE}-{SPAN}-01") == TraceContext(TRACE, SPAN, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"00-{TRACE}-{SPAN}-1",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{SPAN}-01, 00-{TRACE}-{SPAN}-01",
+        f"01-{TRACE}-{SPAN}-01.more",
+        f"01-{TRACE}-{SPAN}-01-{'x' * 300}",
+        f"00-{TRACE}-{SPAN}-٠١",
+    ],
+)
+def test_anything_else_counts_as_none(text: str) -> None:
+    assert parse_traceparent(text) is None
+
+
+@given(st.text())
+def test_no_text_is_too_strange(text: str) -> None:
+    found = parse_traceparent(text)
+    assert found is None or parse_traceparent(found.header()) == found
