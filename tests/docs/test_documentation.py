@@ -19,7 +19,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\s*\$?\s*(headwater|make|curl|uvicorn|granian|hypercorn|pip|python\S*) \S", re.MULTILINE)
 ENDLESS = re.compile(
-    r"^(headwater serve|headwater tail|headwater follow|bash follow.sh|curl -N|uvicorn|granian|hypercorn)\b"
+    r"^(headwater serve|headwater tail|headwater follow|headwater backup .* --follow|bash follow.sh|curl -N|"
+    r"uvicorn|granian|hypercorn)\b"
 )
 ENDED_BY_TIMEOUT = 124
 

@@ -145,19 +145,20 @@ class JournalTail:
             length = batch_length(data, 0)
             return data if length <= len(data) else self._journal.read(at.number, at.position, length)
         except FileNotFoundError:
-            raise GapError(f"{segment_name(at.number)} is gone") from None
+            return b""
 
     def _leave(self, number: int) -> None:
         self._open, self._next = None, number + 1
 
     def _check_end(self, at: _Open) -> None:
-        """A segment that ends without a seal must be the newest, and the same file as before."""
-        is_newest = not any(number > at.number for number in self._journal.numbers())
-        if is_newest and self._folded().folded_segment < at.number:
+        """Leave a segment that ends without a seal and is not the newest: it is gone, or was recycled. Whether all of
+        it was copied by then shows in the sequence of the next batch, and in that of the fold."""
+        if self._journal.numbers()[-1:] == [at.number] and self._folded().folded_segment < at.number:
             return
-        if self._read_batch(at) is None:  # it may have been sealed since it was read
-            raise GapError(f"{segment_name(at.number)} ends before its seal")
-        self._open, self._data, self._data_at = at, b"", 0
+        if self._read_batch(at) is None:  # else more was written since it was read
+            self._leave(at.number)
+        else:
+            self._open, self._data, self._data_at = at, b"", 0
 
     def _check_same(self, sequence: int, payload: memoryview) -> None:
         digest = self.mark.digest
