@@ -1,6 +1,7 @@
 """`python -m bench`: every bench, or those named.
 
-python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pipeline] [auth] [--seconds 5] [--out DIR]
+python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pipeline] [auth] [overload]
+    [--seconds 5] [--out DIR]
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from bench.auth_bench import run_auth
 from bench.client_bench import run_client
+from bench.overload_bench import run_overload
 from bench.pipeline_bench import run_pipeline
 from bench.report import save, table
 from bench.scale_bench import run_scale
@@ -28,6 +30,7 @@ BENCHES = {
     "tables": run_tables,
     "pipeline": run_pipeline,
     "auth": run_auth,
+    "overload": run_overload,
 }
 
 

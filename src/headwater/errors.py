@@ -21,6 +21,7 @@ HeadwaterError
 │   ├── ForbiddenError             403
 │   ├── StaleEpochError            403
 │   ├── OriginNotAllowedError      403
+│   ├── TooManyStreamsError        403
 │   ├── StreamNotFoundError        404
 │   ├── ViewSourceNotFoundError    404
 │   ├── UnknownRouteError          404
@@ -47,6 +48,7 @@ HeadwaterError
 │   ├── TailMovedError             412
 │   ├── BodyTooLargeError          413
 │   │   └── TooManyMessagesError   413
+│   ├── StreamFullError            413
 │   ├── UrlTooLongError            414
 │   ├── UnsupportedEncodingError   415
 │   ├── UnsupportedMediaTypeError  415
@@ -227,6 +229,12 @@ class OriginNotAllowedError(RequestError):
     advice = "Start the server with --allow-origin and the origin of the page."
 
 
+class TooManyStreamsError(RequestError):
+    status = 403
+    title = "Too many streams"
+    advice = "Delete streams that are no longer needed, or have the operator raise streams_max."
+
+
 class StreamNotFoundError(RequestError):
     status = 404
     title = "Stream not found"
@@ -387,6 +395,12 @@ class BodyTooLargeError(RequestError):
 class TooManyMessagesError(BodyTooLargeError):
     title = "Too many messages"
     advice = "Send fewer messages at once, or raise the server's messages_per_append_max."
+
+
+class StreamFullError(RequestError):
+    status = 413
+    title = "Stream is full"
+    advice = "Go on in a fork or in a new stream, or have the operator raise stream_bytes_max."
 
 
 class UrlTooLongError(RequestError):

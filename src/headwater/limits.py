@@ -32,6 +32,8 @@ SSE_JOIN_BYTES_MAX = 4 * 1024  # data and control of a smaller event are one wri
 PATH_BYTES_MAX = 1_024
 PATH_SEGMENT_BYTES_MAX = 255
 PATHS_CACHED_MAX = 65_536  # resolved paths
+ADDRESSES_CACHED_MAX = 4_096  # of clients, with what they count as
+FORWARDED_MAX = 16  # proxies that a request went through, looked at from the last one on
 HOSTS_KNOWN_MAX = 1_024  # names of this server that requests came under
 CACHED_TEXT_LENGTH_MAX = 256  # of what clients send: longer text is parsed each time
 HEADER_VALUE_BYTES_MAX = 1_024  # Stream-Seq, Producer-Id, Content-Type: values that are kept
@@ -179,6 +181,8 @@ JSON_STEP_BYTES = 64 * 1024
 JSON_GUESSES_MAX = 4  # where a long array is cut, before its elements are passed over one by one
 
 # The engine's own numbers.
+COMMIT_S = 0.2  # that a batch may take, before fewer bytes may wait for the next one
+COMMIT_BYTES_MIN = 4 * 1024 * 1024  # that may wait however long batches take
 LARGE_READS_AT_ONCE = 2  # from the store, of records that may be as large as a body
 LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while appends come in
 YIELD_EVERY_SPLITS = 500  # found one after the other, before the loop goes on with other work
@@ -216,6 +220,16 @@ ACTIVE_SNAPSHOT_TTL_S = 30 * 86_400
 # The edges' own numbers.
 CLOCK_STEP_BACK_S = 60.0  # a wall clock that is further behind is followed at once
 RETRY_AFTER_S = 1.0  # what clients are told to wait when a request is refused for now
+TURN_REQUESTS_MIN = 64  # in one turn of the loop, before some are refused for the time it takes
+OVERLOAD_RETRY_MAX_S = 5.0  # what clients are told to wait at most under overload
+REFUSED_PAUSE_S = 0.5  # after a request was refused for now, before the next one of its connection is begun
+LIVE_RETRY_AFTER_S = 5.0  # what live readers are told: others stay longer than a request
+RATE_BURST_S = 1.0  # of a rate, that may be used at once
+RATE_KEYS_MAX = 65_536  # identities or addresses whose rates are counted
+MEMORY_BYTES_MIN = 128 * 1024 * 1024  # that a mark must leave
+MEMORY_OWN_BYTES = 64 * 1024 * 1024  # of a server that does nothing
+MEMORY_LOOK_S = 0.05  # between two looks at the memory in use
+MEMORY_RELIEF_S = 0.5  # between two attempts to free some
 SWITCH_INTERVAL_S = 0.0005  # that the loop waits while a thread runs Python code; 5 ms by default
 EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
 REQUESTS_PER_TURN = 64  # of one connection, that are begun before others have their turn
@@ -366,8 +380,38 @@ def _is(text: str) -> Meta:
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that a deployment may set; the defaults suit one server on a small machine.
 
-    What is said of each here is what the documentation says: `python -m tools.options` writes its table."""
+    What is said of each here is what the documentation says: `python -m tools.options` writes its table. A limit whose
+    default is 0 is off, and 0 turns it off again; all others must be more than 0.
+    """
 
+    streams_max: Annotated[int, _is("streams and tables in all; a create beyond it gets 403; 0: no limit")] = 0
+    stream_bytes_max: Annotated[
+        int, _is("bytes of a stream or table, without what a fork inherits; an append beyond it gets 413; 0: no limit")
+    ] = 0
+    requests_per_s_per_identity: Annotated[
+        int, _is("requests a second of a token, or of an address where there is none (429); 0: no limit")
+    ] = 0
+    requests_per_s_per_address: Annotated[
+        int, _is("requests a second of an IPv4 address or an IPv6 /64 (429); 0: no limit")
+    ] = 0
+    bytes_per_s_per_identity: Annotated[
+        int, _is("bytes of bodies a second, received and sent, of an identity (429); 0: no limit")
+    ] = 0
+    bytes_per_s_per_address: Annotated[int, _is("the same of an address (429); 0: no limit")] = 0
+    live_readers_max: Annotated[
+        int, _is("long-polls, event streams and table reads that are held open (503); 0: no limit")
+    ] = 0
+    live_readers_per_identity_max: Annotated[int, _is("of them of one identity (429); 0: no limit")] = 0
+    memory_bytes_max: Annotated[
+        int, _is("resident memory; from nine tenths of it on writes get 503, and reads go on; 0: no limit")
+    ] = 0
+    connections_per_address_max: Annotated[
+        int,
+        _is("open connections of an address (429), those of trusted proxies excepted; native edge only; 0: no limit"),
+    ] = 0
+    request_wait_s_max: Annotated[
+        float, _is("how long requests wait to be begun under overload; others get 503; native edge only")
+    ] = 0.2
     body_bytes_max: Annotated[int, _is("largest body of a request (413)")] = 16 * 1024 * 1024
     messages_per_append_max: Annotated[int, _is("messages in one JSON body (413)")] = 1_000_000
     header_bytes_max: Annotated[int, _is("headers of a request (431)")] = 32 * 1024
@@ -455,18 +499,18 @@ def parse_limits(settings: Iterable[str]) -> Limits:
 
 def set_limits(given: Mapping[str, object]) -> Limits:
     """Limits by name over the defaults; ValueError says what is wrong."""
-    kinds = {field.name: type(field.default) for field in msgspec.structs.fields(Limits)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Limits)}
     numbers: dict[str, int | float] = {}
     for name, value in given.items():
-        kind = kinds.get(name)
-        if kind is None:
-            close = difflib.get_close_matches(name, kinds, n=1)
-            instead = f"did you mean {close[0]}?" if close else f"there are {', '.join(kinds)}"
+        if name not in defaults:
+            close = difflib.get_close_matches(name, defaults, n=1)
+            instead = f"did you mean {close[0]}?" if close else f"there are {', '.join(defaults)}"
             raise ValueError(f"no limit is called {name!r}; {instead}")
+        kind, may_be_off = type(defaults[name]), not defaults[name]
         try:
             numbers[name] = kind(str(value))
         except ValueError:
             raise ValueError(f"{name} is {kind.__name__}, got {value!r}") from None
-        if not 0 < numbers[name] < float("inf"):
-            raise ValueError(f"{name} must be more than 0, got {value!r}")
+        if not 0 <= numbers[name] < float("inf") or not (numbers[name] or may_be_off):
+            raise ValueError(f"{name} must be {'0 (no limit) or ' if may_be_off else ''}more than 0, got {value!r}")
     return msgspec.structs.replace(Limits(), **numbers)

@@ -402,3 +402,16 @@ def test_a_fold_waits_for_the_batch_that_is_being_written(tmp_path: Path) -> Non
         await store.close()
 
     asyncio.run(main())
+
+
+def test_streams_are_counted_through_creation_forks_and_deletion(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        assert bench.store.streams == 0
+        await bench.commit((created(1, "a", b"one"),), (created(2, "b"),))
+        fork = created(3, "c", lineage=(Span(1, 0, 3),))
+        await bench.commit((ForkAdded(1), fork), (SoftDeleted(1),))
+        assert bench.store.streams == 3  # one that only a fork reads is still there
+        await bench.commit((Deleted(2),))
+        assert bench.store.streams == 2
+
+    run(body)

@@ -116,6 +116,7 @@ class Catalogue:
         self._deleting: dict[int, LoadedStream] = {}  # by id: their deletion is accepted and not durable yet
         self._documents: dict[str, LoadedDocument] = {}
         self.renewals: dict[LoadedStream, None] = {}  # streams whose renewal could not be recorded yet
+        self.count = 0  # streams that there are, loaded or not; those that are not durable yet included
         self.removals = 0  # how often a stream or document has left the catalogue
 
     def __len__(self) -> int:
@@ -166,6 +167,7 @@ class Catalogue:
             raise RuntimeError("a created stream has a state")
         stream = LoadedStream(state, durable=False)
         self._paths[stream.path] = self._ids[stream.id] = stream
+        self.count += 1
         return stream
 
     def _change(self, event: StreamEvent) -> LoadedStream:
@@ -173,6 +175,7 @@ class Catalogue:
         if evolve(stream.state, event) is None:
             self._forget(stream)
             self._deleting[stream.id] = stream
+            self.count -= 1
         return stream
 
     def _forget(self, stream: LoadedStream) -> None:

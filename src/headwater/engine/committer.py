@@ -1,4 +1,9 @@
-"""Group commit: everything accepted while one batch becomes durable forms the next. There is no timer."""
+"""Group commit: everything accepted while one batch becomes durable forms the next. There is no timer.
+
+A batch that takes long makes the next one large, which then takes longer still. So what may wait is bounded by the time
+that batches take: after a slow one by what would have been written in `COMMIT_S`, but by no less than
+`COMMIT_BYTES_MIN`, since many small writes are not the cause of a slow disk. It doubles with each batch that was quick.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +58,9 @@ class Committer:
         self._failed = failed
         self._entries: list[Entry] = []
         self._bytes = 0
+        self._window_bytes = backlog_bytes_max  # that may wait, by the time that batches take
         self._committing: list[Entry] | None = None
+        self._committing_bytes = 0
         self._scheduled = False
         self._began_s = 0.0
         self.measures = CommitMeasures()
@@ -64,7 +71,7 @@ class Committer:
         return len(self._entries) + len(self._committing or ()), self._bytes
 
     def check_room(self, size_bytes: int) -> None:
-        if self._bytes and self._bytes + size_bytes > self._backlog_bytes_max:
+        if self._bytes and self._bytes + size_bytes > self._window_bytes:
             raise OverloadedError("the store does not keep up; try again shortly", retry_after_s=limits.RETRY_AFTER_S)
 
     def add(self, entry: Entry, size_bytes: int = 0) -> None:
@@ -88,7 +95,7 @@ class Committer:
         self._committing, self._entries = self._entries, []
         commits = [entry for entry in self._committing if entry.record]
         self.measures.accepted_bytes += self._bytes
-        self._bytes = 0
+        self._committing_bytes, self._bytes = self._bytes, 0
         if commits:
             self.measures.sizes.add(len(commits))
             self._began_s = time.perf_counter()
@@ -106,7 +113,17 @@ class Committer:
             self._failed(entries, error)
         else:
             if began_s:
-                self.measures.seconds.add(time.perf_counter() - began_s)
+                took_s = time.perf_counter() - began_s
+                self.measures.seconds.add(took_s)
+                if self._committing_bytes > limits.COMMIT_BYTES_MIN or self._window_bytes < self._backlog_bytes_max:
+                    self._adjust_window(took_s)
             self._durable(entries)
         if self._entries and not self._scheduled:
             self._start()
+
+    def _adjust_window(self, took_s: float) -> None:
+        if took_s > limits.COMMIT_S:
+            fits = int(self._committing_bytes * limits.COMMIT_S / took_s)
+            self._window_bytes = min(self._backlog_bytes_max, max(limits.COMMIT_BYTES_MIN, fits))
+        else:
+            self._window_bytes = min(self._backlog_bytes_max, 2 * self._window_bytes)

@@ -99,6 +99,11 @@ class Engine:
         await self._writer.finish()
         await self._store.close()
 
+    async def relieve(self) -> None:
+        """Memory is short: free what can be loaded again."""
+        self._store.relieve()
+        await self._catalogue.evict(len(self._catalogue) // 2, 0)
+
     # Writing
 
     async def execute(self, command: Command) -> Reply:

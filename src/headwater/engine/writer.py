@@ -40,6 +40,7 @@ from headwater.log.events import (
     SoftDeleted,
     Touched,
 )
+from headwater.log.quotas import Quotas
 from headwater.log.row_framing import last_seqno_of
 from headwater.log.state import Document, evolve, evolve_document
 from headwater.store.contract import RefusedError, Store
@@ -68,6 +69,7 @@ class Writer:
         self._now_ms = now_ms
         self._fatal = fatal
         self._messages_max = limits.messages_per_append_max
+        self._quotas = Quotas(limits.streams_max, limits.stream_bytes_max) or None
         self._preparer = Preparer(catalogue, loader, limits, fetch_record)
         self.committer = Committer(
             store, backlog_bytes_max=limits.commit_backlog_bytes, durable=self._publish, failed=self._fail
@@ -88,6 +90,7 @@ class Writer:
         # Ids are part of offsets, and an offset of a stream that was lost with a restore, or of another store at the
         # same URL, must be recognised. So ids begin at the clock, in microseconds: faster than streams are created.
         self._next_id = max(self._store.next_id, self._now_ms() * 1000)
+        self._catalogue.count = self._store.streams
 
     def drain(self) -> None:
         """Refuse new commands and end every live read."""
@@ -172,7 +175,7 @@ class Writer:
             self._next_id += 1
         try:
             self.committer.check_room(size_bytes)
-            decision = decide(self._catalogue, command, self._messages_max)
+            decision = _decided(self._catalogue, self._quotas, command, self._messages_max)
         except OverloadedError as error:
             answered(error)
         except HeadwaterError as error:
@@ -309,10 +312,18 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - then nobody knows what is durable
             self.stop_for(error)
         else:
+            self._catalogue.count = self._store.streams
             if self._refusing is not _stopping:
                 self._refusing = None
         for entry in entries:
             _answer(entry, _full(str(refused)))
+
+
+def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, messages_max: int) -> Decision:
+    decision = decide(catalogue, command, messages_max)
+    if quotas is not None:
+        quotas.check(catalogue, decision.events)
+    return decision
 
 
 def _source(catalogue: Catalogue, command: Command) -> LoadedStream | None:

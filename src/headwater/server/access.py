@@ -68,6 +68,10 @@ class Access:
         self._any_origin = self._origins is not None and ANY in self._origins
         self._shared = self._shared_headers()
 
+    def trusts(self, peer: str) -> bool:
+        """Whether an address is that of a trusted proxy."""
+        return self._proxies is not None and self._proxies.trusts(peer)
+
     def check(self, request: Request) -> Headers:
         """Refuse what a browser must not do here, and return the headers that the answer needs."""
         if self._proxies is not None:

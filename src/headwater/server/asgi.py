@@ -39,6 +39,7 @@ from headwater.server.auth.opening import OpenAuthority, open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers, parse_policy
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
+from headwater.server.memory import fit_memory, open_memory
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.problems import problem
@@ -75,7 +76,7 @@ class App:
         allow_follow: Iterable[str] = (),
         development: bool = False,
     ) -> None:
-        self._limits = limits or Limits()
+        self._limits = fit_memory(limits or Limits())
         self._access = Access(origins=allow_origins, hosts=allow_hosts)
         self._policy = parse_policy(follow or {}, allow_follow, development=development)
         self._open_store = store
@@ -136,6 +137,9 @@ class App:
             await views.stop()
             await engine.stop()  # else the store stays locked
             raise
+        memory = open_memory(self._limits, engine, active)
+        if memory is not None:
+            memory.start()
         return Service(
             engine,
             self._limits,
@@ -144,6 +148,7 @@ class App:
             followers=followers,
             views=views,
             authority=authority,
+            memory=memory,
         )
 
     def _start_auth(self) -> Authority | None:
@@ -162,7 +167,12 @@ class App:
             await self._auth.stop()
         if dispatcher is not None:
             service = dispatcher.service
-            for part in (service.followers, service.views, service.notifier):  # which tells others of the last rows
+            for part in (
+                service.memory,
+                service.followers,
+                service.views,
+                service.notifier,
+            ):  # which tells others of the last rows
                 if part is not None:
                     await part.stop()
             await dispatcher.service.engine.stop()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from headwater.errors import HeadwaterError, InternalError, MethodNotAllowedError
 from headwater.server.access import Access
+from headwater.server.admission import Admission
 from headwater.server.auth.authority import as_private
 from headwater.server.compression import check_request_encoding
 from headwater.server.http import Headers, Request, Respond, Response
@@ -23,12 +24,19 @@ class Dispatcher:
         self.service = service
         self._access = access or Access()
         self._authority = service.authority
+        self._admission = Admission(service.limits, service.memory) or None
+
+    def trusts(self, peer: str) -> bool:
+        """Whether an address is that of a proxy, which others are behind."""
+        return self._access.trusts(peer)
 
     def dispatch(self, request: Request, respond: Respond) -> asyncio.Task[None] | None:
         """Answer a request through `respond`, at once or later; a task is returned where one must be cancelled."""
         shared: Headers = ()
         try:
             shared = self._access.check(request)
+            if self._admission is not None:
+                self._admission.meet(request)
             routes, path = resolve(request.path)
             route = routes.get(request.method)
             if route is None:
@@ -37,6 +45,8 @@ class Dispatcher:
             request.route = route.number
             if self._authority is not None:
                 self._authority.authorize(request, route.action, path)
+            if self._admission is not None:
+                respond = self._admission.admit(request, respond)
             if "content-encoding" in request.headers:
                 check_request_encoding(request.headers["content-encoding"])
             if route.write is not None:

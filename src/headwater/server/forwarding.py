@@ -1,15 +1,18 @@
-"""What a proxy says of a request that it passes on: the scheme and the host that its client used.
+"""What a proxy says of a request that it passes on: the address of its client, and the scheme and host that it used.
 
 Anyone can send these headers, so they count only if the request comes from an address that the operator trusts. Where a
-header lists several proxies, the last entry counts: it is what the trusted one added.
+header lists several proxies, the last entry counts: it is what the trusted one added. Of addresses it is the last that
+is not itself that of a trusted proxy.
 """
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterable
 
+from headwater.limits import ADDRESSES_CACHED_MAX, FORWARDED_MAX
 from headwater.server.http import Request
 
 _SCHEMES = ("http", "https")
@@ -25,8 +28,8 @@ class TrustedProxies:
         return bool(self._networks)
 
     def apply(self, request: Request) -> None:
-        """Set the scheme and the authority of a request that comes from a trusted proxy."""
-        if not self._trusts(request.peer):
+        """Set the scheme, the authority and the client's address of a request that comes from a trusted proxy."""
+        if not self.trusts(request.peer):
             return
         given = request.headers
         forwarded = _pairs(given.get("forwarded", ""))
@@ -36,15 +39,52 @@ class TrustedProxies:
             request.scheme = scheme
         if _AUTHORITY.fullmatch(authority):
             request.authority = authority
+        request.peer = self._client(given) or request.peer
 
-    def _trusts(self, peer: str) -> bool:
-        try:
-            address = ipaddress.ip_address(peer.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return any(address in network for network in self._networks)
+    def _client(self, given: dict[str, str]) -> str:
+        """The address of the client; empty if it is not told, or is none."""
+        if "forwarded" in given:
+            named = [_pairs(element).get("for", "") for element in given["forwarded"].split(",")]
+        else:
+            named = given.get("x-forwarded-for", "").split(",")
+        for name in reversed(named[-FORWARDED_MAX:]):
+            address = _node_address(name)
+            if not self.trusts(address):
+                return address
+        return ""
+
+    def trusts(self, peer: str) -> bool:
+        address = _parse(peer)
+        return address is not None and any(address in network for network in self._networks)
+
+
+@functools.lru_cache(ADDRESSES_CACHED_MAX)
+def counted_address(peer: str) -> str:
+    """What an address counts as: an IPv6 client has a /64 network of its own and any address in it."""
+    address = _parse(peer)
+    if address is None or address.version == 4:
+        return peer if address is None else str(address)
+    return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def _parse(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _node_address(name: str) -> str:
+    """The address of a node as proxies write it: with or without a port, an IPv6 one in brackets."""
+    name = name.strip()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") == 1:
+        name = name.partition(":")[0]
+    return "" if _parse(name) is None else name
 
 
 def _last(value: str) -> str:

@@ -24,6 +24,7 @@ from headwater.outbound import open_outbound
 from headwater.server.auth.opening import open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers
+from headwater.server.memory import fit_memory, open_memory
 from headwater.server.native import NativeEdge
 from headwater.server.native.tls import load_context
 from headwater.server.notify import Notifier
@@ -43,7 +44,7 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - that a server may listen 
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
-    limits = fit_descriptors(settings.limits, raise_descriptor_limit())
+    limits = fit_memory(fit_descriptors(settings.limits, raise_descriptor_limit()))
     settings = msgspec.structs.replace(settings, limits=limits)
     store = MemoryStore() if settings.memory else open_store(settings.data_dir, limits)
     _keep_freed_memory()
@@ -143,6 +144,7 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
     followers = open_followers(engine, settings.policy(), limits, public_url, authority)
     active = ActiveViews()
     views = Views(engine, active)
+    memory = open_memory(limits, engine, active)
     service = Service(
         engine,
         limits,
@@ -152,9 +154,12 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         views=views,
         observer=observer,
         authority=authority,
+        memory=memory,
     )
-    edge = NativeEdge(Dispatcher(service, settings.access()), limits)
+    edge = NativeEdge(Dispatcher(service, settings.access()), limits, memory)
     await engine.start()
+    if memory is not None:
+        memory.start()
     try:
         await views.start()
         if auth is not None:
@@ -182,6 +187,8 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
             await auth.stop()
         engine.drain()
         await edge.stop(bounds.STOP_GRACE_S)
+        if memory is not None:
+            await memory.stop()
         with contextlib.suppress(Exception):
             await engine.stop()
         await asyncio.to_thread(observer.close)

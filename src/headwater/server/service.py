@@ -14,6 +14,8 @@ from headwater.limits import Limits
 from headwater.server.auth.authority import Authority
 from headwater.server.compression import Encoders
 from headwater.server.following import Followers
+from headwater.server.live_places import LivePlaces
+from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.streams.frames import LargeEvents
@@ -35,6 +37,8 @@ class Service(msgspec.Struct, frozen=True):
     active: ActiveViews = msgspec.field(default_factory=ActiveViews)
     appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last append of a producer that is in the background
     followers: Followers | None = None
+    places: LivePlaces = msgspec.field(default_factory=LivePlaces)
+    memory: MemoryMark | None = None  # None: memory is not limited
     views: Views | None = None  # None: views cannot be created
     authority: Authority | None = None  # None: access is not checked
     observer: Observer = msgspec.field(default_factory=Observer)

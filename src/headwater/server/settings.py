@@ -24,6 +24,7 @@ from headwater.options import Option, about, check_known, options_of, read_toml
 from headwater.server.access import Access, access_at, is_loopback, parse_public_url
 from headwater.server.following import FollowPolicy, parse_policy
 from headwater.server.forwarding import TrustedProxies
+from headwater.server.memory import fit_memory
 from headwater.server.observing import Observer
 from headwater.server.observing.access_log import open_access_log
 from headwater.server.observing.logs import JSON
@@ -145,6 +146,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
 # What is checked at the start, by the option that is named if it is wrong.
 _CHECKS: dict[str, Callable[[Settings], object]] = {
+    "limits": lambda settings: fit_memory(settings.limits),
     "tls_key": Settings.check_tls,
     "trusted_proxy": lambda settings: TrustedProxies(settings.trusted_proxy),
     "allow_origin": Settings.access,

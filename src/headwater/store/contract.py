@@ -64,6 +64,10 @@ class Store(Protocol):
         """Stream ids from here on were never used in this store."""
 
     @property
+    def streams(self) -> int:
+        """How many there are, deleted ones that forks still read included; no scan."""
+
+    @property
     def full(self) -> str | None:
         """Why there is no room for more at present."""
 
@@ -111,6 +115,9 @@ class Store(Protocol):
 
     def report(self) -> StoreReport:
         """What an operator may want to know. It is quick, and changes nothing."""
+
+    def relieve(self) -> None:
+        """Memory is short: begin to free what can be had again."""
 
     async def close(self) -> None:
         """Finish what is in progress and release every resource."""

@@ -47,6 +47,8 @@ class _SortedKeys:
 
 
 class MemoryStore:
+    """Over 20 methods, since the contract has 16."""
+
     def __init__(self) -> None:
         self.next_id = 1
         self.full: str | None = None
@@ -57,6 +59,10 @@ class MemoryStore:
         self._deadlines = Deadlines(self._states)
         self._paths = _SortedKeys()
         self._keys = _SortedKeys()
+
+    @property
+    def streams(self) -> int:
+        return len(self._states)
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
         """There is no background work."""
@@ -145,6 +151,9 @@ class MemoryStore:
 
     def report(self) -> StoreReport:
         return StoreReport()
+
+    def relieve(self) -> None:
+        """Everything that is here is needed."""
 
     async def close(self) -> None:
         self._states.clear()

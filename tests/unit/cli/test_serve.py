@@ -155,3 +155,10 @@ def test_a_server_ends_with_its_terminal_and_reloads_otherwise() -> None:
         time.sleep(0.2)
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_limit_that_is_off_by_default_can_be_turned_off() -> None:
+    assert parse_limits(["streams_max=3", "streams_max=0"]).streams_max == 0
+    for setting in ("streams_max=-1", "body_bytes_max=0", "long_poll_s=0", "long_poll_s=inf", "long_poll_s=nan"):
+        with pytest.raises(ValueError, match="more than 0"):
+            parse_limits([setting])

@@ -23,6 +23,7 @@ from headwater.errors import (
     StreamGoneError,
     StreamNotFoundError,
     TailMovedError,
+    TooManyStreamsError,
 )
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, Expire, ForkRequest, Reply, WriteDocument, WriteDocuments
@@ -819,3 +820,43 @@ def test_an_answer_that_fails_does_not_concern_the_others() -> None:
         assert [type(answer) for answer in answers] == [Reply]
 
     with_engine(body, store)
+
+
+def test_streams_that_are_not_durable_yet_count() -> None:
+    store = SlowStore()
+
+    async def body(engine: Engine) -> None:
+        asked = [asyncio.ensure_future(engine.execute(create(engine, path))) for path in ("a", "b", "c")]
+        await until_held(store)
+        store.release()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [Reply, Reply, TooManyStreamsError]
+
+    with_engine(body, store, limits=Limits(streams_max=2))
+
+
+def test_a_batch_that_was_refused_leaves_the_count_right() -> None:
+    store = SlowStore()
+
+    async def body(engine: Engine) -> None:
+        first = asyncio.ensure_future(engine.execute(create(engine, "a")))
+        await until_held(store)
+        store.release(RefusedError("no room"))
+        with pytest.raises(StorageFullError):
+            await first
+        again = asyncio.ensure_future(engine.execute(create(engine, "a")))
+        await until_held(store)
+        store.release()
+        await again
+        with pytest.raises(TooManyStreamsError):
+            await engine.execute(create(engine, "b"))
+
+    with_engine(body, store, limits=Limits(streams_max=1))
+
+
+async def until_held(store: SlowStore) -> None:
+    for _ in range(1_000):
+        if store.held:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("no batch reached the store")

@@ -11,7 +11,8 @@ from time import perf_counter
 from typing import cast
 
 from headwater.errors import HeadwaterError, RequestTimeoutError
-from headwater.limits import REQUESTS_PER_TURN
+from headwater.limits import REFUSED_PAUSE_S, REQUESTS_PER_TURN
+from headwater.server.admission import ALWAYS_ADMITTED
 from headwater.server.http import Feed, Request, Response
 from headwater.server.native.budgets import Share
 from headwater.server.native.parsing import ENDED, NOTHING, Phase, RequestParser
@@ -41,6 +42,8 @@ from headwater.server.native.states import (
 from headwater.server.native.writing import ResponseWriter
 from headwater.server.problems import problem
 
+_FOR_NOW = frozenset({429, 503})
+
 
 class Connection(Lifecycle, asyncio.BufferedProtocol):
     """Over 20 methods, since half of them are called by the transport, the timer and the server."""
@@ -51,7 +54,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         "_held",
         "_keep_alive",
         "_parser",
-        "_peer",
+        "_pause_s",
         "_pipeline",
         "_reading",
         "_request",
@@ -59,6 +62,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         "_task",
         "_transport",
         "_writer",
+        "peer",
     )
 
     _transport: asyncio.Transport  # from `connection_made` on
@@ -74,6 +78,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._advancing = False
         self._request: Request | None = None  # the one that is being answered
         self._keep_alive = True  # after it
+        self._pause_s = REFUSED_PAUSE_S  # if it is refused for now
         self._task: asyncio.Task[None] | None = None  # its handler, if that can be cancelled
         self._feed: Feed | None = None  # its response, if that stays open
 
@@ -84,10 +89,10 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._shared.limits.write_buffer_bytes)
         self._writer = ResponseWriter(self._transport, self._shared, self._end_feed)
         peer = transport.get_extra_info("peername")
-        self._peer: str = peer[0] if peer else ""
-        self._shared.connections.add(self)
+        self.peer: str = peer[0] if peer else ""
+        self._shared.add(self)
         self._shared.accepted += 1
-        error = self._shared.connection_refusal()
+        error = self._shared.connection_refusal(self.peer)
         if error is not None:
             self._shared.refused.add(self)
             self._refuse(error)
@@ -176,7 +181,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
     def _begin(self, request: Request, keep_alive: bool) -> None:
         self._move(REQUEST)
         shared = self._shared
-        request.peer = self._peer
+        request.peer = self.peer
         if shared.tls is not None:
             request.scheme = "https"
         self._request = request
@@ -189,13 +194,18 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         except HeadwaterError as error:
             self._respond(problem(error, close=shared.draining and not self._pipeline))
             return
+        if not shared.turn.begin() and request.path not in ALWAYS_ADMITTED:
+            self._pause_s = shared.turn.retry_s
+            self._respond(shared.turn.refusal())
+            return
         task = shared.dispatcher.dispatch(request, self._respond)
         if self._state is RESPONDING:  # else it was answered
             self._task = task
 
     def _hold(self) -> None:
         """Account for the bodies that wait. If all connections together hold too much, drop the incomplete one."""
-        if not self._held.hold(self._parser.body_bytes + self._pipeline.body_bytes):
+        fits = self._held.hold(self._parser.body_bytes + self._pipeline.body_bytes)
+        if not fits or (self._shared.is_short and self._parser.body_bytes):
             self._parser.fail(self._shared.too_many_bytes())
             self._held.hold(self._pipeline.body_bytes)
 
@@ -211,7 +221,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         keep_alive = self._keep_alive and not response.close
         if response.feed is None:
             self._writer.write_response(response, head_only=request.method == "HEAD", keep_alive=keep_alive)
-            self._answered(keep_alive)
+            self._answered(keep_alive, for_now=response.status in _FOR_NOW and request.peer == self.peer)
             return
         self._move(FEED)
         chunked = request.version == "1.1"
@@ -222,12 +232,25 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if self._feed is feed and self._parser.phase is ENDED:
             feed.finish()
 
+    def _hold_back(self) -> None:
+        """Begin no other request for a moment: a client that ignores Retry-After cannot keep the server busy with
+        refusals. Others may be behind the connection of a proxy, which is not held back."""
+        self._move(PAUSED)
+        asyncio.get_running_loop().call_later(self._pause_s, self._go_on)
+        self._pause_s = REFUSED_PAUSE_S
+
+    def _go_on(self) -> None:
+        if self._state is BLOCKED and not self._writer.blocked:
+            self._move(RESUMED)
+            self._advance()
+
     def _end_feed(self) -> None:
         self._feed = None
         self._writer.watch(self._clock.now_s)
         self._answered(self._keep_alive)
 
-    def _answered(self, keep_alive: bool) -> None:
+    def _answered(self, keep_alive: bool, *, for_now: bool = False) -> None:
+        """`for_now`: the request was refused, and may be sent again later."""
         self._request = None
         if not keep_alive:
             self._end(linger=True)
@@ -235,6 +258,8 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._move(ANSWERED)
         if self._writer.blocked:
             self._move(PAUSED)
+        elif for_now and not self._shared.draining:
+            self._hold_back()
         elif self._pipeline or self._parser.phase is not NOTHING or not self._reading:
             self._advance()
 

@@ -9,6 +9,7 @@ from time import perf_counter
 
 from headwater.limits import CONNECTIONS_REFUSED_MAX, EDGE_TICK_S, LISTEN_BACKLOG_CONNECTIONS, Limits
 from headwater.server.dispatch import Dispatcher
+from headwater.server.memory import MemoryMark
 from headwater.server.native.connection import Connection
 from headwater.server.native.shared import Shared
 from headwater.server.native.tls import TlsTransport
@@ -22,8 +23,8 @@ class _Hangup(asyncio.Protocol):
 
 
 class NativeEdge:
-    def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
-        self._shared = Shared(dispatcher, limits)
+    def __init__(self, dispatcher: Dispatcher, limits: Limits, memory: MemoryMark | None = None) -> None:
+        self._shared = Shared(dispatcher, limits, memory)
         self._in_flight: set[Connection] = set()  # when the edge began to drain
         self._server: asyncio.Server | None = None
         self._timer: asyncio.Task[None] | None = None

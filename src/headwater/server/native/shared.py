@@ -6,12 +6,15 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING
 
-from headwater.errors import HeadwaterError, OverloadedError, StoppingError
-from headwater.limits import RECEIVE_BYTES, Limits
+from headwater.errors import HeadwaterError, OverloadedError, StoppingError, TooManyRequestsError
+from headwater.limits import RECEIVE_BYTES, RETRY_AFTER_S, Limits
 from headwater.server.dispatch import Dispatcher
+from headwater.server.forwarding import counted_address
 from headwater.server.http import Request
+from headwater.server.memory import MemoryMark
 from headwater.server.native.budgets import Budget
 from headwater.server.native.states import Clock
+from headwater.server.native.turns import Turn
 from headwater.server.native.writing import ResponseHeads
 from headwater.server.observing.probes import PROBES
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
+    def __init__(self, dispatcher: Dispatcher, limits: Limits, memory: MemoryMark | None = None) -> None:
         self.dispatcher = dispatcher
         self.limits = limits
         self.observer = dispatcher.service.observer
@@ -37,9 +40,23 @@ class Shared:
         self.one_lost = asyncio.Event()  # set whenever a connection is lost
         self.tls: ssl.SSLContext | None = None  # of connections that come from now on
         self.draining = False  # the server stops: nothing new is begun
+        self.memory = memory
+        self.turn = Turn(limits.request_wait_s_max)
+        self._of_address: dict[str, int] = {}  # connections, where their number is limited
+
+    def add(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        if self.limits.connections_per_address_max and not self.dispatcher.trusts(connection.peer):
+            key = counted_address(connection.peer)
+            self._of_address[key] = self._of_address.get(key, 0) + 1
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        if self._of_address and not self.dispatcher.trusts(connection.peer):
+            key = counted_address(connection.peer)
+            left = self._of_address.pop(key, 0) - 1
+            if left > 0:
+                self._of_address[key] = left
         self.refused.discard(connection)
         self.one_lost.set()
 
@@ -57,13 +74,21 @@ class Shared:
     def unread_bytes(self) -> int:
         return self.responses.held_bytes
 
-    def connection_refusal(self) -> HeadwaterError | None:
+    def connection_refusal(self, peer: str) -> HeadwaterError | None:
         """Why a new connection, which is among the connections already, cannot be served; None if it can."""
         if self.draining:
             return self.stopping()
         most = self.limits.connections_max
         if len(self.connections) - len(self.refused) > most:
             return OverloadedError(f"{most} connections are open, and no more may be; try again shortly")
+        if self.memory is not None and self.memory.exhausted:
+            return OverloadedError(self.memory.reason)
+        each = self.limits.connections_per_address_max
+        if each and self._of_address.get(counted_address(peer), 0) > each:
+            return TooManyRequestsError(
+                f"{each} connections of this address are open, and no more may be (connections_per_address_max)",
+                retry_after_s=RETRY_AFTER_S,
+            )
         return None
 
     def check_serving(self, request: Request) -> None:
@@ -73,10 +98,17 @@ class Shared:
         if self.responses.exhausted and request.method == "GET" and request.path not in PROBES:  # others are small
             raise OverloadedError(f"clients have yet to read {self.responses.held_bytes} bytes; try again shortly")
 
+    @property
+    def is_short(self) -> bool:
+        """Whether there is no memory for the bodies of requests."""
+        return self.memory is not None and self.memory.short
+
     def stopping(self) -> HeadwaterError:
         return StoppingError("the server is stopping; try again shortly")
 
     def too_many_bytes(self) -> HeadwaterError:
+        if self.is_short:
+            return OverloadedError(self.memory.reason if self.memory is not None else "")
         return OverloadedError(
             f"{self.requests.held_bytes} bytes of requests are waiting, and {self.requests.bytes_max} may; "
             "try again shortly"

@@ -14,7 +14,7 @@ A connection answers one request at a time, in the order in which they arrived. 
     RESPONDING    a handler has a request                                    none
     HALF_CLOSED   the same, and the client has closed its sending side       half_closed_s  abort
     STREAMING     the response is a feed and stays open                      none
-    BLOCKED       responses were written, and the client does not read them  none
+    BLOCKED       the client does not read its responses, or is held back    none
     LINGERING     the last response was written; what arrives is discarded   linger_s       abort
     CLOSED        the transport is closed or aborted                         none
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from headwater import limits as bounds
 from headwater.engine.messages import Read, ReadReply
 from headwater.log.content import ContentKind
@@ -53,11 +55,15 @@ async def read(service: Service, request: Request, path: str) -> Response:
         reply = await service.engine.read(Read(path, offset, query.until, limits.sse_chunk_bytes))
         if last_event_id and reply.stream.closed and reply.at_tail and not reply.data:
             return _nothing_more(reply)
-        return _feed(service, query, reply)
+        place = service.places.claim(limits, request)
+        response = _feed(service, query, reply)
+        return response if place is None else place.hold(response)
     wait_s = limits.long_poll_s if query.live is Live.LONG_POLL else 0.0
     if wait_s:
         request.route = waiting(request.route)
-    reply = await service.engine.read(Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s))
+    asked = Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s)
+    with (wait_s and service.places.claim(limits, request)) or contextlib.nullcontext():
+        reply = await service.engine.read(asked)
     response = _piece(service, request, query, reply)
     accepted = request.headers.get("accept-encoding")
     if accepted is not None and response.status == 200 and len(reply.data) >= bounds.COMPRESS_BYTES_MIN:

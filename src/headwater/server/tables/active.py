@@ -311,6 +311,11 @@ class ActiveViews:
             self._counted_bytes -= view.counted_bytes
         view.close(OverloadedError("the active view made room for others; try again"))
 
+    def drop_idle(self) -> None:
+        """Drop the views that nobody waits for: they can be built again."""
+        for view in [view for view in self._views.values() if not view.is_busy and not view.is_too_large]:
+            self._drop(view)
+
     def _look_later(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(ACTIVE_IDLE_S / 4, self._look)

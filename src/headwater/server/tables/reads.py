@@ -53,7 +53,13 @@ async def read(service: Service, request: Request, path: str) -> Response:
     feed = RowFeed(
         service, reply.table, reply.start, since_id=reply.since_id, timeout_s=query.timeout_s, idle_s=query.idle_s
     )
-    return Response(200, found, feed=feed)
+    return _held(service, request, Response(200, found, feed=feed))
+
+
+def _held(service: Service, request: Request, response: Response) -> Response:
+    """A response that stays open: it takes the place of a live reader."""
+    place = service.places.claim(service.limits, request)
+    return response if place is None else place.hold(response)
 
 
 def _events(service: Service, request: Request, query: TableQuery, reply: RowReply) -> Response:
@@ -69,7 +75,8 @@ def _events(service: Service, request: Request, query: TableQuery, reply: RowRep
         idle_s=query.idle_s,
         events=True,
     )
-    return Response(200, (("content-type", EVENTS_TYPE), *described(table), NO_CACHE, UNBUFFERED, SANDBOX), feed=feed)
+    found = (("content-type", EVENTS_TYPE), *described(table), NO_CACHE, UNBUFFERED, SANDBOX)
+    return _held(service, request, Response(200, found, feed=feed))
 
 
 async def _finite(service: Service, request: Request, query: TableQuery, reply: RowReply) -> Response:

@@ -70,7 +70,7 @@ class Checker:
     def _check_journal(self) -> Replay:
         """What the journal makes of the index."""
         meta = self._reader.meta()
-        replay = Replay(self._reader, meta.folded_sequence, meta.next_id)
+        replay = Replay(self._reader, meta.folded_sequence, meta.next_id, meta.streams)
         try:
             for _ in replay.run(read_segments(self._disk, meta.folded_segment, meta.folded_sequence + 1)):
                 """Applying the events is the check."""
@@ -95,6 +95,8 @@ class Checker:
                 )
         for state in self._reader.states():
             self._check_chunks(state)
+        if count != replay.streams:
+            self._problems.append(f"index: it counts {replay.streams} streams and has {count}")
         return count
 
     def _states(self, replay: Replay) -> Iterator[StreamState]:

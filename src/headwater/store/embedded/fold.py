@@ -43,7 +43,7 @@ def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> None:
         return
     writer.begin()
     try:
-        replay = Replay(writer, meta.folded_sequence, meta.next_id)
+        replay = Replay(writer, meta.folded_sequence, meta.next_id, meta.streams)
         growth: dict[int, _Growth] = {}
         for replayed in replay.run([segment]):
             _grow(growth, replayed)
@@ -53,7 +53,7 @@ def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> None:
         writer.put_documents(replay.documents)
         for stream_id, grown in growth.items():
             writer.put_bytes(stream_id, grown.start, grown.ends, grown.times, b"".join(grown.parts))
-        writer.commit(Meta(segment.number, replay.sequence, replay.next_id))
+        writer.commit(Meta(segment.number, replay.sequence, replay.next_id, replay.streams))
     except BaseException:
         writer.rollback()
         raise

@@ -1,6 +1,6 @@
 """The index: folded streams and documents in SQLite.
 
-    meta        the format, how far the journal is folded, the next stream id
+    meta        the format, how far the journal is folded, the next stream id, the number of streams
     streams     one row a stream: where it is found, when it may expire, its state
     producers   apart from the state, so that a fold writes only those that moved
     chunks      the bytes of streams (`chunks.py`)
@@ -71,6 +71,7 @@ class Meta(NamedTuple):
     folded_segment: int
     folded_sequence: int
     next_id: int
+    streams: int  # in the index
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
@@ -136,7 +137,11 @@ class IndexReader:
 
     def meta(self) -> Meta:
         found = dict(self._connection.execute("SELECT key, value FROM meta").fetchall())
-        return Meta(found.get("folded_segment", 0), found.get("folded_sequence", 0), found.get("next_id", 1))
+        folded = found.get("folded_segment", 0)
+        streams = found.get("streams", 0)
+        if found.get("streams_counted_at", 0) != folded:  # the last fold was by a version that does not count them
+            [streams] = self._connection.execute("SELECT COUNT(*) FROM streams").fetchone()
+        return Meta(folded, found.get("folded_sequence", 0), found.get("next_id", 1), streams)
 
     # States
 

@@ -29,7 +29,8 @@ class IndexWriter:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def commit(self, meta: Meta) -> None:
-        self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta._asdict().items()))
+        rows = [*meta._asdict().items(), ("streams_counted_at", meta.folded_segment)]
+        self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:

@@ -47,6 +47,8 @@ class Owner(Protocol):
 
 
 class Maintenance:
+    """Over 20 methods, since all of it is about the same segments; each is a few lines."""
+
     def __init__(
         self, journal: JournalWriter, parts: Parts, limits: Limits, owner: Owner, sealed: Iterable[int]
     ) -> None:
@@ -104,6 +106,11 @@ class Maintenance:
         self._roll()
         while self._folding is not None:
             await asyncio.wait([self._folding])
+
+    def fold_soon(self) -> None:
+        """Seal what was written so far, unless sealed segments wait already: once folded it needs no memory."""
+        if not self.writing and not self._sealed and self._owner.has_unfolded:
+            self._roll()
 
     async def _fold(self) -> None:
         try:

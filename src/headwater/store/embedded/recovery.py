@@ -33,12 +33,13 @@ class Recovered(NamedTuple):
     unsealed: Unsealed | None
     next_sequence: int
     next_id: int
+    streams: int
 
 
 def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovered:
     meta = index.meta()
     unfolded = Unfolded()
-    replay = Replay(index, meta.folded_sequence, meta.next_id)
+    replay = Replay(index, meta.folded_sequence, meta.next_id, meta.streams)
     last: Segment | None = None
 
     def segments() -> Iterator[Segment]:
@@ -61,7 +62,7 @@ def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovere
     disk.sync_names()
     segment = newest + 1 if unsealed is None else newest
     sealed = list(range(meta.folded_segment + 1, segment))
-    return Recovered(unfolded, sealed, segment, unsealed, replay.sequence + 1, replay.next_id)
+    return Recovered(unfolded, sealed, segment, unsealed, replay.sequence + 1, replay.next_id, replay.streams)
 
 
 def _sync(disk: Disk, numbers: range) -> None:

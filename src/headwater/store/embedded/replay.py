@@ -27,12 +27,13 @@ class Replayed(NamedTuple):
 class Replay:
     """What segments make of the index. `sequence` is that of the last batch."""
 
-    def __init__(self, folded: Folded, sequence: int, next_id: int) -> None:
+    def __init__(self, folded: Folded, sequence: int, next_id: int, streams: int) -> None:
         self._folded = folded
         self.states: dict[int, StreamState | None] = {}  # None: deleted
         self.documents: dict[str, Document | None] = {}  # None: deleted
         self.sequence = sequence
         self.next_id = next_id
+        self.streams = streams  # how many there are
         self.batches = 0
 
     def run(self, segments: Iterable[Segment]) -> Iterator[Replayed]:
@@ -57,10 +58,13 @@ class Replay:
             return None
         if isinstance(event, Created):
             self.next_id = max(self.next_id, event.id + 1)
+            self.streams += 1
             before = None
         else:
             before = self.state(event.id)
         after = self.states[event.id] = evolve(before, event)
+        if after is None:
+            self.streams -= 1
         return after or before
 
     def state(self, stream_id: int) -> StreamState | None:

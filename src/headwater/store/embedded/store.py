@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from headwater.limits import INDEX_READERS, LARGE_BATCH_BYTES, Limits
-from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Record
+from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Deleted, Record
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
 from headwater.measures import Histogram
@@ -61,10 +61,11 @@ class Parts(NamedTuple):
 
 
 class EmbeddedStore:
-    """Over 20 methods, since the contract has 13: writing is here, background work is `Maintenance`."""
+    """Over 20 methods, since the contract has 16: writing is here, background work is `Maintenance`."""
 
     def __init__(self, parts: Parts, recovered: Recovered, limits: Limits) -> None:
         self.next_id = recovered.next_id
+        self.streams = recovered.streams
         self.full: str | None = None  # set by maintenance
         self._parts = parts
         self._limits = limits
@@ -181,10 +182,17 @@ class EmbeddedStore:
                     unfolded.add(event, kept[event.id], kept[event.id].appended_ms, segment)
                     if isinstance(event, Created):
                         self.next_id = max(self.next_id, event.id + 1)
+                        self.streams += 1
+                    elif isinstance(event, Deleted):
+                        self.streams -= 1
 
     async def fold(self) -> None:
         """Move everything that was written so far into the index."""
         await self._maintenance.fold_all()
+
+    def relieve(self) -> None:
+        self._read_ahead.close()
+        self._maintenance.fold_soon()
 
     # From maintenance
 

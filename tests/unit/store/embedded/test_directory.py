@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -11,13 +12,14 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from headwater.cli import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
-from headwater.errors import SequenceRegressionError
+from headwater.errors import SequenceRegressionError, TooManyStreamsError
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest
 from headwater.log.content import ContentKind
@@ -457,3 +459,38 @@ def test_12_4_reclaiming_keeps_up_with_saturated_writes(tmp_path: Path) -> None:
 
     live(directory, body, limits)
     assert max(sizes) < 4 * 8_000_000  # of 120 MB that were written
+
+
+@pytest.mark.parametrize("folded", ["not folded", "folded", "folded by a version that does not count"])
+def test_the_number_of_streams_is_known_after_a_restart(tmp_path: Path, folded: str) -> None:
+    directory = tmp_path / "data"
+    limits = msgspec.structs.replace(UNFOLDED, streams_max=3)
+
+    async def first(engine: Engine) -> None:
+        for path in ("a", "b", "c"):
+            await create(engine, path, body=b"x")
+        await engine.execute(Delete("b", engine.now_ms()))
+        if folded != "not folded":
+            await engine._store.fold()  # type: ignore[attr-defined]
+
+    async def second(engine: Engine) -> None:
+        await create(engine, "d")
+        with pytest.raises(TooManyStreamsError):
+            await create(engine, "e")
+
+    live(directory, first, limits)
+    if folded == "folded by a version that does not count":
+        with contextlib.closing(sqlite3.connect(directory / "index.db")) as connection:
+            connection.execute("UPDATE meta SET value = 7 WHERE key = 'streams'")
+            connection.execute("UPDATE meta SET value = value - 1 WHERE key = 'streams_counted_at'")
+            connection.commit()
+    live(directory, second, limits)
+    assert check_directory(directory, lambda _: None).problems == []
+    with contextlib.closing(sqlite3.connect(directory / "index.db")) as connection:
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('streams', 7)")
+        connection.execute(
+            "INSERT OR REPLACE INTO meta SELECT 'streams_counted_at', coalesce(max(value), 0) FROM meta "
+            "WHERE key = 'folded_segment'"
+        )
+        connection.commit()
+    assert any("streams" in problem for problem in check_directory(directory, lambda _: None).problems)

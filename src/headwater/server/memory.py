@@ -1,0 +1,143 @@
+"""The memory mark: what the server does when its memory runs short.
+
+    resident memory     what happens
+    below 8/10          nothing
+    from 8/10 on        caches are dropped (active views, streams that were not used lately), the journal is folded
+                        early, and freed memory is returned to the system
+    from 9/10 on        writes are refused, deletions excepted, until it is below 8/10 again; reads go on
+    from the mark on    new connections are refused as well
+
+What requests, responses, commits and views may hold together is bounded by limits of their own. `fit_memory` makes
+these small enough for the mark, so that memory does not pass it between two looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from headwater.engine import Engine
+from headwater.limits import MEMORY_BYTES_MIN, MEMORY_LOOK_S, MEMORY_OWN_BYTES, MEMORY_RELIEF_S, Limits
+from headwater.server.tables.active import ActiveViews
+
+log = logging.getLogger("headwater.server")
+
+_STATM = "/proc/self/statm"
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+_SHORT, _ENOUGH = 0.9, 0.8
+# Parts of what is left of the mark beside the process itself. Together they are less than the whole.
+_SHARES = {
+    "request_bytes_in_flight_max": 1 / 8,
+    "response_bytes_in_flight_max": 1 / 8,
+    "large_read_bytes_max": 1 / 8,
+    "commit_backlog_bytes": 1 / 16,
+    "active_bytes_max": 1 / 8,
+}
+_JOURNAL_SHARE = 1 / 4
+
+
+def resident_bytes() -> int:
+    """The resident memory of this process."""
+    with open(_STATM, "rb", buffering=0) as file:
+        return int(file.read(64).split()[1]) * _PAGE_BYTES
+
+
+def fit_memory(limits: Limits) -> Limits:
+    """Limits that fit the memory mark, if there is one; ValueError if it is too small to serve anything."""
+    if not limits.memory_bytes_max:
+        return limits
+    if limits.memory_bytes_max < MEMORY_BYTES_MIN:
+        raise ValueError(f"memory_bytes_max must be at least {MEMORY_BYTES_MIN}, got {limits.memory_bytes_max}")
+    try:
+        resident_bytes()
+    except OSError as error:
+        raise ValueError(f"memory_bytes_max needs Linux: {error}") from None
+    left = limits.memory_bytes_max - MEMORY_OWN_BYTES
+    fitted = {name: min(getattr(limits, name), int(left * share)) for name, share in _SHARES.items()}
+    segments = limits.unfolded_segments_max + 2  # the one that is written, and one that is being folded
+    fitted["segment_bytes"] = min(limits.segment_bytes, int(left * _JOURNAL_SHARE / segments))
+    return msgspec.structs.replace(limits, **fitted)
+
+
+def open_memory(limits: Limits, engine: Engine, active: ActiveViews) -> MemoryMark | None:
+    """The mark of a server, if it has one."""
+    if not limits.memory_bytes_max:
+        return None
+
+    async def relieve() -> None:
+        active.drop_idle()
+        await engine.relieve()
+        await asyncio.to_thread(return_freed_memory)
+
+    return MemoryMark(limits.memory_bytes_max, relieve)
+
+
+class MemoryMark:
+    """`short` tells whether writes are refused; `relieve` frees what can be had again."""
+
+    def __init__(
+        self, bytes_max: int, relieve: Callable[[], Awaitable[None]], resident: Callable[[], int] = resident_bytes
+    ) -> None:
+        self.short = False
+        self.exhausted = False  # the mark is reached
+        self._bytes_max = bytes_max
+        self._relieve = relieve
+        self._resident = resident
+        self._relieved_s = float("-inf")
+        self._resident_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"{self._resident_bytes} of {self._bytes_max} bytes of memory are in use (memory_bytes_max); "
+            "reads and deletions go on, try again shortly"
+        )
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(MEMORY_LOOK_S)
+            try:
+                await self.look(loop.time())
+            except Exception:
+                log.exception("looking at the memory failed, trying again")
+
+    async def look(self, now_s: float) -> None:
+        used = self._measure()
+        if used >= self._bytes_max * _ENOUGH and now_s - self._relieved_s >= MEMORY_RELIEF_S:
+            self._relieved_s = now_s
+            await self._relieve()
+            self._measure()
+
+    def _measure(self) -> int:
+        used = self._resident_bytes = self._resident()
+        self.exhausted = used >= self._bytes_max
+        if used >= self._bytes_max * _SHORT:
+            if not self.short:
+                log.warning("writes are refused: %s", self.reason)
+            self.short = True
+        elif self.short and used < self._bytes_max * _ENOUGH:
+            log.warning("there is memory again: writes are accepted")
+            self.short = False
+        return used
+
+
+def return_freed_memory() -> None:
+    """Have the C library return what was freed to the system; else it counts as used until it is needed again."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

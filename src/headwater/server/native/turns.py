@@ -1,0 +1,91 @@
+"""Turns of the loop: how many requests are begun in one, and which are refused so that the others are answered in time.
+
+All connections that have something to read are looked at in one turn. Under overload a turn takes as long as the
+requests of all of them: everyone is answered too late, and none of the work was of use. So a turn has a time,
+`request_wait_s_max`, and what the last turn took tells how many requests fit. Others are refused, which costs far less
+than to answer them. The more are refused, the longer they are told to wait.
+
+A turn with few requests is never too long: what holds up a server with few clients is something else than they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import NamedTuple
+
+from headwater.errors import OverloadedError
+from headwater.limits import OVERLOAD_RETRY_MAX_S, RETRY_AFTER_S, TURN_REQUESTS_MIN
+from headwater.server.http import Response
+from headwater.server.problems import problem
+
+
+class _Before(NamedTuple):
+    """A turn with many requests."""
+
+    begun: int
+    work_s: float  # that it took to begin them
+    ended_s: float  # when all were begun, or refused
+
+
+class Turn:
+    __slots__ = ("_before", "_began_s", "_begun", "_most", "_refusals", "_refused", "_refused_s", "_seconds", "retry_s")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._most = math.inf  # requests in a turn
+        self._begun = 0
+        self._refused = 0
+        self._began_s = 0.0
+        self._refused_s = 0.0  # when the first of them was refused
+        self._before: _Before | None = None  # the last turn, if the loop has not been idle since
+        self.retry_s = RETRY_AFTER_S  # what those that are refused are told
+        self._refusals: dict[float, Response] = {}  # made once: many are refused when there is no time
+
+    def begin(self) -> bool:
+        """Note a request; whether it may be begun."""
+        begun = self._begun
+        if not begun:
+            self._open()
+        elif begun >= TURN_REQUESTS_MIN:
+            if self._refused:
+                self._refused += 1
+                return False
+            now_s = time.monotonic()
+            if begun >= self._most or now_s - self._began_s > self._seconds:
+                self._refused, self._refused_s = 1, now_s
+                return False
+        self._begun = begun + 1
+        return True
+
+    def _open(self) -> None:
+        """The first request of a turn: if the loop has not been idle, what the turn before had to do is done."""
+        self._began_s = time.monotonic()
+        before = self._before
+        if before is None:
+            asyncio.get_running_loop().call_soon(self._next)
+            return
+        took_s = before.work_s + self._began_s - before.ended_s
+        fit = max(TURN_REQUESTS_MIN, before.begun * self._seconds / took_s)
+        self._most = fit if took_s > self._seconds else max(self._most, fit)
+
+    def _next(self) -> None:
+        """Everything that had arrived is begun, and is answered before the next turn. Called in each turn for as long as
+        there are many requests."""
+        if self._begun < TURN_REQUESTS_MIN:
+            self._before, self._most = None, math.inf
+        else:
+            now_s = time.monotonic()
+            self._before = _Before(self._begun, (self._refused_s if self._refused else now_s) - self._began_s, now_s)
+            share = self._refused / (self._begun + self._refused)
+            self.retry_s = RETRY_AFTER_S + round(share * (OVERLOAD_RETRY_MAX_S - RETRY_AFTER_S))
+            asyncio.get_running_loop().call_soon(self._next)
+        self._begun = self._refused = 0
+
+    def refusal(self) -> Response:
+        found = self._refusals.get(self.retry_s)
+        if found is None:
+            detail = f"there are more requests than can be answered; try again in {self.retry_s:g} s"
+            found = self._refusals[self.retry_s] = problem(OverloadedError(detail, retry_after_s=self.retry_s))
+        return found
