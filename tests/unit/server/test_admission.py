@@ -5,6 +5,7 @@ import pytest
 from headwater.errors import OverloadedError, TooManyRequestsError
 from headwater.limits import Limits
 from headwater.server.admission import Admission
+from headwater.server.auth.callers import Caller
 from headwater.server.http import Frame, Request, Response, Sink
 from headwater.server.live_places import LivePlaces
 from headwater.server.problems import problem
@@ -17,7 +18,7 @@ def request(
     identity: str = "",
     path: str = "/v1/stream/a",
 ) -> Request:
-    return Request(method, path, "", {}, body, peer=peer, identity=identity)
+    return Request(method, path, "", {}, body, peer=peer, caller=Caller(identity, None))
 
 
 class Desk:

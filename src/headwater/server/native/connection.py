@@ -287,7 +287,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
     def _refuse(self, error: HeadwaterError) -> None:
         """Answer with an error and close: where the next request begins is not known."""
         response = problem(error, close=True)
-        self._shared.observer.refused(self._peer, response)
+        self._shared.observer.refused(self.peer, response)
         self._writer.write_response(response, head_only=False, keep_alive=False)
         self._end(linger=True)
 

@@ -109,7 +109,7 @@ class Maintenance:
 
     def fold_soon(self) -> None:
         """Seal what was written so far, unless sealed segments wait already: once folded it needs no memory."""
-        if not self.writing and not self._sealed and self._owner.has_unfolded:
+        if not self.writing and not self.sealed and self._owner.has_unfolded:
             self._roll()
 
     async def _fold(self) -> None:

@@ -168,7 +168,8 @@ def _fold_parts(target: Target, plan: Plan, path: Path) -> Restored:
     try:
         index.check_format(connection)
         reader, writer = index.IndexReader(connection), IndexWriter(connection)
-        number, sequence, _ = reader.meta()
+        meta = reader.meta()
+        number, sequence = meta.folded_segment, meta.folded_sequence
         if sequence != plan.base.sequence:
             raise DamagedBackupError(f"{plan.timeline_id}/bases/{plan.base}", f"its index ends with batch {sequence}")
         count = last_ms = 0
