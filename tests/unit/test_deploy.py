@@ -20,8 +20,11 @@ from typer.testing import CliRunner
 
 from headwater.cli import app
 from headwater.limits import Limits
+from headwater.server.native.tls import load_context
 from headwater.server.settings import CONFIG, OPTIONS, variable
+from tests.certificates import make_pair
 from tests.edges import free_port
+from tests.servers import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -100,10 +103,19 @@ def test_the_services_of_compose() -> None:
     assert all(option in shown for option in arguments if option.startswith("--"))
 
 
-def test_the_health_check_fails_without_a_server() -> None:
-    environment = {**os.environ, "HEADWATER_PORT": str(free_port())}
+def check_health(port: int, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "HEADWATER_PORT": str(port), **environment}
     command = [sys.executable, str(DEPLOY / "healthcheck.py")]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_the_health_check(tmp_path: Path) -> None:
+    pair = make_pair(tmp_path)
+    with serving(Limits()) as server:
+        assert check_health(server.port).returncode == 0
+    with serving(Limits(), load_context(pair.certificate, pair.key)) as server:
+        assert check_health(server.port, HEADWATER_TLS_CERTIFICATE=str(pair.certificate)).returncode == 0
+    ran = check_health(free_port())
     assert ran.returncode == 1
     assert "no answer on port" in ran.stderr
 
