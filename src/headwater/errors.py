@@ -204,13 +204,13 @@ class NewEpochSequenceError(BadRequestError):
 class UnauthorizedError(RequestError):
     status = 401
     title = "Not authenticated"
-    advice = "Give a token that is valid now."
+    advice = "Give a valid token; headwater token add makes one, and the command line takes it from HEADWATER_TOKEN."
 
 
 class ForbiddenError(RequestError):
     status = 403
     title = "Not allowed"
-    advice = "Ask the operator for access to this stream."
+    advice = "Ask the operator for a token with the scope that is missing."
 
 
 class StaleEpochError(RequestError):

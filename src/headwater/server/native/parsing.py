@@ -22,7 +22,7 @@ from headwater.server.native.pipeline import Waiting
 # Header names as most clients spell them, and methods, so that they need not be decoded for each request.
 _NAMES = {
     spelling.encode(): name
-    for name in (*REQUEST_HEADERS, "host", "content-type", "content-length", "accept", "user-agent")
+    for name in (*REQUEST_HEADERS, "host", "content-type", "content-length", "accept", "authorization", "user-agent")
     for spelling in (name, name.title())
 }
 _METHODS = {method.encode(): method for method in ("DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT")}
