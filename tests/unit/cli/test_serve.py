@@ -54,6 +54,7 @@ def test_an_auth_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> Non
     code, output = run("serve", "--memory", "--port", "0", "--auth", str(file))
     assert (code, output.count("\n")) == (1, 1)
     assert str(file) in output
+    file.touch(0o600)
     file.write_text("token = 1")
     file.chmod(0o600)
     code, output = run("serve", "--memory", "--port", "0", "--auth", str(file))
