@@ -71,7 +71,7 @@ class Turn:
         self._most = fit if took_s > self._seconds else max(self._most, fit)
 
     def _next(self) -> None:
-        """Everything that had arrived is begun, and is answered before the next turn. Called in each turn for as long as
+        """Everything that had arrived is begun, and is answered before the next turn. Called in each turn, as long as
         there are many requests."""
         if self._begun < TURN_REQUESTS_MIN:
             self._before, self._most = None, math.inf
