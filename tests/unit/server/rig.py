@@ -12,6 +12,7 @@ from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Frame, Request, Respond, Response, Sink
 from headwater.server.native.connection import Connection
 from headwater.server.native.shared import Shared
+from headwater.server.native.turns import Turn
 from headwater.server.observing import Observer
 
 
@@ -112,6 +113,7 @@ class Rig:
         self._respond: Respond | None = None
         self.service = SimpleNamespace(observer=Observer())
         self.shared = Shared(cast(Dispatcher, self), limits or Limits())
+        self.shared.turn = Turn(1.0, soon=lambda _: None)  # there is no loop
         self.shared.heads.renew_date()
         self.connection = Connection(self.shared)
         self.transport = MemoryTransport(self)

@@ -13,12 +13,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from headwater.errors import OverloadedError
 from headwater.limits import OVERLOAD_RETRY_MAX_S, RETRY_AFTER_S, TURN_REQUESTS_MIN
 from headwater.server.http import Response
 from headwater.server.problems import problem
+
+_now_s = time.monotonic
+
+
+def _soon(callback: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(callback)
 
 
 class _Before(NamedTuple):
@@ -30,10 +37,28 @@ class _Before(NamedTuple):
 
 
 class Turn:
-    __slots__ = ("_before", "_began_s", "_begun", "_most", "_refusals", "_refused", "_refused_s", "_seconds", "retry_s")
+    """`soon` calls something when everything that had arrived is begun."""
 
-    def __init__(self, seconds: float) -> None:
+    __slots__ = (
+        "_before",
+        "_began_s",
+        "_begun",
+        "_most",
+        "_now_s",
+        "_refusals",
+        "_refused",
+        "_refused_s",
+        "_seconds",
+        "_soon",
+        "retry_s",
+    )
+
+    def __init__(
+        self, seconds: float, soon: Callable[[Callable[[], None]], object] = _soon, now_s: Callable[[], float] = _now_s
+    ) -> None:
         self._seconds = seconds
+        self._soon = soon
+        self._now_s = now_s
         self._most = math.inf  # requests in a turn
         self._begun = 0
         self._refused = 0
@@ -52,7 +77,7 @@ class Turn:
             if self._refused:
                 self._refused += 1
                 return False
-            now_s = time.monotonic()
+            now_s = self._now_s()
             if begun >= self._most or now_s - self._began_s > self._seconds:
                 self._refused, self._refused_s = 1, now_s
                 return False
@@ -61,10 +86,10 @@ class Turn:
 
     def _open(self) -> None:
         """The first request of a turn: if the loop has not been idle, what the turn before had to do is done."""
-        self._began_s = time.monotonic()
+        self._began_s = self._now_s()
         before = self._before
         if before is None:
-            asyncio.get_running_loop().call_soon(self._next)
+            self._soon(self._next)
             return
         took_s = before.work_s + self._began_s - before.ended_s
         fit = max(TURN_REQUESTS_MIN, before.begun * self._seconds / took_s)
@@ -76,11 +101,11 @@ class Turn:
         if self._begun < TURN_REQUESTS_MIN:
             self._before, self._most = None, math.inf
         else:
-            now_s = time.monotonic()
+            now_s = self._now_s()
             self._before = _Before(self._begun, (self._refused_s if self._refused else now_s) - self._began_s, now_s)
             share = self._refused / (self._begun + self._refused)
             self.retry_s = RETRY_AFTER_S + round(share * (OVERLOAD_RETRY_MAX_S - RETRY_AFTER_S))
-            asyncio.get_running_loop().call_soon(self._next)
+            self._soon(self._next)
         self._begun = self._refused = 0
 
     def refusal(self) -> Response:

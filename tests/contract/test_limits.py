@@ -1,0 +1,136 @@
+"""Limits that a deployment sets, over both edges."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from bench.servers import Server, headwater
+
+from headwater.client import Client
+from headwater.errors import StreamFullError, TooManyStreamsError
+from tests.edges import UVICORN, edge
+
+NATIVE = "native"
+TEXT = {"content-type": "text/plain"}
+
+
+@contextlib.contextmanager
+def limited(name: str, **limits: int) -> Iterator[Server]:
+    if name == NATIVE:
+        options = [part for key, value in limits.items() for part in ("--limit", f"{key}={value}")]
+        with headwater("--memory", *options) as server:
+            yield server
+        return
+    os.environ["HEADWATER_TEST_LIMITS"] = json.dumps(limits)
+    try:
+        with edge(UVICORN) as server:
+            yield server
+    finally:
+        del os.environ["HEADWATER_TEST_LIMITS"]
+
+
+both = pytest.mark.parametrize("name", [NATIVE, pytest.param(UVICORN, marks=pytest.mark.slow)])
+
+
+@both
+def test_streams_and_their_bytes(name: str) -> None:
+    with limited(name, streams_max=2, stream_bytes_max=10) as server, httpx.Client(base_url=server.url) as client:
+        assert client.put("/a", headers=TEXT).status_code == 201
+        assert client.put(server.url.replace("/stream", "/table") + "/t").status_code == 201
+        refused = client.put("/b", headers=TEXT)
+        assert (refused.status_code, refused.json()["type"].rsplit(":", 1)[-1]) == (403, "too-many-streams")
+        assert client.put("/a", headers=TEXT).status_code == 200
+        assert client.post("/a", content=b"123456", headers=TEXT).status_code == 204
+        refused = client.post("/a", content=b"12345", headers=TEXT)
+        assert (refused.status_code, refused.json()["type"].rsplit(":", 1)[-1]) == (413, "stream-full")
+        assert client.post("/a", content=b"1234", headers=TEXT).status_code == 204
+        assert client.get("/a", params={"offset": "-1"}).content == b"1234561234"
+        assert client.delete("/a").status_code == 204
+        assert client.put("/b", headers=TEXT).status_code == 201
+
+
+@both
+def test_whoever_waits_as_retry_after_says_is_served(name: str) -> None:
+    with limited(name, requests_per_s_per_address=5) as server, httpx.Client(base_url=server.url) as client:
+        answers = [client.put("/a", headers=TEXT) for _ in range(8)]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert 1 <= len(refused) <= 3
+        assert refused[0].headers["content-type"] == "application/problem+json"
+        assert refused[0].json()["retryable"] is True
+        time.sleep(int(refused[-1].headers["retry-after"]))
+        assert client.head("/a").status_code == 200
+
+
+@both
+def test_bytes_that_were_read_count(name: str) -> None:
+    with limited(name, bytes_per_s_per_identity=1_000) as server, httpx.Client(base_url=server.url) as client:
+        assert client.put("/a", content=b"x" * 900, headers=TEXT).status_code == 201
+        time.sleep(1)
+        assert client.get("/a", params={"offset": "-1"}).status_code == 200
+        assert client.post("/a", content=b"x" * 200, headers=TEXT).status_code == 429
+        time.sleep(1)
+        assert client.post("/a", content=b"x" * 200, headers=TEXT).status_code == 204
+
+
+@both
+def test_live_readers(name: str) -> None:
+    with limited(name, live_readers_max=1) as server, httpx.Client(base_url=server.url) as client:
+        client.put("/a", headers=TEXT)
+        live = {"offset": "-1", "live": "sse"}
+        with client.stream("GET", "/a", params=live) as first:
+            assert first.status_code == 200
+            for query in (live, {"offset": "-1", "live": "long-poll"}):
+                refused = client.get("/a", params=query)
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            assert client.get("/a", params={"offset": "-1"}).status_code == 200
+        for _ in range(100):  # until the server has noticed that the first one has left
+            with client.stream("GET", "/a", params=live) as second:
+                if second.status_code == 200:
+                    break
+            time.sleep(0.05)
+        else:
+            pytest.fail("the place was not free again")
+
+
+def test_connections_of_an_address() -> None:
+    with limited(NATIVE, connections_per_address_max=2) as server:
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(httpx.Client(base_url=server.url)) for _ in range(3)]
+            statuses = [client.head("/a").status_code for client in clients]
+            assert statuses == [404, 404, 429]
+            other = httpx.HTTPTransport(local_address="127.0.0.2")
+            assert stack.enter_context(httpx.Client(transport=other)).head(f"{server.url}/a").status_code == 404
+        for _ in range(100):
+            with httpx.Client(base_url=server.url) as client:
+                if client.head("/a").status_code == 404:
+                    return
+            time.sleep(0.05)
+        pytest.fail("connections that were closed still count")
+
+
+def test_a_connection_that_was_refused_is_held_back() -> None:
+    with limited(NATIVE, requests_per_s_per_address=1) as server, httpx.Client(base_url=server.url) as client:
+        client.head("/a")
+        began_s = time.monotonic()
+        statuses = [client.head("/a").status_code for _ in range(3)]
+        assert statuses[0] == 429
+        assert time.monotonic() - began_s > 0.9  # one of them waited for the pause after the other
+
+
+def test_our_client_retries_what_is_refused_for_now_and_nothing_else() -> None:
+    with limited(NATIVE, requests_per_s_per_address=4, streams_max=1, stream_bytes_max=200) as server:
+        with Client(f"http://{server.host}:{server.port}") as client:
+            stream = client.stream("a")
+            stream.create(content_type="text/plain")
+            for _ in range(8):
+                stream.append(b"0123456789")
+            with pytest.raises(StreamFullError):
+                stream.append(b"x" * 200)
+            with pytest.raises(TooManyStreamsError):
+                client.stream("b").create(content_type="text/plain")

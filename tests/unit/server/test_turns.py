@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headwater.limits import TURN_REQUESTS_MIN
+from headwater.server.native.turns import Turn
+
+
+class Loop:
+    """A loop whose time passes with the work that it does: `cost_s` to begin a request, `later_s` to answer it."""
+
+    def __init__(self, cost_s: float, later_s: float) -> None:
+        self.now_s = 100.0
+        self.cost_s, self.later_s = cost_s, later_s
+        self.called: list[Callable[[], None]] = []
+        self.turn = Turn(0.2, self.called.append, lambda: self.now_s)
+
+    def run(self, requests: int) -> int:
+        """One turn in which so many requests have arrived; how many of them were begun."""
+        begun = 0
+        for _ in range(requests):
+            if self.turn.begin():
+                begun += 1
+                self.now_s += self.cost_s
+        called, self.called[:] = list(self.called), []
+        for callback in called:
+            callback()
+        self.now_s += begun * self.later_s
+        return begun
+
+
+def test_few_requests_are_begun_however_long_they_take() -> None:
+    loop = Loop(cost_s=1.0, later_s=1.0)
+    for _ in range(5):
+        assert loop.run(TURN_REQUESTS_MIN) == TURN_REQUESTS_MIN
+
+
+def test_many_quick_requests_are_begun() -> None:
+    loop = Loop(cost_s=0.000_01, later_s=0.000_02)
+    for _ in range(5):
+        assert loop.run(5_000) == 5_000
+    assert loop.turn.retry_s == 1
+
+
+def test_as_many_are_begun_as_can_be_answered_in_time() -> None:
+    loop = Loop(cost_s=0.000_1, later_s=0.000_4)  # 400 take 0.2 s
+    loop.run(10_000)
+    for _ in range(10):
+        assert 380 <= loop.run(10_000) <= 420
+    assert loop.turn.retry_s == 5
+
+
+def test_whoever_comes_after_the_overload_is_not_refused() -> None:
+    loop = Loop(cost_s=0.000_1, later_s=0.000_4)
+    for _ in range(3):
+        loop.run(10_000)
+    loop.run(0)  # the loop was idle
+    assert loop.run(400) == 400
+    assert loop.called  # and the turns go on to be counted
+    loop.run(10)
+    loop.run(0)
+    assert not loop.called
+
+
+def test_the_wait_grows_with_what_is_refused() -> None:
+    loop = Loop(cost_s=0.000_1, later_s=0.000_4)
+    loop.run(3_000)
+    waits = []
+    for requests in (410, 800, 1_600, 40_000):
+        for _ in range(3):
+            loop.run(requests)
+        waits.append(loop.turn.retry_s)
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (1, 5)
+    assert dict(loop.turn.refusal().headers)["retry-after"] == "5"
