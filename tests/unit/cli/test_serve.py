@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import pty
 import re
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,16 @@ from typer.testing import CliRunner
 from headwater import __version__
 from headwater.cli import app
 from headwater.limits import Limits, parse_limits
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A server in this process has the log written to standard error, for all tests after it too."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def run(*arguments: str) -> tuple[int, str]:
