@@ -80,7 +80,7 @@ def lines(url: str, before: Look | None, now: Look, width: int, height: int) -> 
 def _totals(url: str, before: Look | None, now: Look) -> Iterator[str]:
     rates, commits = _Rates(before, now), now.commits
     was = Commits() if before is None or rates.over_s <= 0 else before.commits
-    yield f"headwater {now.version} at {url}"
+    yield f"Headwater {now.version} at {url}"
     requests = sum(now.requests.values()), 0 if before is None else sum(before.requests.values())
     failed = "  ".join(
         f"{kind} {rates.of(now.requests.get(kind, 0), 0 if before is None else before.requests.get(kind, 0))}/s"

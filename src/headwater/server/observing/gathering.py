@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import resource
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwater import __version__
 from headwater.engine.reporting import EngineReport
 from headwater.server.following.follower import FollowerState
 from headwater.server.http import NO_ROUTE, waiting
+from headwater.server.memory import resident_bytes
 from headwater.server.notify.delivery import State as DeliveryState
 from headwater.server.notify.notifier import WatchedTable
 from headwater.server.notify.sending import Outcome
@@ -39,9 +37,9 @@ _KINDS: dict[type, str] = {
     WatchedTable: "notify",
 }
 LONG_POLL = "long-poll"
+_REFUSALS = (401, 403, 429, 503, 507)
 _DELIVERING = (DeliveryState.IDLE, DeliveryState.SENDING, DeliveryState.WAITING)
 _OTHER = "other"
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Gathered(defaultdict[str, list[tuple[Labels, Value]]]):
@@ -57,8 +55,11 @@ def gather(service: Service) -> tuple[Gathered, EngineReport]:
     found, report = Gathered(), service.engine.report()
     store = "memory" if report.store.syncs is None else "embedded"
     found.add("headwater_info", 1, __version__, store)
-    found.add("headwater_ready", float(not unready(report)))
+    found.add("headwater_ready", float(not unready(service, report)))
     _gather_http(found, service.observer)
+    if service.memory is not None:
+        found.add("headwater_memory_max_bytes", service.limits.memory_bytes_max)
+        found.add("headwater_memory_short", float(service.memory.short))
     for kind, count in readers(report).items():
         found.add("headwater_live_readers", count, kind)
     _gather_engine(found, report)
@@ -76,6 +77,9 @@ def _gather_http(found: Gathered, observer: Observer) -> None:
             found.add("headwater_http_requests_total", count, template, method, status)
         if route in observer.durations:
             found.add("headwater_http_request_duration_seconds", observer.durations[route].copy(), template, method)
+    refused = sum(observer.others.values(), Counter())
+    for code in _REFUSALS:
+        found.add("headwater_http_refusals_total", refused[code], str(code))
     found.add("headwater_http_sent_bytes_total", observer.sent_bytes)
     if observer.connections is not None:
         connections = observer.connections
@@ -159,8 +163,9 @@ def _add_states(found: Gathered, name: str, states: Iterable[str], present: Iter
         found.add(name, counted[state], state)
 
 
-def resident_bytes() -> int:
+def used_bytes() -> int:
     """Memory of this process."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # not on Linux: the most it ever had
+    try:
+        return resident_bytes()
+    except OSError:  # not on Linux: the most it ever had
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -39,6 +39,12 @@ METRICS = (
         ("route", "method", "status"),
     ),
     Metric(
+        "headwater_http_refusals_total",
+        "counter",
+        "Answers of 401, 403, 429, 503 and 507, whatever the route.",
+        ("status",),
+    ),
+    Metric(
         "headwater_http_request_duration_seconds",
         "histogram",
         "Time from a complete request to the head of its answer, without long-polls; of a sample if there are many.",
@@ -49,6 +55,8 @@ METRICS = (
     Metric("headwater_http_accepted_connections_total", "counter", "Connections since the start."),
     Metric("headwater_http_request_bytes", "gauge", "Bodies of requests in memory that are incomplete or wait."),
     Metric("headwater_http_unread_bytes", "gauge", "Answers in memory that clients have yet to read."),
+    Metric("headwater_memory_max_bytes", "gauge", "The memory mark, memory_bytes_max, if there is one."),
+    Metric("headwater_memory_short", "gauge", "1 while writes are refused for lack of memory, if there is a mark."),
     Metric("headwater_live_readers", "gauge", "Live readers by kind.", ("kind",)),
     Metric("headwater_loop_delay_seconds", "histogram", "How late the event loop is, measured twice a second."),
     Metric("headwater_commit_batch_records", "histogram", "Records that became durable together (group commit)."),

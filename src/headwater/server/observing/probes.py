@@ -9,6 +9,7 @@ from headwater.errors import NotReadyError
 from headwater.server import compression
 from headwater.server.http import Request, Response
 from headwater.server.observing.metrics import render
+from headwater.server.observing.readiness import unready
 
 if TYPE_CHECKING:
     from headwater.server.observing.gathering import Gathered
@@ -28,9 +29,7 @@ async def healthz(service: Service, request: Request, _: str) -> Response:
 
 async def readyz(service: Service, request: Request, _: str) -> Response:
     """Requests can be sent here."""
-    from headwater.server.observing.readiness import unready
-
-    reasons = unready(service.engine.report())
+    reasons = unready(service, service.engine.report())
     if reasons:
         raise NotReadyError("; ".join(reasons))
     return Response(200, (_PLAIN, _NO_STORE), (b"ready\n",))

@@ -23,7 +23,7 @@ RATE, SIZE = "rate", "size"
 
 async def top(service: Service, request: Request, _: str) -> Response:
     """Totals are since the start, so that who asks twice has rates. Of lists, only the first few are told."""
-    from headwater.server.observing.gathering import readers, resident_bytes
+    from headwater.server.observing.gathering import readers, used_bytes
 
     query = parse_query(request.query)
     limit = parse_integer(query, "limit", limits.TOP_DEFAULT, limits.TOP_MAX)
@@ -37,7 +37,7 @@ async def top(service: Service, request: Request, _: str) -> Response:
         {
             "version": __version__,
             "at_ms": service.now_ms,
-            "memory_bytes": resident_bytes(),
+            "memory_bytes": used_bytes(),
             "requests": answers,
             "sent_bytes": observer.sent_bytes,
             "connections": None if observer.connections is None else observer.connections.open,

@@ -16,6 +16,7 @@ from headwater.engine import Engine
 from headwater.limits import Limits
 from headwater.outbound import open_outbound
 from headwater.server.http import Request, Response
+from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer, probes
 from headwater.server.observing.access_log import AccessLog
@@ -45,6 +46,9 @@ class Connections:
     unread_bytes = 0
 
 
+async def _nothing() -> None: ...
+
+
 async def scraped(store: Store, accept: str = "", encoding: str | None = None) -> Response:
     """The answer of a server that has everything there can be."""
     limits = Limits()
@@ -55,7 +59,8 @@ async def scraped(store: Store, accept: str = "", encoding: str | None = None) -
     observer.connections = Connections()
     for route in ROUTES:
         observer.answered(Request("GET", "/", "", {}, b"", route=route.number, began_s=1e-9), Response(200))
-    service = Service(engine, limits, Notifier(engine, limits, outbound), observer=observer)
+    memory = MemoryMark(1 << 40, _nothing)
+    service = Service(engine, limits, Notifier(engine, limits, outbound), observer=observer, memory=memory)
     try:
         headers = {"accept": accept} if encoding is None else {"accept": accept, "accept-encoding": encoding}
         return await probes.metrics(service, Request("GET", "/metrics", "", headers, b""), "")
