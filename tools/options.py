@@ -1,4 +1,5 @@
-"""The tables of options and limits in the documentation: `python -m tools.options`, or with `--check` only compared."""
+"""The tables of options, limits and errors in the documentation: `python -m tools.options`, or with `--check` only
+compared."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from headwater.errors import HeadwaterError
 from headwater.limits import Limits
 from headwater.options import Option
 from headwater.server.settings import OPTIONS, variable
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def options_table() -> str:
@@ -48,27 +50,46 @@ def _number(name: str, value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,}"
 
 
-TABLES = {"options": options_table, "limits": limits_table}
+def errors_table() -> str:
+    """Every error that has advice of its own or a status, in the order of the statuses, those of clients last."""
+    rows = ["| error | status | sent again | what | what to do |", "|---|---|---|---|---|"]
+    kinds = sorted(_kinds(HeadwaterError), key=lambda kind: kind.status or 1000)
+    rows += [
+        f"| `{kind('').code}` | {kind.status or ''} | {'yes' * kind.retryable} | {kind.title} | {kind.advice} |"
+        for kind in kinds
+    ]
+    return "\n".join(rows)
 
 
-def written(page: str) -> str:
-    """The page with its tables as the code has them, each between two comments that name it."""
-    for name, table in TABLES.items():
-        marked = re.compile(rf"(<!-- {name}: made by .*? -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
+def _kinds(parent: type[HeadwaterError]) -> list[type[HeadwaterError]]:
+    return [kind for child in parent.__subclasses__() for kind in (child, *_kinds(child))]
+
+
+PAGES = {
+    "operations.md": {"options": options_table, "limits": limits_table},
+    "failures.md": {"errors": errors_table},
+}
+
+
+def written(name: str) -> str:
+    """A page with its tables as the code has them, each between two comments that name it."""
+    page = (DOCS / name).read_text()
+    for table_name, table in PAGES[name].items():
+        marked = re.compile(rf"(<!-- {table_name}: made by .*? -->\n).*?(\n<!-- /{table_name} -->)", re.DOTALL)
         if len(marked.findall(page)) != 1:
-            raise ValueError(f"{PAGE.name} has no place for the table of {name}")
+            raise ValueError(f"{name} has no place for the table of {table_name}")
         begin, end = next((found.end(1), found.start(2)) for found in marked.finditer(page))
         page = f"{page[:begin]}\n{table()}\n{page[end:]}"
     return page
 
 
 def main() -> int:
-    page = PAGE.read_text()
-    if "--check" not in sys.argv:
-        PAGE.write_text(written(page))
-    elif written(page) != page:
-        sys.stderr.write(f"{PAGE.name} is not what the code says: run python -m tools.options\n")
-        return 1
+    for name in PAGES:
+        if "--check" not in sys.argv:
+            (DOCS / name).write_text(written(name))
+        elif written(name) != (DOCS / name).read_text():
+            sys.stderr.write(f"{name} is not what the code says: run python -m tools.options\n")
+            return 1
     return 0
 
 

@@ -153,6 +153,7 @@ SYNC_ELSEWHERE_MAX = 1_024
 # Backups.
 BACKUP_BLOCK_BYTES = 1024 * 1024  # of the index, copied if it is not in the target
 BACKUP_PART_BYTES = 8 * 1024 * 1024  # of the journal, in one part of a backup, unless a batch is larger
+BACKUP_PARTS_MERGED = 64  # small parts that become one
 BACKUP_READ_BYTES = 256 * 1024  # of the journal, read in one step
 BACKUP_COPIES_AT_ONCE = 4
 BACKUP_ZSTD_LEVEL = 1

@@ -177,7 +177,7 @@ def test_a_drain_and_restart_under_load_shows_as_retries_only(tmp_path: Path) ->
             assert (await raw.put(plain.path, headers=TEXT)).status_code == 201
             requests = asyncio.create_task(plain.run(raw, stop))
             tasks = [asyncio.create_task(produce(client, number, stop)) for number in range(8)]
-            for _ in range(3):
+            for _ in range(2):
                 await asyncio.sleep(0.3)
                 assert await asyncio.to_thread(life.end, signal.SIGTERM) == 0
                 life = await asyncio.to_thread(Life, tmp_path / "data", port)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tools.options import limits_table, options_table, written
+from tools.options import DOCS, PAGES, limits_table, options_table, written
 from typer.testing import CliRunner
 
 from headwater import errors
 from headwater.cli import app, failing
+from headwater.cli.backup import app as backups
 from headwater.cli.pipeline import app as pipelines
 from headwater.cli.pipeline import exit_codes
 from headwater.cli.table import app as tables
@@ -22,6 +23,7 @@ from headwater.server.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+BACKUP = (ROOT / "docs" / "backup.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 CLIENT = (ROOT / "docs" / "client.md").read_text()
 PIPELINE = (ROOT / "docs" / "pipeline.md").read_text()
@@ -29,8 +31,9 @@ SECURITY = (ROOT / "docs" / "security.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 
 
-def test_the_tables_of_options_and_limits_are_those_of_the_code() -> None:
-    assert written(OPERATIONS) == OPERATIONS, "run python -m tools.options"
+def test_the_tables_of_options_limits_and_errors_are_those_of_the_code() -> None:
+    for name in PAGES:
+        assert written(name) == (DOCS / name).read_text(), "run python -m tools.options"
     tables = options_table() + limits_table()
     for name in (*Settings.__struct_fields__, *Limits.__struct_fields__):
         assert re.search(rf"`(--{name.replace('_', '-')}\b|--limit |{name}`)", tables), name
@@ -42,11 +45,21 @@ def test_every_command_and_option_is_documented() -> None:
         *commands
     }
     for command in commands:
-        text = OPERATIONS if command in ("serve", "check", "backup") else CLI
+        text = {"serve": OPERATIONS, "check": OPERATIONS, "restore": BACKUP}.get(str(command), CLI)
         assert f"headwater {command}" in text
         shown = CliRunner().invoke(app, [str(command), "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
         for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
             assert option in text, f"{command} {option}"
+
+
+def test_every_option_of_backups_is_documented() -> None:
+    for command in backups.registered_commands:
+        name = str(command.name or getattr(command.callback, "__name__", ""))
+        assert f"headwater backup {name}".removesuffix(" run") in BACKUP
+        arguments = ["backup", name, "--help"]
+        shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"}).output
+        for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
+            assert option in BACKUP, f"{name} {option}"
 
 
 def test_every_command_and_option_of_tables_is_documented() -> None:

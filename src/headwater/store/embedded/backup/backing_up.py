@@ -18,6 +18,7 @@ from headwater.store.embedded.backup.failures import (
     DivergedError,
     GapError,
     MissingError,
+    TargetError,
     UnfitSourceError,
 )
 from headwater.store.embedded.backup.formats import (
@@ -25,6 +26,7 @@ from headwater.store.embedded.backup.formats import (
     Base,
     BaseName,
     Copied,
+    PartName,
     Range,
     Timeline,
     batch_digest,
@@ -35,6 +37,7 @@ from headwater.store.embedded.backup.formats import (
 )
 from headwater.store.embedded.backup.holding import HeldJournal
 from headwater.store.embedded.backup.identity import begin_timeline, folder_for, identity_of, one_at_a_time
+from headwater.store.embedded.backup.merging import RecentParts
 from headwater.store.embedded.backup.retention import prune
 from headwater.store.embedded.backup.snapshot import Progress, copy_blocks, frozen, log_bytes
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
@@ -65,6 +68,7 @@ class Backup:
         self._timeline: Timeline | None = None
         self._tail: JournalTail | None = None
         self._unsent: Copied | None = None  # read from the journal, and not in the target yet
+        self._recent = RecentParts()
         self._known: set[bytes] = set()  # blocks in the target
         self._base_ms = 0  # when the newest base was taken
         self._journal_bytes = 0  # in the target, after the newest base
@@ -190,7 +194,17 @@ class Backup:
         if time.monotonic() - self._saved_s >= limits.BACKUP_REACHED_S:
             self.record()
         self._records_due = 2
+        self._merge(self._recent.add(name, copied))
         self._count(batches=len(copied.batches), bytes_=len(data))
+
+    def _merge(self, due: tuple[list[PartName], Copied] | None) -> None:
+        """Put one part in the place of small ones. If they cannot be removed, they are only superfluous."""
+        if due is not None:
+            names, merged = due
+            name, data = encode_part(merged)
+            with contextlib.suppress(TargetError):
+                self._target.put(f"{self._current.id}/journal/{name}", data)
+                self._target.remove(f"{self._current.id}/journal/{small}" for small in names)
 
     def _reach(self, moment_ms: int) -> None:
         """Everything that was acknowledged before a moment is in the target. While nothing changes, that is recorded

@@ -204,6 +204,26 @@ def test_a_moment_before_a_deletion(directory: Path, target: DirectoryTarget, tm
     assert not (tmp_path / "future").exists()
 
 
+def test_small_parts_become_one(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    moments: list[int] = []
+
+    async def write(engine: Engine) -> None:
+        await create(engine, "a")
+        with open_backup(directory, target) as backup:
+            for number in range(150):
+                await append(engine, "a", f"{number:03d};".encode())
+                await stepped(backup)
+                moments.append(now_ms())
+                await asyncio.sleep(0.002)
+            await stepped(backup)
+
+    live(directory, write, FOLDED)
+    assert 2 <= len([name for name in target.sizes("") if "/journal/" in name]) <= 2 + 150 % 64 + 1
+    for number in (20, 100, 149):
+        found = restored(target, tmp_path / f"copy{number}", moments[number])["a"]
+        assert found == b"".join(f"{count:03d};".encode() for count in range(number + 1))
+
+
 # Interruptions
 
 
