@@ -121,12 +121,12 @@ class Following:
 
     def _begin(self) -> None:
         self._index = self._directory.index.copy()
-        segment, sequence, _ = IndexReader(self._index.connect()).meta()
+        meta = IndexReader(self._index.connect()).meta()
         self._parts: list[bytes] = []
         source = self._directory.index
         self._tail = JournalTail(
             SimJournal(self._directory.disk),
-            Mark(segment, sequence),
+            Mark(meta.folded_segment, meta.folded_sequence),
             lambda: IndexReader(source.copy().connect()).meta(),
         )
 

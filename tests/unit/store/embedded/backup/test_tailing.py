@@ -38,7 +38,7 @@ class Source:
         self.writer = JournalWriter(
             self.disk, number=1, sequence=1, segment_bytes=segment_bytes, salt=lambda: salts.getrandbits(32)
         )
-        self.meta = Meta(0, 0, 1)
+        self.meta = Meta(0, 0, 1, 0)
         self.payloads: dict[int, bytes] = {}
         self.firsts: dict[int, int] = {}  # the first batch of each segment
 
@@ -60,7 +60,7 @@ class Source:
         number = self.meta.folded_segment + 1
         if number < self.writer.number:
             next_first = min((first for other, first in self.firsts.items() if other > number), default=None)
-            self.meta = Meta(number, (next_first or self.writer.sequence) - 1, 1)
+            self.meta = Meta(number, (next_first or self.writer.sequence) - 1, 1, 0)
             self.writer.recycle(number)
 
     def tail(self, mark: Mark) -> JournalTail:
