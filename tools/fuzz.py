@@ -44,14 +44,14 @@ def _run(name: str, seconds: int, corpus: Path, crashes: Path) -> bool:
     crashes.mkdir(parents=True, exist_ok=True)
     options = ["--in-process", "--seconds", str(seconds), "--corpus", str(corpus), "--crashes", str(crashes)]
     ran = subprocess.run([sys.executable, "-m", "tools.fuzz", name, *options], capture_output=True, check=False)
-    output = ran.stdout.decode(errors="replace") + ran.stderr.decode(errors="replace")
+    told, output = ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace")
     executed = re.search(r"number_of_executed_units: (\d+)", output)
     covered = re.findall(r"cov: (\d+)", output)
     count, places = int(executed[1]) if executed else 0, covered[-1] if covered else "?"
     broken = "" if ran.returncode == 0 else ", BROKEN"
     print(f"{name:16} {count:>10,} inputs in {seconds} s, {places} places reached{broken}", flush=True)
     if ran.returncode != 0:
-        print(output[-4000:])
+        print(f"{told[-2000:]}\n{output[-700:]}\nstatus {ran.returncode}")
     return ran.returncode == 0
 
 

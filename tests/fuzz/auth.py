@@ -9,6 +9,7 @@ import hmac
 import json
 import tempfile
 import time
+from functools import lru_cache
 from pathlib import Path
 
 from headwater.errors import ForbiddenError, HeadwaterError, OverloadedError, UnauthorizedError
@@ -58,6 +59,7 @@ def scopes(data: bytes) -> None:
     assert time.monotonic() - started < SECONDS_MAX
 
 
+@lru_cache(maxsize=10_000)
 def _matches(pattern: str, path: str) -> bool:
     if pattern.startswith("**/"):
         rest = pattern[3:]

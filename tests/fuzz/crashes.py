@@ -15,6 +15,8 @@ CRASHES: dict[str, tuple[bytes, ...]] = {
     # Arrays in arrays were a RecursionError, in which a reload of the file ended.
     "auth_files": (b'anonymous = ["read:[z-a]"]', b"a = " + b"[" * 2000),
     "settings": (b"\x00a = " + b"[" * 2000,),
+    # White space that str.strip removes and int does not take: STP-Fork-SeqNo was answered with 500.
+    "header_values": (b"\n%0\x1d",),
     # Stream-TTL of a hostile server: digits that are no ASCII, and too many of them. A list that is not UTF-8.
     "answers": (
         b"\x00\x01\x04\xb2\n\x00\n" * 3,

@@ -27,7 +27,7 @@ LIMITS = Limits(
     header_bytes_max=8000, url_bytes_max=500, body_bytes_max=3000, long_poll_s=0.001, messages_per_append_max=20
 )
 TURNS = 60  # of the event loop, in which everything that does not wait is answered
-STATUSES = {200, 201, 204, 304, 400, 403, 404, 405, 406, 408, 409, 410, 412, 413, 414, 415, 421, 431, 503}
+STATUSES = {200, 201, 204, 304, 400, 401, 403, 404, 405, 406, 408, 409, 410, 412, 413, 414, 415, 421, 431, 503}
 
 
 class StandingClock(Clock):
@@ -212,7 +212,7 @@ def _request(choices: Choices) -> Request:
     method = choices.choice(METHODS)
     path = choices.choice(PATHS) + _visible(choices.line()) if choices.number(1) else choices.choice(PATHS)
     path, _, query = path.partition(b"?")
-    given = {"host": "localhost"}
+    given = {"host": "localhost", "x-request-id": "r"}  # else each edge makes one
     for _ in range(choices.number(4)):
         name = choices.choice(NAMES)
         given[name] = _visible(choices.line(), b" \t").decode("latin-1").strip()

@@ -17,6 +17,8 @@ from headwater.server.following.policy import parse_policy
 from headwater.server.settings import Loaded, as_toml, load_settings
 from headwater.server.views import definition
 from headwater.store.embedded import chunks, format1
+from headwater.store.embedded.backup import formats
+from headwater.store.embedded.backup.formats import DamagedBackupError
 from headwater.store.embedded.index import decode_document, document_checksum
 from headwater.store.embedded.journal import (
     FORMAT,
@@ -128,6 +130,29 @@ def index_rows(data: bytes) -> None:
         assert b"".join(bytes(chunk.data) for chunk in made) == body
 
 
+def backups(data: bytes) -> None:
+    """Files of a backup: with a checksum that holds and any content, or any bytes."""
+    choices = Choices(data)
+    sealed = bool(choices.number(1))
+    body = formats.seal(choices.rest()) if sealed else choices.rest()
+    for kind in (formats.Timeline, formats.Base, formats.Part):
+        try:
+            found = formats.decode("f", body, kind)
+        except DamagedBackupError:
+            continue
+        assert formats.decode("f", formats.encode(found), kind) == found
+    try:
+        copied = formats.decode_part("f", body)
+        for batch in copied.batches:
+            formats.times_of(batch)
+    except (DamagedBackupError, CorruptJournalError):
+        pass
+    name = data.decode("latin-1")
+    part, base = formats.parse_part(name), formats.parse_base(name)
+    assert part is None or formats.parse_part(str(part)) == part
+    assert base is None or formats.parse_base(str(base)) == base
+
+
 def view_documents(data: bytes) -> None:
     try:
         document = definition.decode(data)
@@ -194,6 +219,14 @@ TARGETS = {
         ),
     ),
     "index_rows": Target(index_rows, (b"\x00\x00\x00\x00key\nbody body body",), (b"\n", b"\x00", b"body")),
+    "backups": Target(
+        backups,
+        (
+            b"\x01" + msgspec.msgpack.encode(formats.Part(2, 1, 5, b"", [encode_records(RECORDS)])),
+            b"0000000000000001-0000000000000002-0000000000000003-0000000000000004-0123456789abcdef",
+        ),
+        (b"\x81", b"\x95", b"\xa1a", b"\xc4\x01x", b"\x02", b"\xff", b"\xc0"),
+    ),
     "view_documents": Target(view_documents, (b"{}",), (b"{", b"}", b'"', b":", b",", b"[", b"]", b"1")),
     "settings": Target(
         settings,

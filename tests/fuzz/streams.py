@@ -24,10 +24,12 @@ from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import parse_read
 from headwater.protocol.streams.sse import EventReader, data_frame
 from headwater.protocol.tables import headers as table_headers
+from headwater.protocol.trace_context import parse_traceparent
 from headwater.server.access import Access, parse_origin, parse_public_url
 from headwater.server.compression import check_request_encoding, choose_encoding
 from headwater.server.forwarding import TrustedProxies
 from headwater.server.http import Request
+from headwater.server.observing.access_log import Entry, as_combined_line, as_json_line
 from headwater.server.references import stream_path, table_path
 from headwater.server.routes import resolve
 from tests.fuzz.inputs import Choices, Target
@@ -291,8 +293,42 @@ def forwarded(data: bytes) -> None:
             continue
 
 
+def traces(data: bytes) -> None:
+    """A traceparent that is passed on is one, and belongs to the same trace."""
+    context = parse_traceparent(data.decode("latin-1"))
+    if context is not None:
+        assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", context.header())
+        assert parse_traceparent(context.header()) == context
+        assert context.trace_id in data.decode("latin-1")
+
+
+def access_lines(data: bytes) -> None:
+    """Whatever a request holds, it is one line of ASCII in the access log, and its parameters' values are not there."""
+    choices = Choices(data)
+    texts = [choices.line().decode("latin-1") for _ in range(5)]
+    entry = Entry(
+        1.0, texts[0], texts[1], "GET", texts[2], f"token=S3CRET&{texts[3]}", "1.1", 200, None, 0.1, texts[4], "r"
+    )
+    for render in (as_combined_line, as_json_line):
+        line = render(entry)
+        assert line.isascii()
+        assert line.isprintable()
+        assert "S3CRET" not in line
+    assert json.loads(as_json_line(entry))["user_agent"] == texts[4]
+
+
 OFFSET = b"0000000000000007_0000000000000012"
 TARGETS = {
+    "traces": Target(
+        traces,
+        (b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", b"01-" + b"a" * 32 + b"-" + b"b" * 16 + b"-ff-x"),
+        (b"-", b"00-", b"ff-", b"0" * 32, b"0" * 16, b" ", b"\n"),
+    ),
+    "access_lines": Target(
+        access_lines,
+        (b"10.0.0.1\nname\n/v1/stream/a\noffset=-1\ncurl/8\n",),
+        (b"\n", b'"', b"\\", b"\x7f", b"\x1b[", b"&", b"="),
+    ),
     "offsets": Target(offsets, (OFFSET, b"-1", b"now"), (b"_", b"0" * 16, b"9" * 16, b"\xb2")),
     "paths": Target(paths, (b"a/b%20c", b"%2e%2e/a", b"%C3%A9"), (b"%", b"/", b"..", b"%2F", b"%00", b"%5c", b"a")),
     "queries": Target(

@@ -32,7 +32,8 @@ def parse_last_seqno(headers: Mapping[str, str]) -> int | None:
     value = headers.get(LAST_SEQNO)
     if value is None:
         return None
-    if not is_seqno(value.strip()):
+    value = value.strip()
+    if not is_seqno(value):
         raise ProtocolError(f"STP-Last-SeqNo must be a SeqNo, got {value[:80]!r}")
     return int(value)
 
@@ -46,9 +47,12 @@ def parse_after_seqno(headers: Mapping[str, str]) -> int | None:
 
 
 def _seqno(name: str, value: str | None) -> int | None:
-    if value is not None and not is_seqno(value.strip()):
+    if value is None:
+        return None
+    value = value.strip()
+    if not is_seqno(value):
         raise InvalidHeaderError(f"{name} must be a SeqNo, got {value[:80]!r}")
-    return None if value is None else int(value)
+    return int(value)
 
 
 def parse_mirror(headers: Mapping[str, str]) -> bool:

@@ -41,6 +41,7 @@ _NAME = re.compile(r"([0-9]{16})\.journal")
 
 _encoder = msgspec.msgpack.Encoder()
 _DECODERS = {1: format1.decode_records, FORMAT: msgspec.msgpack.Decoder(list[tuple[Event, ...]]).decode}
+FORMATS = frozenset(_DECODERS)
 
 
 class DirectoryError(Exception):

@@ -25,7 +25,7 @@ import zstandard
 from headwater import limits
 from headwater.log.events import time_of
 from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError
-from headwater.store.embedded.journal import JournalBatch
+from headwater.store.embedded.journal import FORMATS, JournalBatch
 
 FORMAT = b"headwater backup, format 1\n"
 FORMAT_NAME = "FORMAT"
@@ -139,7 +139,7 @@ def encode(value: Timeline | Base | Part) -> bytes:
 def decode(name: str, sealed: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(unseal(name, sealed), type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DamagedBackupError(name, str(error)) from None
 
 
@@ -173,6 +173,8 @@ def span_of(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 def decode_part(name: str, sealed: bytes) -> Copied:
     part = decode(name, sealed, Part)
+    if part.format not in FORMATS:
+        raise DamagedBackupError(name, f"it has journal format {part.format}, which this version does not know")
     batches = [
         JournalBatch(name, 0, part.first + index, memoryview(payload), part.format)
         for index, payload in enumerate(part.batches)

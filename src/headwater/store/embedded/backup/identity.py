@@ -35,7 +35,7 @@ def identity_of(directory: Path) -> Identity:
         return msgspec.json.decode(path.read_bytes(), type=Identity)
     except FileNotFoundError:
         return begin_timeline(directory, parent="")
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BackupError(f"{path} is damaged: {error}. Remove it, and back up to a new target.") from None
 
 
