@@ -47,13 +47,15 @@ simulate: setup ## seeded crashes of a simulated machine
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/fault/test_simulation.py -k promise --timeout 0
 
 # The blocking client, made from the asyncio one.
-twins: setup ## generated modules and tables, after a change of what they are made from
+twins: setup ## generated modules, tables and charts, after a change of what they are made from
 	$(BIN)/python -m tools.twins
 	$(BIN)/python -m tools.options
+	$(BIN)/python -m tools.results
 
 check-generated: setup
 	$(BIN)/python -m tools.twins --check
 	$(BIN)/python -m tools.options --check
+	$(BIN)/python -m tools.results --check
 
 lint: setup ## ruff, mypy, import-linter, and whether generated files are up to date
 	$(BIN)/ruff check .

@@ -7,13 +7,15 @@ python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pi
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from bench.auth_bench import run_auth
 from bench.client_bench import run_client
+from bench.history import RESULTS, save
 from bench.overload_bench import run_overload
 from bench.pipeline_bench import run_pipeline
-from bench.report import save, table
+from bench.report import table
 from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
 from bench.spark_bench import run_spark
@@ -38,12 +40,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benches", nargs="*", choices=[*BENCHES, []], help="which to run; all if none is named")
     parser.add_argument("--seconds", type=float, default=5, help="how long each load lasts")
-    parser.add_argument("--out", type=Path, default=Path("bench/results"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     for name in arguments.benches or BENCHES:
         bench = Bench(arguments.seconds, lambda line: print(line, flush=True))
         BENCHES[name](bench)
-        save(name, bench.rows, arguments.out)
+        save(name, {"rows": [asdict(row) for row in bench.rows]}, arguments.out)
         print(f"\n{table(bench.rows)}\n")
 
 

@@ -1,6 +1,6 @@
 """Attacks on a server beside ordinary traffic: the worst that others had to wait, and the memory that it took.
 
-python -m bench.hostile [attack ...] [--out bench/results/hostile.json]
+python -m bench.hostile [attack ...] [--out bench/results]
 
 Each attack has a server of its own, durable and with the default limits, which 64 light connections use meanwhile: an
 append every 50 ms each. A probe asks every 5 ms for something that needs no disk.
@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import multiprocessing
 import re
 import socket
@@ -33,9 +32,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.history import save
 from bench.hostile_server import STALL
 from bench.load import call
-from bench.machine import describe_machine
 from bench.servers import Server, running
 from headwater.client.load import percentile
 
@@ -485,8 +484,7 @@ def main() -> None:
         rows.append(measure(name))
         print(line(rows[-1]), flush=True)
     if arguments.out is not None:
-        found = {"machine": describe_machine(), "rows": [asdict(row) for row in rows]}
-        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+        save("hostile", {"rows": [asdict(row) for row in rows]}, arguments.out)
 
 
 if __name__ == "__main__":

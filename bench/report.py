@@ -1,17 +1,38 @@
-"""Results as a table for people, JSON for programs and a plot for both."""
+"""What a bench measured: rows, how they compare, and a table of them."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import ge, gt, le, lt
 
-from bench.machine import describe_machine
+TITLES = {
+    "memory": "Server in memory, beside the Node reference in memory",
+    "durable": "Durable server, beside the Node reference",
+    "client": "Python client, beside the official Python client",
+    "state": "State: folding events and starting again",
+    "spark": "Spark source and sink, beside local files",
+    "scale": "Spark source and sink with thousands of streams",
+    "tables": "STP tables, beside streams",
+    "pipeline": "Pipeline jobs, beside plain Spark",
+    "auth": "Access control, beside a server without it",
+    "hostile": "Durable server under attack",
+    "restart": "Restart over a large data directory",
+    "soak": "Ten minutes of full load, with kills",
+}
+LOWER_IS_BETTER = {"ms", "s", "kB", "MB", "KiB", "MiB", "GB", "bytes"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement of one server. A ratio is ours over the peer's, the better the larger."""
+    """One measurement of one server.
+
+    `ratio` compares it with another row of the same bench or panel, and above 1 is better for us. It is in the row of
+    the peer (ours over the peer's), or in our own row (ours over the row it is compared with). `goal` is for the ratio,
+    or for the value if there is no ratio.
+    """
 
     bench: str
     server: str
@@ -22,77 +43,126 @@ class Row:
     note: str = ""
     panel: str = ""  # rows that belong into one picture, though they are benches of their own
 
+    @property
+    def lower_is_better(self) -> bool:
+        return self.unit in LOWER_IS_BETTER
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A number to reach, or one that somebody else published, which is neither met nor missed."""
+
+    text: str
+    value: float
+    reached: Callable[[float, float], bool] | None
+
+    def met(self, value: float) -> bool | None:
+        return None if self.reached is None else self.reached(value, self.value)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our row, the row it is compared with, how many times better ours is, and the goal for that."""
+
+    ours: Row
+    peer: Row
+    ratio: float
+    goal: str
+
+
+_SIGNS = {"≥": ge, ">=": ge, "at least": ge, ">": gt, "≤": le, "<=": le, "at most": le, "<": lt}
+_GOAL = re.compile(rf"({'|'.join(sorted(_SIGNS, key=len, reverse=True))}) *([\d.,]+)")
+_PUBLISHED = re.compile(r"(.+) published: ([\d.,]+)")
+
+
+def goal_of(text: str) -> Goal | None:
+    """The goal that a text says, if it says one in numbers."""
+    if found := _GOAL.fullmatch(text):
+        reached, value = _SIGNS[found[1]], float(found[2].replace(",", ""))
+        sign = {ge: "≥", gt: ">", le: "≤", lt: "<"}[reached]
+        return Goal(f"{sign} {number(value)}", value, reached)
+    if found := _PUBLISHED.fullmatch(text):
+        return Goal(f"{found[1]}, published", float(found[2].replace(",", "")), None)
+    return None
+
+
+def number(value: float) -> str:
+    """Thousands separated, and three digits at least."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def times(ratio: float) -> str:
+    digits = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+    return f"{digits}\N{MULTIPLICATION SIGN}"
+
+
+def readable(name: str) -> str:
+    """A name made by a bench, with thousands separated and `1 streams` in the singular."""
+    name = re.sub(r"\b1 (connection|stream|subscriber)s\b", r"1 \1", name)
+    return re.sub(r"(?<![\d.,])\d{4,}(?![.,]?\d)", lambda digits: f"{int(digits[0]):,}", name)
+
+
+def advantage(ours: Row, peer: Row) -> float:
+    return peer.value / ours.value if ours.lower_is_better else ours.value / peer.value
+
+
+def grouped(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows that can be compared with each other: of one panel or bench, in one unit."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.panel or row.bench, row.unit), []).append(row)
+    return list(groups.values())
+
+
+def comparisons(rows: Iterable[Row]) -> list[Comparison]:
+    """The ratios of rows, each with the two rows that it compares."""
+    return [
+        _comparison(row, row.ratio, [other for other in group if other is not row])
+        for group in grouped(rows)
+        for row in group
+        if row.ratio is not None and len(group) > 1
+    ]
+
+
+def _comparison(row: Row, ratio: float, others: list[Row]) -> Comparison:
+    for other in others:
+        if math.isclose(advantage(other, row), ratio, rel_tol=1e-6):
+            return Comparison(other, row, ratio, row.goal)
+    # A ratio may be the median of several runs: then the other row is the one that comes nearest to it.
+    peer = min(others, key=lambda other: abs(math.log(advantage(row, other) / ratio)))
+    return Comparison(row, peer, ratio, row.goal)
+
+
+def is_met(row: Row) -> bool | None:
+    """Whether the goal of a row is met, if it has one."""
+    goal = goal_of(row.goal)
+    return None if goal is None else goal.met(row.value if row.ratio is None else row.ratio)
+
 
 def table(rows: list[Row]) -> str:
-    head = ("bench", "server", "ratio", "value", "goal", "note")
+    """All rows, for a terminal."""
+    head = ("bench", "server", "ratio", "value", "unit", "goal", "met", "note")
     body = [
         (
             row.bench,
             row.server,
-            f"{row.ratio:.2f}" if row.ratio else "",
-            f"{row.value:,.5g} {row.unit}",
-            row.goal,
+            "" if row.ratio is None else times(row.ratio),
+            number(row.value),
+            row.unit,
+            goal.text if (goal := goal_of(row.goal)) else row.goal,
+            {True: "yes", False: "no", None: ""}[is_met(row)],
             row.note,
         )
         for row in rows
     ]
     widths = [max(len(line[column]) for line in (head, *body)) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (head, *body)]
+    right = {head.index("ratio"), head.index("value")}
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in (head, *body)
+    ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)
-
-
-def save(name: str, rows: list[Row], directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    machine = describe_machine()
-    caption = "\n".join(f"{key}: {value}" for key, value in machine.items())
-    (directory / f"{name}.txt").write_text(f"{table(rows)}\n\n{caption}\n")
-    (directory / f"{name}.json").write_text(
-        json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
-    )
-    plot(name, rows, machine, directory / f"{name}.png")
-
-
-def plot(name: str, rows: list[Row], machine: dict[str, str], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import MaxNLocator
-
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(f"{row.panel or row.bench} ({row.unit})", []).append(row)
-    columns = 3
-    lines = -(-len(groups) // columns)
-    figure, axes = pyplot.subplots(lines, columns, figsize=(15, 2.1 * lines + 1.2), squeeze=False)
-    for axis, (title, group) in zip(axes.flat, groups.items(), strict=False):
-        names = [row.bench if row.panel else row.server for row in group]
-        values = [row.value for row in group]
-        bars = axis.barh(names, values, color=[_colour(row.server) for row in group])
-        axis.bar_label(bars, labels=[_label(row) for row in group], padding=3, fontsize=8)
-        axis.set_title(title, fontsize=9, loc="left")
-        axis.set_xlim(0, max(values) * 1.35)
-        axis.set_ylim(max(2.5, len(group) - 0.5), -0.5)
-        axis.tick_params(labelsize=8)
-        axis.xaxis.set_major_locator(MaxNLocator(5))
-        axis.spines[["top", "right"]].set_visible(False)
-    for axis in list(axes.flat)[len(groups) :]:
-        axis.axis("off")
-    figure.suptitle(f"Headwater bench: {name}", x=0.01, ha="left", fontsize=12)
-    footer = f"{machine['cpu']}, Python {machine['python']}, Node {machine['node']}. {machine['fsync']}."
-    figure.text(0.01, 0.005, footer, fontsize=8)
-    figure.tight_layout(rect=(0, 0.03, 1, 0.97))
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-
-
-def _colour(server: str) -> str:
-    if server == "headwater":
-        return "#1f6f8b"
-    return "#7fb3c8" if server.startswith("headwater") else {"node in memory": "#b5a36a"}.get(server, "#c9764f")
-
-
-def _label(row: Row) -> str:
-    value = f"{row.value:,.0f}" if row.value >= 100 else f"{row.value:.3g}"
-    return f"{value}  ({row.ratio:.2g} x)" if row.ratio else value

@@ -1,6 +1,6 @@
 """Restart with very many streams: how long until it serves, how much memory, how fast the first reads.
 
-python -m bench.restart [--streams 1000000] [--bytes 10000] [--out bench/results/restart.json]
+python -m bench.restart [--streams 1000000] [--bytes 10000] [--out bench/results]
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import uvloop
 
+from bench.history import RESULTS, save
 from bench.load import call
-from bench.machine import describe_machine
 from bench.servers import headwater
 from headwater.client.load import percentile
 from headwater.limits import Limits
@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=1_000_000)
     parser.add_argument("--bytes", type=int, default=10_000, help="of each stream")
-    parser.add_argument("--out", type=Path, default=Path("bench/results/restart.json"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as parent:
         directory = Path(parent) / "data"
@@ -101,8 +101,7 @@ def main() -> None:
             **measure(directory, arguments.streams),
         }
     print(json.dumps(result, indent=1))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({"machine": describe_machine(), **result}, indent=1) + "\n")
+    save("restart", result, arguments.out)
 
 
 if __name__ == "__main__":

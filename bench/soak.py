@@ -3,7 +3,7 @@
 python -m bench.soak [--seconds 600] [--window 10] [--kill-every 6] [--out bench/results]
 
 Every window writes to streams of its own and deletes those of the window before, so the live data stays about the same.
-What the server uses must level off: disk, memory and descriptors are written down after each window and plotted.
+What the server uses must level off: disk, memory and descriptors are written down after each window and drawn.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 import uvloop
 
+from bench.history import RESULTS, save
 from bench.load import append_load, call, create_streams, request
-from bench.machine import describe_machine
 from bench.servers import Server, headwater
 
 BODY = b'{"pad":"' + b"x" * 90 + b'"}'
@@ -105,43 +105,12 @@ def measure(data_dir: Path, seconds: float, window_s: float, kill_every: int) ->
                 yield found
 
 
-def plot(windows: list[Window], machine: dict[str, str], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    at = [found["at_s"] for found in windows]
-    figure, axes = pyplot.subplots(4, 1, figsize=(10, 10), sharex=True)
-    panels = (
-        ("Disk, MB: must level off near the live data", [("data directory", "disk_mb"), ("live data", "live_mb")]),
-        ("Memory of the server, MB: must level off", [("resident", "memory_mb")]),
-        ("Open descriptors: must level off", [("descriptors", "descriptors")]),
-        ("Append latency, ms: lower is better", [("p50", "p50_ms"), ("p99", "p99_ms")]),
-    )
-    for axis, (title, lines) in zip(axes, panels, strict=True):
-        for label, key in lines:
-            axis.plot(at, [found[key] for found in windows], marker=".", label=label)
-        for found in windows:
-            if found["killed"]:
-                axis.axvline(found["at_s"], color="#c9764f", linewidth=0.8, linestyle=":")
-        axis.set_title(title, fontsize=10, loc="left")
-        axis.set_ylim(bottom=0)
-        axis.legend(fontsize=8, loc="lower right")
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[-1].set_xlabel("seconds; dotted lines are SIGKILLs, each followed by a restart")
-    figure.text(0.01, 0.005, f"{machine['cpu']}, Python {machine['python']}. {machine['fsync']}.", fontsize=8)
-    figure.tight_layout(rect=(0, 0.02, 1, 1))
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--window", type=float, default=10)
     parser.add_argument("--kill-every", type=int, default=6, help="windows")
-    parser.add_argument("--out", type=Path, default=Path("bench/results"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     windows: list[Window] = []
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
@@ -149,10 +118,7 @@ def main() -> None:
         for found in measure(data_dir, arguments.seconds, arguments.window, arguments.kill_every):
             windows.append(found)
             print(json.dumps(found), flush=True)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    machine = describe_machine()
-    (arguments.out / "soak.json").write_text(json.dumps({"machine": machine, "windows": windows}, indent=1) + "\n")
-    plot(windows, machine, arguments.out / "soak.png")
+    save("soak", {"windows": windows}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,267 @@
+"""Charts of results, all in one style. `python -m tools.results` draws those in docs/charts again.
+
+A chart is as wide as a page and has one panel below the other. A panel says what is measured and which way is better.
+Its bars are ours and the peer's, with the ratio beside ours. A figure with neither peer nor goal is a line of text.
+The colours are those of Okabe and Ito, which colour-blind people can tell apart.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.report import TITLES, Comparison, Row, comparisons, goal_of, grouped, is_met, number, readable, times
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+OURS, OURS_TOO = "#0072B2", "#56B4E9"
+PEERS = ("#E69F00", "#CC79A7", "#009E73", "#F0E442")
+GOAL, MISSED, TEXT, GREY = "#DDDDDD", "#B03A00", "#222222", "#666666"
+UNITS = {"/s": "per second", "appends/s": "per second", "ms": "milliseconds", "s": "seconds"}
+
+WIDTH_IN, LABELS_IN, MARGIN_IN = 8.0, 2.05, 0.15
+BAR_IN, HEADING_IN, TITLE_IN, GAP_IN = 0.23, 0.27, 0.36, 0.16
+LINE_IN, FOOTER_COLUMNS, LABEL_COLUMNS = 0.17, 122, 22
+BAR_SHARE = 0.55  # of the panel, for the longest bar: the rest is for its figures
+DPI = 200  # two pixels for each of a page 800 pixels wide
+
+
+@dataclass(frozen=True)
+class Bar:
+    label: str
+    value: float
+    colour: str
+    ratio: str = ""
+    missed: str = ""
+
+
+@dataclass
+class Panel:
+    """Bars on one scale, in groups that have a heading each if there are several."""
+
+    title: str
+    groups: dict[str, list[Bar]] = field(default_factory=dict)
+
+    @property
+    def height_in(self) -> float:
+        bars = sum(len(group) for group in self.groups.values())
+        return bars * BAR_IN + HEADING_IN * (len(self.groups) if len(self.groups) > 1 else 0)
+
+
+def panels(rows: list[Row]) -> tuple[list[Panel], list[str]]:
+    """The panels of a chart, and what is said in words: rows that there is nothing to compare with."""
+    found: dict[tuple[str, str], list[list[Row]]] = {}
+    alone = []
+    for group in grouped(rows):
+        if len(group) == 1 and goal_of(group[0].goal) is None:
+            alone.append(f"{readable(group[0].bench)}: {number(group[0].value)} {group[0].unit}".replace(" /s", "/s"))
+        else:
+            row = group[0]
+            found.setdefault((row.panel or row.bench.partition(", ")[0], row.unit), []).append(group)
+    compared = comparisons(rows)
+    peers = list(dict.fromkeys(pair.peer.server for pair in compared if not pair.peer.server.startswith("headwater")))
+    return [_panel(groups, compared, peers) for groups in found.values()], alone
+
+
+def _panel(groups: list[list[Row]], compared: list[Comparison], peers: list[str]) -> Panel:
+    first = groups[0][0]
+    what = first.panel or (first.bench if len(groups) == 1 else first.bench.partition(", ")[0])
+    which = "lower is better" if first.lower_is_better else "higher is better"
+    panel = Panel(f"{_capital(readable(what))}: {UNITS.get(first.unit, first.unit)}, {which}")
+    for group in groups:
+        heading = readable(group[0].bench.partition(", ")[2]) if len(groups) > 1 else ""
+        panel.groups[heading] = list(_bars(group, compared, peers))
+    return panel
+
+
+def _bars(group: list[Row], compared: list[Comparison], peers: list[str]) -> Iterable[Bar]:
+    labels = _labels(group)
+    for place, (row, label) in enumerate(zip(group, labels, strict=True)):
+        mine = [pair for pair in compared if pair.ours is row]
+        missed = [goal_of(pair.goal) for pair in mine if _is_missed(pair)]
+        ratio = " · ".join(times(pair.ratio) for pair in mine)
+        goal = goal_of(row.goal) if row.ratio is None else None
+        if goal is not None and not mine:
+            missed = [goal] if is_met(row) is False else []
+            if sum(other.goal == row.goal for other in group) == 1:
+                ratio = times(goal.value / row.value if row.lower_is_better else row.value / goal.value)
+        texts = ", ".join(f"goal {goal.text} missed" for goal in missed if goal)
+        yield Bar(label, row.value, _colour(row, group, compared, peers), ratio, texts)
+        if goal is not None and row.goal not in {other.goal for other in group[place + 1 :]}:
+            yield Bar(goal.text if goal.reached is None else f"goal {goal.text}", goal.value, GOAL)
+
+
+def _is_missed(pair: Comparison) -> bool:
+    goal = goal_of(pair.goal)
+    return goal is not None and goal.met(pair.ratio) is False
+
+
+def _labels(group: list[Row]) -> list[str]:
+    """What tells the rows of a group apart: their benches, servers or notes."""
+    labels = [row.bench if row.panel else row.server for row in group]
+    if len(group) > 1 and len(set(labels)) == 1:
+        labels = [row.note for row in group]
+    first, last = min(labels), max(labels)
+    alike = next((place for place, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), 0)
+    shared = re.sub(r"\S*$", "", first[:alike])
+    if shared.endswith(", ") or max(map(len, labels)) > LABEL_COLUMNS:
+        labels = [label.removeprefix(shared) for label in labels]
+    return [readable(re.sub("^(headwater|node)\\b", lambda name: name[0].title(), label)) for label in labels]
+
+
+def _colour(row: Row, group: list[Row], compared: list[Comparison], peers: list[str]) -> str:
+    if row.server in peers:
+        return PEERS[peers.index(row.server) % len(PEERS)]
+    return OURS_TOO if any(pair.peer is row for pair in compared if pair.ours in group) else OURS
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def draw(name: str, rows: list[Row], machine: dict[str, str], path: Path) -> None:
+    """The chart of a bench."""
+    found, alone = panels(rows)
+    words = [f"Also measured: {'; '.join(alone)}."] if alone else []
+    if any(bar.ratio for panel in found for group in panel.groups.values() for bar in group):
+        words.append(
+            "A ratio says how many times better a bar is than those of other colours in its group, in their order."
+        )
+    footer = [line for text in (*words, _on(machine)) for line in textwrap.wrap(text, FOOTER_COLUMNS)]
+    heights = [panel.height_in for panel in found]
+    figure, top_in = _figure(TITLES.get(name, name), heights, footer)
+    for panel, height_in in zip(found, heights, strict=True):
+        top_in = _draw_panel(figure, panel, top_in, height_in)
+    _save(figure, path)
+
+
+def _figure(title: str, heights: list[float], footer: list[str]) -> tuple[Figure, float]:
+    """A figure with its title and footer, high enough for the panels, and where the first begins."""
+    from matplotlib.figure import Figure
+
+    high_in = 0.55 + sum(height + TITLE_IN + GAP_IN for height in heights) + LINE_IN * len(footer) + 0.15
+    figure = Figure(figsize=(WIDTH_IN, high_in), facecolor="white")
+    figure.text(
+        MARGIN_IN / WIDTH_IN, 1 - 0.15 / high_in, title, size=13, weight="bold", color=TEXT, va="top", ha="left"
+    )
+    figure.text(
+        MARGIN_IN / WIDTH_IN, 0.1 / high_in, "\n".join(footer), size=8, color=GREY, va="bottom", linespacing=1.35
+    )
+    return figure, high_in - 0.55
+
+
+def _axes(figure: Figure, top_in: float, height_in: float, left_in: float) -> Axes:
+    high_in = figure.get_figheight()
+    right_in = 0.1
+    return figure.add_axes(
+        (
+            left_in / WIDTH_IN,
+            (top_in - height_in) / high_in,
+            (WIDTH_IN - left_in - right_in) / WIDTH_IN,
+            height_in / high_in,
+        )
+    )
+
+
+def _title(figure: Figure, title: str, top_in: float) -> None:
+    from matplotlib.text import Annotation
+
+    at = (MARGIN_IN / WIDTH_IN, (top_in - TITLE_IN / 2) / figure.get_figheight())
+    what, _, which = title.rpartition(": ")
+    first = figure.text(*at, what, size=10, weight="bold", color=TEXT, va="center")
+    rest = Annotation(
+        which, (1, 0.5), xycoords=first, xytext=(7, 0), textcoords="offset points", size=9, color=GREY, va="center"
+    )
+    figure.add_artist(rest)
+
+
+def _draw_panel(figure: Figure, panel: Panel, top_in: float, height_in: float) -> float:
+    """Draw a panel and say where the next begins."""
+    _title(figure, panel.title, top_in)
+    axes = _axes(figure, top_in - TITLE_IN, height_in, LABELS_IN)
+    axes.set_ylim(height_in, 0)
+    axes.set_xlim(0, max(bar.value for group in panel.groups.values() for bar in group) / BAR_SHARE)
+    axes.set_axis_off()
+    axes.plot((0, 0), (0, height_in), color=GREY, linewidth=0.8)
+    at_in = 0.0
+    for heading, bars in panel.groups.items():
+        if heading:
+            axes.annotate(heading, (0, at_in + HEADING_IN * 0.58), **_beside(5), size=9, color=GREY, style="italic")
+            at_in += HEADING_IN
+        for bar in bars:
+            _draw_bar(axes, bar, at_in + BAR_IN / 2)
+            at_in += BAR_IN
+    return top_in - TITLE_IN - height_in - GAP_IN
+
+
+def _draw_bar(axes: Axes, bar: Bar, middle_in: float) -> None:
+    hatch: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0} if bar.colour == GOAL else {}
+    axes.barh(middle_in, bar.value, height=BAR_IN * 0.78, color=bar.colour, **hatch)
+    axes.annotate(bar.label, (0, middle_in), **_beside(-6), size=9, color=TEXT, ha="right")
+    last = axes.annotate(number(bar.value), (bar.value, middle_in), **_beside(5), size=9, color=TEXT)
+    if bar.ratio:
+        last = axes.annotate(bar.ratio, (1, 0.5), **_after(last), size=9.5, color=OURS, weight="bold")
+    if bar.missed:
+        axes.annotate(bar.missed, (1, 0.5), **_after(last), size=8.5, color=MISSED)
+
+
+def _beside(points: float) -> dict[str, Any]:
+    return {"xytext": (points, 0), "textcoords": "offset points", "va": "center"}
+
+
+def _after(text: Any) -> dict[str, Any]:
+    return {"xycoords": text, "xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+
+
+def draw_soak(windows: list[dict[str, Any]], machine: dict[str, str], path: Path) -> None:
+    """What the server used over time, which has to level off."""
+    minutes = [found["at_s"] / 60 for found in windows]
+    lines = (
+        ("Appends: per second, higher is better", [("appends", "appends_per_s")]),
+        ("Append latency: milliseconds, lower is better", [("p50", "p50_ms"), ("p99", "p99_ms")]),
+        ("Disk: MB, must level off", [("data directory", "disk_mb"), ("live data", "live_mb")]),
+        ("Memory of the server: MB, must level off", [("resident", "memory_mb")]),
+        ("Open descriptors: number, must level off", [("descriptors", "descriptors")]),
+    )
+    footer = textwrap.wrap(
+        f"Minutes from left to right. A dotted line is a SIGKILL, followed by a restart. {_on(machine)}", FOOTER_COLUMNS
+    )
+    figure, top_in = _figure(TITLES["soak"], [1.15] * len(lines), footer)
+    for title, series in lines:
+        _title(figure, title, top_in)
+        axes = _axes(figure, top_in - TITLE_IN, 1.0, 0.7)
+        for (label, key), colour in zip(series, (OURS, PEERS[0]), strict=False):
+            values = [found[key] for found in windows]
+            axes.plot(minutes, values, color=colour, linewidth=1.6)
+            axes.annotate(f"{label} {number(values[-1])}", (minutes[-1], values[-1]), **_beside(5), size=9, color=TEXT)
+        for found in windows:
+            if found["killed"]:
+                axes.axvline(found["at_s"] / 60, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set_xlim(0, minutes[-1] * 1.25)
+        axes.set_ylim(0, max(found[key] for found in windows for _, key in series) * 1.08)
+        axes.locator_params(axis="y", nbins=4)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set_xticks(range(int(minutes[-1]) + 1))
+        axes.tick_params(labelsize=8.5, color=GREY, labelcolor=GREY)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(GREY)
+        top_in -= TITLE_IN + 1.15 + GAP_IN
+    _save(figure, path)
+
+
+def _on(machine: dict[str, str]) -> str:
+    return (
+        f"{machine['cpu']}, Python {machine['python']}, Node {machine['node'].removeprefix('v')}, {machine['date']}. "
+        f"{_capital(machine['fsync'])}."
+    )
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=DPI, metadata={"Software": None})
