@@ -71,8 +71,16 @@ class Committer:
         return len(self._entries) + len(self._committing or ()), self._bytes
 
     def check_room(self, size_bytes: int) -> None:
-        if self._bytes and self._bytes + size_bytes > self._window_bytes:
+        waiting_bytes = self._bytes + size_bytes
+        if not self._bytes or waiting_bytes <= min(self._window_bytes, limits.COMMIT_BYTES_MIN):
+            return
+        if waiting_bytes > self._window_bytes or self._is_slow:
             raise OverloadedError("the store does not keep up; try again shortly", retry_after_s=limits.RETRY_AFTER_S)
+
+    @property
+    def _is_slow(self) -> bool:
+        """Whether the batch that is on its way takes long already."""
+        return self._began_s > 0 and time.perf_counter() - self._began_s > limits.COMMIT_S
 
     def add(self, entry: Entry, size_bytes: int = 0) -> None:
         self._entries.append(entry)

@@ -860,3 +860,28 @@ async def until_held(store: SlowStore) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError("no batch reached the store")
+
+
+def test_while_a_batch_takes_long_no_more_than_a_little_may_wait() -> None:
+    store = SlowStore()
+    part = b"x" * (bounds.COMMIT_BYTES_MIN // 4)
+
+    async def body(engine: Engine) -> None:
+        made = asyncio.ensure_future(engine.execute(create(engine, "a")))
+        await until_held(store)
+        store.release()
+        await made
+        first = asyncio.ensure_future(engine.execute(append(engine, "a", b"x")))
+        await until_held(store)
+        quick = [asyncio.ensure_future(engine.execute(append(engine, "a", part))) for _ in range(6)]
+        await asyncio.sleep(bounds.COMMIT_S * 1.5)  # the first batch is slow from now on
+        late = asyncio.ensure_future(engine.execute(append(engine, "a", part)))
+        with pytest.raises(OverloadedError):
+            await late
+        store.release()
+        await first
+        await until_held(store)
+        store.release()
+        await asyncio.gather(*quick)
+
+    with_engine(body, store)
