@@ -133,15 +133,16 @@ class Backup:
         self._follow(mark)
 
     def _mark_of(self, contents: Contents) -> Mark:
-        """How far the last range got, which may be further than is recorded."""
+        """How far the journal of the last range got, which may be further than is recorded. A later base may have more,
+        but moments before it would lack what is between."""
         timeline, newest = contents.timeline, contents.timeline.ranges[-1]
         try:
             bases = contents.bases_in(newest)
             if not bases:
                 raise GapError("its base is gone")
-            parts = chain(contents.parts_in(newest), bases[-1].sequence, newest.last, self._target.url)
+            parts = chain(contents.parts_in(newest), bases[0].sequence, newest.last, self._target.url)
             if not parts:
-                base = read_base(self._target, timeline.id, bases[-1])
+                base = read_base(self._target, timeline.id, bases[0])
                 return Mark(base.segment, base.sequence)
             name = f"{timeline.id}/journal/{parts[-1]}"
             copied = decode_part(name, self._target.get(name))

@@ -277,6 +277,49 @@ def test_a_step_that_failed_is_repeated(directory: Path, tmp_path: Path) -> None
     assert restored(target, tmp_path / "copy") == {"a": b"one;two;"}
 
 
+def test_a_base_that_is_ahead_of_the_journal_when_the_backup_is_killed(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next backup goes on where the journal was, not where the base is."""
+    real_frozen, real_record = backing_up.frozen, Backup.record
+    moments: list[int] = []
+
+    async def write(engine: Engine) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def more() -> None:
+            for text in (b"two;", b"six;"):
+                await append(engine, "a", text)
+                moments.append(now_ms())
+                await asyncio.sleep(0.01)
+            await settled(directory)
+
+        def frozen_later(path: Path) -> object:
+            asyncio.run_coroutine_threadsafe(more(), loop).result()
+            monkeypatch.setattr(Backup, "record", killed)
+            return real_frozen(path)
+
+        def killed(self: Backup) -> None:
+            raise TargetError("target", "killed")
+
+        await create(engine, "a")
+        with open_backup(directory, target) as backup:
+            await stepped(backup)
+            await append(engine, "a", b"one;")
+            monkeypatch.setattr(backing_up, "frozen", frozen_later)
+            with pytest.raises(TargetError, match="killed"):
+                await asyncio.to_thread(backup.step, 0.0)
+            monkeypatch.setattr(backing_up, "frozen", real_frozen)
+            monkeypatch.setattr(Backup, "record", real_record)
+            later = Backup(directory, target, backup._journal, lambda *_: None)
+            assert await stepped(later) == 0
+
+    live(directory, write, FOLDED)
+    assert [span.problem for span in spans_of(target)] == [""]
+    assert restored(target, tmp_path / "middle", moments[0]) == {"a": b"one;two;"}
+    assert restored(target, tmp_path / "end") == {"a": b"one;two;six;"}
+
+
 def test_two_backups_exclude_each_other(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
     live(directory, writing("one;"))
     with open_backup(directory, target):

@@ -1,0 +1,71 @@
+"""A backup that goes on: failures are reported and passed over, and the last step is made when it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+from typing import cast
+
+import pytest
+
+from headwater import limits
+from headwater.store.embedded.backup.backing_up import Backup, Copy
+from headwater.store.embedded.backup.failures import BackupError, TargetError
+from headwater.store.embedded.backup.following import base_every_s, follow
+
+
+class Steps:
+    """A backup whose steps fail as told, and which is told to stop after the last."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.stop = threading.Event()
+        self.done: list[str] = []
+        self._outcomes = list(outcomes)
+
+    def step(self, base_every: float) -> Copy:
+        self.done.append("step")
+        outcome = self._outcomes.pop(0) if self._outcomes else None
+        if not self._outcomes:
+            self.stop.set()
+        if outcome is not None:
+            raise outcome
+        return Copy(0, 0, 0, 0)
+
+    def prune(self, keep_s: float) -> int:
+        self.done.append("prune")
+        return 0
+
+    def record(self) -> None:
+        self.done.append("record")
+
+
+def run(steps: Steps, keep_s: float | None = None) -> list[str]:
+    reports: list[str] = []
+    follow(cast(Backup, steps), steps.stop, 0.0, keep_s, reports.append)
+    return reports
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKUP_RETRY_S", 0.001)
+
+
+def test_a_target_that_fails_is_reported_and_tried_again() -> None:
+    steps = Steps(None, TargetError("target", "no room"), TargetError("target", "no room"), OSError("away"), None)
+    reports = run(steps)
+    assert len(reports) == 4
+    assert "tried again in 0 s: target: no room. Check the target" in reports[0]
+    assert reports[-1] == "the backup is up to date again"
+    assert steps.done == ["step"] * 6 + ["record"]
+
+
+def test_what_cannot_pass_ends_it() -> None:
+    with pytest.raises(BackupError, match="another directory"):
+        run(Steps(BackupError("another directory")))
+
+
+def test_old_backups_are_removed_once_an_hour() -> None:
+    steps = Steps(None, None, None)
+    run(steps, keep_s=86_400.0)
+    assert steps.done == ["step", "prune", "step", "step", "step", "record"]
+    assert base_every_s(86_400.0) == 43_200.0
+    assert base_every_s(None) == limits.BACKUP_BASE_S

@@ -1,0 +1,100 @@
+"""Segments that a backup holds: readable after the server is done with them, bounded, and never in its way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headwater import limits
+from headwater.log.events import Touched
+from headwater.store.embedded.backup.holding import HeldJournal
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.journal import HEADER_BYTES, encode_records, read_batch, read_header, segment_name
+from headwater.store.embedded.journal_writer import JournalWriter
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "journal").mkdir()
+    return tmp_path / "journal"
+
+
+def write(folder: Path, segments: int) -> JournalWriter:
+    """A journal of sealed segments with a batch each."""
+    writer = JournalWriter(RealDisk(folder), number=1, sequence=1, segment_bytes=4096, salt=lambda: 7)
+    for number in range(segments):
+        writer.place(encode_records([(Touched(1, number),)])).sync()
+        writer.settle()
+        writer.roll()
+    return writer
+
+
+def held(tmp_path: Path, folder: Path) -> HeldJournal:
+    journal = HeldJournal(folder, tmp_path / "held")
+    (tmp_path / "held").mkdir()
+    journal.hold()
+    return journal
+
+
+def test_a_segment_that_is_held_is_not_written_over(tmp_path: Path, folder: Path) -> None:
+    writer = write(folder, 2)
+    journal = held(tmp_path, folder)
+    for number in (1, 2):
+        writer.recycle(number)
+    assert list(folder.iterdir()) == []  # removed, not kept as the spare
+    assert journal.numbers() == [1, 2]
+    for number in (1, 2):
+        data = journal.read(number, 0, 4096)
+        header = read_header(segment_name(number), data, number)
+        assert header is not None
+        assert read_batch(data, HEADER_BYTES, header[1]) is not None
+        journal.sync(number)
+    journal.release(1)
+    assert journal.numbers() == [2]
+    journal.release(2)
+    assert list((tmp_path / "held").iterdir()) == []
+    journal.hold()  # what was released is not held again
+    journal.sync(1)  # what is gone was folded
+    with pytest.raises(FileNotFoundError):
+        journal.read(1, 0, 1)
+
+
+def test_a_segment_that_nobody_holds_becomes_the_spare(folder: Path) -> None:
+    write(folder, 1).recycle(1)
+    assert [path.name for path in folder.iterdir()] == ["spare.journal"]
+
+
+def test_what_is_held_is_bounded(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKUP_HELD_SEGMENTS_MAX", 3)
+    writer = write(folder, 4)
+    journal = held(tmp_path, folder)
+    for number in (1, 2, 3, 4):
+        writer.recycle(number)
+    assert journal.numbers() == [1, 2, 3, 4]
+    journal.hold()
+    assert journal.numbers() == []
+
+
+def test_a_disk_that_is_nearly_full_is_left_alone(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = write(folder, 2)
+    journal = held(tmp_path, folder)
+    writer.recycle(1)
+    monkeypatch.setattr(limits, "BACKUP_FREE_BYTES_MIN", 1 << 62)
+    journal.hold()
+    assert journal.numbers() == [2]  # which the server itself still has
+    assert list((tmp_path / "held").iterdir()) == []
+
+
+def test_the_thread_holds_new_segments_and_lets_go_at_the_end(tmp_path: Path, folder: Path) -> None:
+    journal = HeldJournal(folder, tmp_path / "held")
+    journal.start()
+    try:
+        write(folder, 2)
+        journal.hold()
+        assert len(list((tmp_path / "held").iterdir())) == 2
+    finally:
+        journal.stop()
+    assert list((tmp_path / "held").iterdir()) == []
