@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,10 @@ class Browser:
     def run(self, page: str, script: str) -> Any:
         """What an expression of JavaScript comes to, promises awaited."""
         return self._ask(page=page, run=script)
+
+    def screenshot(self, page: str, path: Path) -> None:
+        """What the page looks like, as a PNG file."""
+        self._ask(page=page, screenshot=str(path))
 
     def _ask(self, **command: str) -> Any:
         assert self._process.stdin is not None

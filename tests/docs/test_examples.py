@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import subprocess
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+import httpx
+import pytest
+
+from headwater.client import Client
+from tests.edges import free_port
+from tests.example_commands import ROOT, commands, environment, started
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
+
+
+def answers(url: str) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(url).status_code == 200
+    return False
 
 
 def test_a_provider_and_a_hub() -> None:
@@ -39,3 +64,103 @@ def test_a_provider_and_a_hub() -> None:
         "provider  sees acme/fhir_read, other/fhir_read in its copy of the directory",
         "both      have the other's rows, with the same SeqNos and timestamps",
     ]
+
+
+@pytest.mark.slow
+def test_a_price_list_for_another_company() -> None:
+    [command] = commands("price-list")
+    ran = subprocess.run(
+        command.split(),
+        cwd=ROOT,
+        env=environment(WHOLESALER_PORT=str(free_port()), SHOP_PORT=str(free_port())),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = [line for line in ran.stdout.splitlines() if line and not line.startswith("== ")]
+    assert said[1:] == [
+        "2 added, 0 changed, 0 deleted, 0 unchanged",
+        '1\t{"name":"tea","eur":"2.40"}',
+        '2\t{"name":"coffee","eur":"3.10"}',
+        "1 added, 1 changed, 1 deleted, 0 unchanged",
+        '1\t{"name":"tea","eur":"2.50"}',
+        '3\t{"name":"milk","eur":"0.90"}',
+        '"title":"Not authenticated',
+        '"detail":"this needs a token with the scope read:pricelist',
+        "revoked token 'shop'",
+        '"state":"retrying',
+        '"last_error":"Answer of the target refused: answered 401 ',
+        '1\t{"name":"tea","eur":"2.50"}',
+        '3\t{"name":"milk","eur":"0.90"}',
+    ]
+    assert "'shop' lacks the scope append:pricelist" in ran.stderr
+
+
+@contextlib.contextmanager
+def theatre(directory: Path) -> Iterator[tuple[str, str, str]]:
+    """A server and two apps, started as the page says; the URLs of all three."""
+    ports = [free_port() for _ in range(3)]
+    server, *apps = (f"http://127.0.0.1:{port}" for port in ports)
+    serve, *uvicorns = commands("fastapi-seats")[:3]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(started(serve, "--port", str(ports[0]), "--data-dir", str(directory)))
+        for uvicorn, port, app in zip(uvicorns, ports[1:], apps, strict=True):
+            command = re.sub(r"--port \d+", f"--port {port}", uvicorn)
+            stack.enter_context(started(command, says_ready=False, HEADWATER_URL=server))
+            wait_for(lambda app=app: answers(f"{app}/seats"))  # type: ignore[misc]
+        yield server, apps[0], apps[1]
+
+
+@pytest.mark.slow
+def test_seats_are_booked_once_by_two_apps(tmp_path: Path) -> None:
+    with theatre(tmp_path / "data") as (server, *apps):
+
+        def book(number: int) -> tuple[int, str]:
+            """20 guests want two seats, at one app or the other."""
+            seat, guest = f"C{number % 2 + 1}", f"guest {number}"
+            answer = httpx.put(f"{apps[number // 2 % 2]}/seats/{seat}", json={"guest": guest}, timeout=30)
+            return answer.status_code, guest
+
+        with ThreadPoolExecutor(20) as pool:
+            booked = list(pool.map(book, range(20)))
+        assert Counter(status for status, _ in booked) == {201: 2, 409: 18}
+        lucky = {guest for status, guest in booked if status == 201}
+        with Client(server) as client:
+            events = client.stream("theatre/seats").read().all()
+        assert {event["value"]["guest"] for event in events} == lucky
+        for app in apps:
+            wait_for(lambda app=app: {*httpx.get(f"{app}/seats").json().values()} == {None, *lucky})  # type: ignore[misc]
+
+        assert said_by_the_page(server, *apps) == [
+            {"id": "A1", "guest": "Ann"},
+            "Ann",
+            {"A1": "Ann"},
+            {"detail": "this seat is taken"},
+            ["insert"] * 3 + ["delete"],
+        ]
+
+
+def said_by_the_page(server: str, first: str, second: str) -> list[Any]:
+    """What the commands of the second block answer."""
+    put, listing, of_guest, again, delete, read = commands("fastapi-seats")[3:]
+
+    def run(command: str) -> str:
+        command = command.replace("http://127.0.0.1:8001", first).replace("http://127.0.0.1:8002", second)
+        return subprocess.run(
+            ["bash", "-c", command],
+            env=environment(HEADWATER_URL=server),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+    booked = json.loads(run(put))
+    listed = json.loads(run(listing))["A1"]  # at the same app: at once
+    wait_for(lambda: json.loads(run(of_guest)) == {"A1": "Ann"})
+    taken = json.loads(run(again))
+    assert run(delete) == ""
+    operations = [json.loads(line)["headers"]["operation"] for line in run(read).splitlines()]
+    return [booked, listed, {"A1": "Ann"}, taken, operations]

@@ -37,11 +37,15 @@ const pages = new Map();
 console.log(JSON.stringify({ version: browser.version() }));
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const { page: name, goto, run } = JSON.parse(line);
+  const { page: name, goto, run, screenshot } = JSON.parse(line);
   try {
-    if (!pages.has(name)) pages.set(name, await (await browser.newContext()).newPage());
+    if (!pages.has(name)) pages.set(name, await (await browser.newContext({ viewport: { width: 800, height: 560 } })).newPage());
     const page = pages.get(name);
-    const doing = goto ? page.goto(goto).then((answer) => answer?.status()) : page.evaluate(run);
+    const doing = goto
+      ? page.goto(goto).then((answer) => answer?.status())
+      : screenshot
+        ? page.screenshot({ path: screenshot }).then(() => null)
+        : page.evaluate(run);
     const result = await Promise.race([doing, late()]);
     console.log(JSON.stringify({ result: result ?? null }));
   } catch (error) {

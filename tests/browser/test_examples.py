@@ -1,0 +1,128 @@
+"""The examples with a page, in a real browser. Screenshots go to the directory HEADWATER_SCREENSHOTS."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import runpy
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.client import Client
+from tests.browser.pages import Browser, browser
+from tests.edges import free_port
+from tests.example_commands import EXAMPLES, commands, started
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    return Path(os.environ.get("HEADWATER_SCREENSHOTS", tmp_path))
+
+
+def until(true: Callable[[], Any], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def website(command: str) -> Iterator[str]:
+    """The web server of an example, on a free port."""
+    assert command.endswith(" 8000")
+    with started(f"{command[:-4]}0") as (_, line):
+        port = re.search(r"port (\d+)", line)
+        assert port is not None, line
+        yield f"http://localhost:{port[1]}/"
+
+
+def test_live_prices_are_shown_once_each_without_a_replay(chromium: Browser, screenshots: Path, tmp_path: Path) -> None:
+    serve, feed, web = commands("live-prices")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    options = ("--port", str(port), "--data-dir", str(tmp_path / "data"))
+
+    def counts() -> dict[str, int]:
+        found: dict[str, int] = chromium.run("prices", "({...counts})")
+        return found
+
+    def status() -> str:
+        return str(chromium.run("prices", "document.getElementById('status').textContent"))
+
+    def prices() -> dict[str, str]:
+        found: dict[str, str] = chromium.run(
+            "prices",
+            "Object.fromEntries([...rows].map(([product, row]) => [product, row.cells[1].textContent]))",
+        )
+        return found
+
+    with website(web) as page, Client(url) as client:
+        table = client.table("prices")
+        with started(serve, *options):
+            with started(feed, HEADWATER_URL=url):
+                until(lambda: table.info().last_seqno > 15)
+                chromium.open("prices", f"{page}?server={url}")
+                until(lambda: counts()["shown"] >= 10)
+            found = counts()
+            assert found["last"] - found["shown"] > 7  # the rows before were not read
+            chromium.screenshot("prices", screenshots / "live-prices.png")
+        until(lambda: "lost" in status())
+        with started(serve, *options):
+            with started(feed, HEADWATER_URL=url):
+                until(lambda: counts()["connections"] == 2 and counts()["shown"] >= found["shown"] + 10)
+            until(lambda: counts()["last"] == table.info().last_seqno)
+            assert counts()["wrong"] == 0
+            assert counts()["last"] - counts()["shown"] == found["last"] - found["shown"]
+            assert prices() == {key: row.record for key, row in table.active().items()}
+
+
+def test_tokens_reach_every_tab_once_although_the_model_is_killed(
+    chromium: Browser, screenshots: Path, tmp_path: Path
+) -> None:
+    serve, model, web = commands("token-stream")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def text(tab: str) -> str:
+        return str(chromium.run(tab, "answers[0]?.text.textContent ?? ''"))
+
+    def whole(tab: str) -> bool:
+        return bool(chromium.run(tab, "answers[0]?.text.classList.contains('done')"))
+
+    def ask(tab: str, prompt: str) -> None:
+        chromium.run(
+            tab, f"document.querySelector('input').value = '{prompt}'; document.querySelector('form').requestSubmit()"
+        )
+
+    with website(web) as page, started(serve, "--port", str(port), "--data-dir", str(tmp_path / "data")):
+        address = f"{page}?server={url}"
+        with started(model, HEADWATER_URL=url) as (process, _):
+            for tab in ("first", "second"):
+                chromium.open(tab, address)
+            ask("first", "What are you?")
+            until(lambda: len(text("first").split()) > 12 and len(text("second").split()) > 12)
+            process.kill()
+        chromium.open("second", address)  # reloaded, while there is no model
+        until(lambda: text("second").startswith("You asked: “What are you?”. I am"))
+        assert not whole("second")
+        with started(model, HEADWATER_URL=url) as (process, line):
+            assert re.fullmatch(r"answer 0 after \d\d tokens\n", line)
+            chromium.open("late", address)
+            until(lambda: len(text("late").split()) > 70)
+            chromium.screenshot("late", screenshots / "token-stream.png")
+            until(lambda: all(whole(tab) for tab in ("first", "second", "late")))
+        expected = runpy.run_path(str(EXAMPLES / "token-stream" / "model.py"))["TEXT"].format(prompt="What are you?")
+        assert [text(tab) for tab in ("first", "second", "late")] == [expected] * 3
