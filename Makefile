@@ -51,11 +51,13 @@ twins: setup ## generated modules, tables and charts, after a change of what the
 	$(BIN)/python -m tools.twins
 	$(BIN)/python -m tools.options
 	$(BIN)/python -m tools.results
+	$(BIN)/python -m tools.recording
 
 check-generated: setup
 	$(BIN)/python -m tools.twins --check
 	$(BIN)/python -m tools.options --check
 	$(BIN)/python -m tools.results --check
+	$(BIN)/python -m tools.recording --check
 
 lint: setup ## ruff, mypy, import-linter, and whether generated files are up to date
 	$(BIN)/ruff check .

@@ -1,0 +1,55 @@
+"""The picture of the system at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from tools import recording
+from tools.recording import PICTURE, READER, WRITER, Line, demo, picture, session
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_picture_is_what_was_recorded() -> None:
+    assert PICTURE.read_text() == picture(session(), demo()), "run python -m tools.recording"
+
+
+def test_the_picture_fetches_nothing() -> None:
+    tree = ElementTree.fromstring(PICTURE.read_text())
+    assert {element.tag for element in tree.iter()} == {
+        f"{SVG}{tag}" for tag in ("svg", "style", "rect", "path", "text")
+    }
+    style = tree.find(f"{SVG}style")
+    assert style is not None
+    assert "url(" not in str(style.text)
+    assert "@import" not in str(style.text)
+
+
+def test_the_reader_got_what_the_writer_sent() -> None:
+    lines = session()
+    sent = [line.text.split("'")[1] for line in lines if line.pane == WRITER and " append " in line.text]
+    got = [line.text for line in lines if line.pane == READER and line.text.startswith("data:[")]
+    assert got == [f"data:[{message}]" for message in sent]
+    assert sent
+
+
+def test_long_lines_are_wrapped_and_markup_is_escaped() -> None:
+    tree = ElementTree.fromstring(picture([Line(WRITER, "$ echo <&>"), Line(READER, "word " * 20)], ["$ make run"]))
+    texts = [str(element.text).replace("\N{NO-BREAK SPACE}", " ") for element in tree.iter(f"{SVG}text")]
+    assert "$ echo <&>" in texts
+    assert [len(text.split()) for text in texts if text.startswith("word")] == [11, 9]
+
+
+def test_the_demo_is_shown_without_the_lines_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "$ make run      # twice",
+        "It runs:",
+        "",
+        *(f"  {second}.0 s  shop" for second in range(7)),
+        f"  7.0 s {'x' * 200}",
+    ]
+    monkeypatch.setattr(recording, "DEMO", tmp_path / "demo.txt")
+    recording.DEMO.write_text("\n".join([*lines, "", "100 events", "  table   as in the books", "plot: demo.png", ""]))
+    assert demo() == ["$ make run", "  1.0 s  shop", "  6.0 s  shop", "…", "  table   as in the books"]
