@@ -1,6 +1,6 @@
 """Backups: how fast a full and an incremental one are, how far behind a continuous one is, and what it costs appends.
 
-python -m bench.backup [--mebibytes 512] [--seconds 3] [--rounds 3] [--out bench/results/backup.json]
+python -m bench.backup [--mebibytes 512] [--seconds 3] [--rounds 3] [--out bench/results]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import uvloop
 
+from bench.history import save
 from bench.load import append_load, call, create_streams
 from bench.machine import describe_machine
 from bench.servers import Server, headwater
@@ -141,10 +142,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         found = measure(Path(work), options.mebibytes, options.seconds, options.rounds)
-    text = json.dumps(found, indent=2)
-    print(text)
+    print(json.dumps(found, indent=2))
     if options.out is not None:
-        options.out.write_text(text + "\n")
+        save("backup", found, options.out)
 
 
 if __name__ == "__main__":

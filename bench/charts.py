@@ -59,14 +59,22 @@ def panels(rows: list[Row]) -> tuple[list[Panel], list[str]]:
     found: dict[tuple[str, str], list[list[Row]]] = {}
     alone = []
     for group in grouped(rows):
-        if len(group) == 1 and goal_of(group[0].goal) is None:
-            alone.append(f"{readable(group[0].bench)}: {number(group[0].value)} {group[0].unit}".replace(" /s", "/s"))
+        row = group[0]
+        if len(group) == 1 and (row.ratio is not None or goal_of(row.goal) is None):
+            alone.append(_words(row))
         else:
-            row = group[0]
             found.setdefault((row.panel or row.bench.partition(", ")[0], row.unit), []).append(group)
     compared = comparisons(rows)
     peers = list(dict.fromkeys(pair.peer.server for pair in compared if not pair.peer.server.startswith("headwater")))
     return [_panel(groups, compared, peers) for groups in found.values()], alone
+
+
+def _words(row: Row) -> str:
+    words = f"{readable(row.bench)}: {number(row.value)}{'' if row.unit == '/s' else ' '}{row.unit}"
+    goal = goal_of(row.goal)
+    if row.ratio is None or goal is None:
+        return words
+    return f"{words} (ratio {number(row.ratio)}, goal {goal.text}{'' if is_met(row) else ', missed'})"
 
 
 def _panel(groups: list[list[Row]], compared: list[Comparison], peers: list[str]) -> Panel:
@@ -86,6 +94,8 @@ def _bars(group: list[Row], compared: list[Comparison], peers: list[str]) -> Ite
         mine = [pair for pair in compared if pair.ours is row]
         missed = [goal_of(pair.goal) for pair in mine if _is_missed(pair)]
         ratio = " · ".join(times(pair.ratio) for pair in mine)
+        if row.ratio is not None and not any(row is pair.ours or row is pair.peer for pair in compared):
+            ratio, missed = times(row.ratio), [goal_of(row.goal)] if is_met(row) is False else []
         goal = goal_of(row.goal) if row.ratio is None else None
         if goal is not None and not mine:
             missed = [goal] if is_met(row) is False else []

@@ -84,14 +84,28 @@ def show(name: str, found: Found, directory: Path = RESULTS) -> None:
     chart = (CHARTS if directory.resolve() == RESULTS else directory) / f"{name}.png"
     if name == "soak":
         draw_soak(found["windows"], machine, chart)
-    elif name != "restart":  # which has nothing to compare with
+    elif name != "restart":  # whose figures have nothing to compare with
         draw(name, rows, machine, chart)
 
 
 def rows_of(name: str, found: Found) -> list[Row]:
     """The figures of a result, as rows for tables, charts and the history."""
-    special = {"hostile": _hostile_rows, "restart": _restart_rows, "soak": _soak_rows}
+    special = {"backup": _backup_rows, "hostile": _hostile_rows, "restart": _restart_rows, "soak": _soak_rows}
     return special[name](found) if name in special else [Row(**row) for row in found["rows"]]
+
+
+def _backup_rows(found: Found) -> list[Row]:
+    panel = "appends beside a backup that follows"
+    return [
+        Row("full backup", "headwater", found["full_mib_per_s"], "MiB/s", note=f"{found['mebibytes']:,} MiB"),
+        Row("backup without changes", "headwater", found["unchanged_s"], "s"),
+        Row("backup of 1 % of changes", "headwater", found["one_percent_s"], "s"),
+        Row("restore", "headwater", found["restore_mib_per_s"], "MiB/s"),
+        Row("alone", "headwater", found["appends_per_s"], "/s", panel=panel),
+        Row("beside a backup", "headwater", found["appends_per_s_beside"], "/s", found["ratio"], panel=panel),
+        Row("copy behind, p50", "headwater", found["behind_p50_s"], "s"),
+        Row("copy behind, at most", "headwater", found["behind_max_s"], "s"),
+    ]
 
 
 def _hostile_rows(found: Found) -> list[Row]:

@@ -20,6 +20,8 @@ TITLES = {
     "auth": "Access control, beside a server without it",
     "hostile": "Durable server under attack",
     "restart": "Restart over a large data directory",
+    "overload": "Overload: more load, senders and memory than the server allows",
+    "backup": "Backup and restore",
     "soak": "Ten minutes of full load, with kills",
 }
 LOWER_IS_BETTER = {"ms", "s", "kB", "MB", "KiB", "MiB", "GB", "bytes"}
@@ -115,22 +117,25 @@ def grouped(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def comparisons(rows: Iterable[Row]) -> list[Comparison]:
-    """The ratios of rows, each with the two rows that it compares."""
-    return [
+    """The ratios of rows, each with the two rows that it compares. A ratio to something else has no other row."""
+    found = (
         _comparison(row, row.ratio, [other for other in group if other is not row])
         for group in grouped(rows)
         for row in group
-        if row.ratio is not None and len(group) > 1
-    ]
+        if row.ratio is not None
+    )
+    return [pair for pair in found if pair is not None]
 
 
-def _comparison(row: Row, ratio: float, others: list[Row]) -> Comparison:
+def _comparison(row: Row, ratio: float, others: list[Row]) -> Comparison | None:
     for other in others:
         if math.isclose(advantage(other, row), ratio, rel_tol=1e-6):
             return Comparison(other, row, ratio, row.goal)
-    # A ratio may be the median of several runs: then the other row is the one that comes nearest to it.
-    peer = min(others, key=lambda other: abs(math.log(advantage(row, other) / ratio)))
-    return Comparison(row, peer, ratio, row.goal)
+    # A ratio may be the median of several runs: then it is near that of the figures.
+    near = [other for other in others if math.isclose(advantage(row, other), ratio, rel_tol=0.1)]
+    if not near:
+        return None
+    return Comparison(row, min(near, key=lambda other: abs(advantage(row, other) - ratio)), ratio, row.goal)
 
 
 def is_met(row: Row) -> bool | None:

@@ -137,11 +137,11 @@ def lines_of(rows: list[Row]) -> list[Line]:
     found = []
     for row in rows:
         mine = [pair for pair in pairs if row is pair.ours or row is pair.peer]
-        if row.ratio is not None and mine:
-            pair = next(pair for pair in mine if pair.ratio == row.ratio)
+        pair = next((pair for pair in mine if pair.ratio == row.ratio), None)
+        if pair is not None:
             found.append(Line(_what(pair.ours, rows), pair.ours, pair.peer, pair.ratio, pair.goal))
-        elif not mine:
-            found.append(Line(_what(row, rows), row, None, None, row.goal))
+        elif row.ratio is not None or not mine:
+            found.append(Line(_what(row, rows), row, None, row.ratio, row.goal))
     return found
 
 

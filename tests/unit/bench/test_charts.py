@@ -42,6 +42,12 @@ def test_a_figure_without_a_peer_has_its_goal_beside_it_or_no_bar() -> None:
     assert alone == ["checkpoint: 540 kB"]
 
 
+def test_a_ratio_to_a_limit_is_said_in_words() -> None:
+    found, alone = panels([Row("memory, 3 x capacity", "headwater", 600.0, "MiB", 1.2, "< 1")])
+    assert found == []
+    assert alone == ["memory, 3 x capacity: 600 MiB (ratio 1.2, goal < 1, missed)"]
+
+
 def test_a_goal_that_several_share_is_drawn_once() -> None:
     rows = [Row(name, "headwater", 60.0, "ms", goal="< 50", panel="loop") for name in ("uploads", "forks")]
     (panel,), _ = panels(rows)

@@ -80,6 +80,11 @@ def test_rows_of_one_name_are_told_apart_by_panel_or_note() -> None:
     assert [line.what for line in lines_of(rows)] == ["a batch; run 1", "a batch; run 2"]
 
 
+def test_the_goal_of_a_ratio_without_a_peer_is_for_the_ratio() -> None:
+    (line,) = lines_of([Row("memory", "headwater", 400.0, "MiB", 0.8, "< 1")])
+    assert (line.shown, line.compared_with, line.met) == ("0.80×", "", True)
+
+
 def test_results_that_are_not_rows_become_rows() -> None:
     hostile = {"rows": [{"attack": "nothing", "loop_ms": 4.0, "memory_mib": 48.0, "light_failures": 2}]}
     assert [(row.bench, row.value, row.goal, row.note) for row in rows_of("hostile", hostile)] == [
@@ -94,3 +99,11 @@ def test_results_that_are_not_rows_become_rows() -> None:
         (2, ""),
         (9, "live data 9 MB at most"),
     ]
+    keys = ("full_mib_per_s", "unchanged_s", "one_percent_s", "restore_mib_per_s", "behind_p50_s", "behind_max_s")
+    rates = {"appends_per_s": 100.0, "appends_per_s_beside": 90.0, "ratio": 0.9}
+    (line, *_) = [
+        line
+        for line in lines_of(rows_of("backup", {"mebibytes": 512, **dict.fromkeys(keys, 1.0), **rates}))
+        if line.peer
+    ]
+    assert (line.what, line.compared_with, line.shown) == ("beside a backup", "alone", "0.90×")

@@ -26,6 +26,14 @@ def test_a_ratio_that_is_a_median_of_its_own_is_found_too() -> None:
     assert (pair.ours, pair.peer) == (ours, base)
 
 
+def test_a_ratio_to_something_else_is_no_comparison() -> None:
+    rows = [
+        Row("full load", "headwater", 100.0, "/s", panel="p"),
+        Row("half", "headwater", 49.0, "/s", 0.98, panel="p"),
+    ]
+    assert comparisons(rows) == []
+
+
 def test_of_latencies_the_lower_is_better() -> None:
     ours, peer = Row("delivery", "headwater", 2.0, "ms"), Row("delivery", "node", 6.0, "ms", 3.0)
     (pair,) = comparisons([ours, peer])
