@@ -124,7 +124,7 @@ class Clients:
 
     def answered(self, client: _Client, sent_s: float, retry_s: float | None) -> None:
         outcome, took_s = self.outcome, time.perf_counter() - sent_s
-        wait_s = self._think_s
+        wait_s = self._think_s * (0.5 + random.random())  # else they come in waves
         if retry_s is not None:
             outcome.refused += 1
             wait_s += retry_s if self._polite else 0.0
@@ -135,7 +135,6 @@ class Clients:
             else:
                 outcome.late += 1
         if wait_s:
-            wait_s *= 0.5 + random.random()  # else they come in waves
             asyncio.get_running_loop().call_later(wait_s, client.send)
         else:
             client.send()

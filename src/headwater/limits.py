@@ -182,8 +182,8 @@ JSON_STEP_BYTES = 64 * 1024
 JSON_GUESSES_MAX = 4  # where a long array is cut, before its elements are passed over one by one
 
 # The engine's own numbers.
-COMMIT_S = 0.2  # that a batch may take, before fewer bytes may wait for the next one
-COMMIT_BYTES_MIN = 4 * 1024 * 1024  # that may wait however long batches take
+COMMIT_S = 0.4  # that a batch may take, before fewer bytes may wait for the next one
+COMMIT_BYTES_MIN = 16 * 1024 * 1024  # that may wait however long batches take
 LARGE_READS_AT_ONCE = 2  # from the store, of records that may be as large as a body
 LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while appends come in
 YIELD_EVERY_SPLITS = 500  # found one after the other, before the loop goes on with other work
@@ -222,7 +222,7 @@ ACTIVE_SNAPSHOT_TTL_S = 30 * 86_400
 CLOCK_STEP_BACK_S = 60.0  # a wall clock that is further behind is followed at once
 RETRY_AFTER_S = 1.0  # what clients are told to wait when a request is refused for now
 TURN_REQUESTS_MIN = 64  # in one turn of the loop, before some are refused for the time it takes
-OVERLOAD_RETRY_MAX_S = 5.0  # what clients are told to wait at most under overload
+OVERLOAD_RETRY_MAX_S = 3.0  # what clients are told to wait at most under overload
 REFUSED_PAUSE_S = 0.5  # after a request was refused for now, before the next one of its connection is begun
 LIVE_RETRY_AFTER_S = 5.0  # what live readers are told: others stay longer than a request
 RATE_BURST_S = 1.0  # of a rate, that may be used at once
