@@ -9,9 +9,9 @@ from headwater.server.native.turns import Turn
 class Loop:
     """A loop whose time passes with the work that it does: `cost_s` to begin a request, `later_s` to answer it."""
 
-    def __init__(self, cost_s: float, later_s: float) -> None:
+    def __init__(self, cost_s: float, later_s: float, refuse_s: float = 0.0) -> None:
         self.now_s = 100.0
-        self.cost_s, self.later_s = cost_s, later_s
+        self.cost_s, self.later_s, self.refuse_s = cost_s, later_s, refuse_s
         self.called: list[Callable[[], None]] = []
         self.turn = Turn(0.2, self.called.append, lambda: self.now_s)
 
@@ -22,10 +22,12 @@ class Loop:
             if self.turn.begin():
                 begun += 1
                 self.now_s += self.cost_s
+            else:
+                self.now_s += self.refuse_s / 2
         called, self.called[:] = list(self.called), []
         for callback in called:
             callback()
-        self.now_s += begun * self.later_s
+        self.now_s += begun * self.later_s + (requests - begun) * self.refuse_s / 2
         return begun
 
 
@@ -48,6 +50,13 @@ def test_as_many_are_begun_as_can_be_answered_in_time() -> None:
     for _ in range(10):
         assert 380 <= loop.run(10_000) <= 420
     assert loop.turn.retry_s == 3
+
+
+def test_the_time_that_refusals_take_is_not_held_against_those_that_are_answered() -> None:
+    loop = Loop(cost_s=0.000_1, later_s=0.000_4, refuse_s=0.000_1)
+    loop.run(10_000)
+    for _ in range(10):
+        assert 380 <= loop.run(10_000) <= 420
 
 
 def test_whoever_comes_after_the_overload_is_not_refused() -> None:

@@ -21,6 +21,7 @@ from headwater.limits import OVERLOAD_RETRY_MAX_S, RETRY_AFTER_S, TURN_REQUESTS_
 from headwater.server.http import Response
 from headwater.server.problems import problem
 
+_LEAST_S = 1e-6
 _now_s = time.monotonic
 
 
@@ -33,6 +34,7 @@ class _Before(NamedTuple):
 
     begun: int
     work_s: float  # that it took to begin them
+    refusing_s: float  # that it took to refuse others
     ended_s: float  # when all were begun, or refused
 
 
@@ -91,8 +93,9 @@ class Turn:
         if before is None:
             self._soon(self._next)
             return
-        took_s = before.work_s + self._began_s - before.ended_s
-        fit = max(TURN_REQUESTS_MIN, before.begun * self._seconds / took_s)
+        # Refusals are sent with the answers, which takes no longer than it took to make them.
+        took_s = before.work_s + max(0.0, self._began_s - before.ended_s - before.refusing_s)
+        fit = max(TURN_REQUESTS_MIN, before.begun * self._seconds / max(took_s, _LEAST_S))
         self._most = fit if took_s > self._seconds else max(self._most, fit)
 
     def _next(self) -> None:
@@ -102,7 +105,8 @@ class Turn:
             self._before, self._most = None, math.inf
         else:
             now_s = self._now_s()
-            self._before = _Before(self._begun, (self._refused_s if self._refused else now_s) - self._began_s, now_s)
+            begun_s = self._refused_s if self._refused else now_s
+            self._before = _Before(self._begun, begun_s - self._began_s, now_s - begun_s, now_s)
             share = self._refused / (self._begun + self._refused)
             self.retry_s = RETRY_AFTER_S + round(share * (OVERLOAD_RETRY_MAX_S - RETRY_AFTER_S))
             self._soon(self._next)
