@@ -174,7 +174,7 @@ def _versions(spark: Spark, job: str) -> str:
 
 def _print_outcome(outcome: Outcome) -> None:
     say("")
-    say(f"{outcome.events:,} events, of which {outcome.lost:,} lost (late or repeated); {outcome.keys:,} keys left")
+    say(f"{outcome.events:,} events, {outcome.superseded:,} of them late or repeated; {outcome.keys:,} keys left")
     for check in outcome.checks:
         told = "as in the books" if check.is_right else f"WRONG: {check.wrong:,} differ from the books"
         say(f"  {check.name:<20} {check.count:>9,} {check.what:<7} {told}")

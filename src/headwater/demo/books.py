@@ -23,7 +23,7 @@ class Books:
         self.known: dict[Entity, Known] = {}
         self.bad: list[tuple[str, Any]] = []  # with their streams
         self.events = 0
-        self.lost = 0  # late or repeated: the key had this version or a greater one
+        self.superseded = 0  # late or repeated: the key had this version or a greater one
 
     def note(self, stream: str, message: Any) -> None:
         self.events += 1
@@ -43,7 +43,7 @@ class Books:
         if old is None or old.version < new.version:
             self.known[entity] = new
         else:
-            self.lost += 1
+            self.superseded += 1
 
     def by_type_and_key(self) -> dict[tuple[str, str], Known]:
         """What a shop goes on from."""

@@ -37,7 +37,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
     events: int  # in the streams
-    lost: int  # of these, late or repeated
+    superseded: int  # of these: late or repeated
     keys: int  # that are left
     checks: list[Check]
     plot: str | None  # where it is; None if there is nothing to draw with
@@ -83,7 +83,7 @@ def run(directory: Path, watcher: Watcher, *, port: int, per_second: float) -> O
         drawn = plot(monitor.seen, directory / PLOT)
         return Outcome(
             events=books.events,
-            lost=books.lost,
+            superseded=books.superseded,
             keys=len(books.state()),
             checks=check(books, client, jobs),
             plot=str(directory / PLOT) if drawn else None,

@@ -37,7 +37,7 @@ class Spark(msgspec.Struct, frozen=True, kw_only=True):
     """What the jobs have done."""
 
     phase: Phase
-    taken: Flow  # events that are in the Delta table, or lost against what is there
+    taken: Flow  # events that are in the Delta table, or superseded by what is there
     lag_s: float  # the age of the oldest event that is not
     lag_events: int
     version: int | None  # of the Delta table

@@ -25,7 +25,7 @@ def fold(*messages: Any) -> Books:
 def test_the_greatest_version_counts() -> None:
     books = fold(event("insert", 1), event("update", 3, n=3), event("update", 2, n=2))
     assert books.state() == {("orders", "order", "a"): {"version": 3, "n": 3}}
-    assert books.lost == 1
+    assert books.superseded == 1
 
 
 def test_of_equal_versions_the_first_counts() -> None:

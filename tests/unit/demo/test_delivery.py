@@ -28,7 +28,7 @@ def test_the_state_is_that_of_the_events_in_order() -> None:
     assert arrived.state() == sent.state()
     assert arrived.events == sent.events + delivery.bad + delivery.repeated
     assert len(arrived.bad) == delivery.bad > 0
-    assert arrived.lost > delivery.repeated > 0  # so some were overtaken
+    assert arrived.superseded > delivery.repeated > 0  # so some were overtaken
     assert delivery.late > 0
 
 
