@@ -164,3 +164,25 @@ def said_by_the_page(server: str, first: str, second: str) -> list[Any]:
     assert run(delete) == ""
     operations = [json.loads(line)["headers"]["operation"] for line in run(read).splitlines()]
     return [booked, listed, {"A1": "Ann"}, taken, operations]
+
+
+@pytest.mark.long
+def test_change_events_become_delta_tables(tmp_path: Path) -> None:
+    serve, *steps = commands("delta-table")
+    port = free_port()
+    variables = environment(HEADWATER_URL=f"http://127.0.0.1:{port}")
+
+    def run(command: str) -> str:
+        command = command.replace("examples/", f"{ROOT}/examples/")
+        ran = subprocess.run(
+            command.split(), cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    page = (ROOT / "examples" / "delta-table" / "README.md").read_text()
+    expected = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    with started(serve, "--port", str(port), "--data-dir", str(tmp_path / "data")):
+        assert [run(step) for step in steps][-1:] == expected
+        again = [run(step) for step in steps][-1]
+    assert again == expected[0] + expected[0].splitlines(keepends=True)[-1]  # one more in the quarantine
