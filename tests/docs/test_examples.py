@@ -19,7 +19,7 @@ import pytest
 
 from headwater.client import Client
 from tests.edges import free_port
-from tests.example_commands import ROOT, commands, environment, started
+from tests.example_commands import EXAMPLES, ROOT, commands, environment, started
 
 
 def wait_for(true: Callable[[], bool]) -> None:
@@ -33,6 +33,14 @@ def answers(url: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(url).status_code == 200
     return False
+
+
+def test_every_example_has_a_page_and_is_listed() -> None:
+    listed = re.findall(r"\]\(([a-z-]+)/README\.md\)", (EXAMPLES / "README.md").read_text())
+    assert sorted(listed) == sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+    for page in (EXAMPLES / "README.md", *EXAMPLES.glob("*/README.md")):
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page}: {link}"
 
 
 def test_a_provider_and_a_hub() -> None:
