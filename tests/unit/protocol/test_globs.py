@@ -1,0 +1,62 @@
+"""Globs: what they match, and that no path makes that slow."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.limits import PATH_BYTES_MAX
+from headwater.protocol.globs import glob
+
+_PARTS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "[ab]": "[ab]", "[!a]": "[^/a]"}
+
+
+def matches_at_leisure(pattern: str, path: str) -> bool:
+    """The same by an expression that tries every way to match."""
+    parts = re.split(r"((?<![^/])\*\*/|\*\*|\*|\?|\[!?[ab]+\])", pattern.strip("/"))
+    return re.fullmatch("".join([_PARTS.get(part, part) for part in parts]), path) is not None
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "/", *_PARTS]), min_size=1, max_size=8).map("".join),
+    st.text("ab/", max_size=12),
+)
+def test_a_glob_matches_what_it_would_if_it_tried_every_way(pattern: str, path: str) -> None:
+    assert (glob(pattern).fullmatch(path) is not None) == matches_at_leisure(pattern, path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_match"),
+    [
+        ("x/**/a", "x/a", True),
+        ("x/**/a", "x/y/z/a", True),
+        ("x**/a", "xa", False),
+        ("x**/a", "xy/z/a", True),
+        ("a[*]b", "a*b", True),
+        ("a[/]b", "a/b", False),
+        ("a[--0]b", "a/b", False),
+    ],
+)
+def test_stars_that_are_segments_may_be_none_and_one_character_is_no_slash(
+    pattern: str, path: str, is_match: bool
+) -> None:
+    assert (glob(pattern).fullmatch(path) is not None) is is_match
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a*/*a*/*a*/*a*/x", "/".join(["a" * 250] * 4)),
+        ("**a**b*c*d", "a" * 340 + "b" * 340 + "c" * 340),
+        ("**a*a*b/**a*a*b", "/".join(["a" * 200] * 5)),
+    ],
+)
+def test_no_path_takes_long(pattern: str, path: str) -> None:
+    assert len(path) <= PATH_BYTES_MAX
+    began_s = time.perf_counter()
+    assert glob(pattern).fullmatch(path) is None
+    assert time.perf_counter() - began_s < 1
