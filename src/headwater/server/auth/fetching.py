@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 
 from headwater import limits
-from headwater.errors import HeadwaterError
 from headwater.outbound import OutboundClient
 from headwater.server.auth.keys import KeySet, keys_of_jwks
 
@@ -39,7 +38,7 @@ class RemoteKeys(KeySet):
             try:
                 await self._fetch(client, changed)
                 failures = 0
-            except (HeadwaterError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - the next attempt may find others
                 log.warning("the keys at %s cannot be fetched, and those known stay in use: %s", self.url, error)
                 failures += 1
             self._fetched_s = self._clock()

@@ -132,7 +132,7 @@ def keys_of_jwks(data: bytes, *, secrets: bool) -> list[Key]:
     """The keys of a JWKS that can be used; ValueError if there are none. One that is published must hold no secrets."""
     try:
         raw = msgspec.json.decode(data, type=Jwks).keys[:AUTH_KEYS_MAX]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a JWKS: {error}") from None
     return _usable((_parse(item) for item in raw), secrets=secrets)
 

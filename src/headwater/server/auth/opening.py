@@ -41,8 +41,13 @@ def open_authority(path: Path, client: OutboundClient, watcher: Watcher) -> Open
 
     def load() -> Rules:
         _check_mode(path)
-        rules = load_rules(path, keeper.keys_of)
-        files[:] = rules.files
+        named: list[Path] = []
+        try:
+            rules = load_rules(path, keeper.keys_of, named)
+        except ValueError:
+            files.extend(file for file in named if file not in files)  # one of them may be what is to be mended
+            raise
+        files[:] = named
         return rules
 
     load()  # for the files that it names

@@ -68,7 +68,6 @@ class Rules(msgspec.Struct, frozen=True):
     signing_secret: bytes | None = None
     urls: frozenset[str] = frozenset()  # of JWKS
     remotes: tuple[RemoteEntry, ...] = ()
-    files: tuple[Path, ...] = ()  # that were read: rules are to be read again when one changes
 
     def __repr__(self) -> str:
         return f"Rules({len(self.tokens)} tokens, {len(self.issuers)} issuers)"
@@ -88,13 +87,16 @@ def read_auth_file(path: Path) -> AuthFile:
 KeysOf: TypeAlias = Callable[[str], KeySet]
 
 
-def load_rules(path: Path, keys_of: KeysOf) -> Rules:
-    """Read the auth file and what it names. `keys_of` has the keys at a URL, which come by themselves."""
+def load_rules(path: Path, keys_of: KeysOf, files: list[Path] | None = None) -> Rules:
+    """Read the auth file and what it names. `keys_of` has the keys at a URL, which come by themselves. `files` is given
+    those that were read, whether they are good or not: rules are to be read again when one changes."""
+    files = [] if files is None else files
+    files.append(path)
     found = read_auth_file(path)
-    files = [path]
     try:
         tokens = [parse_token(entry) for entry in found.token]
         issuers = [_issuer(entry, path, files, keys_of) for entry in found.issuer]
+        _check_unique(tokens, issuers)
         return Rules(
             {token.digest: token for token in tokens},
             {issuer.url: issuer for issuer in issuers},
@@ -103,7 +105,6 @@ def load_rules(path: Path, keys_of: KeysOf) -> Rules:
             None if found.signing_secret is None else parse_secret(found.signing_secret),
             frozenset(entry.jwks_url for entry in found.issuer if entry.jwks_url is not None),
             tuple(map(_check_remote, found.remote)),
-            tuple(_unique(files, tokens, issuers)),
         )
     except (ValueError, OSError) as error:
         raise ValueError(f"{path}: {error}") from None
@@ -148,7 +149,7 @@ def _check_remote(entry: RemoteEntry) -> RemoteEntry:
     return entry
 
 
-def _unique(files: list[Path], tokens: list[Token], issuers: list[Issuer]) -> list[Path]:
+def _check_unique(tokens: list[Token], issuers: list[Issuer]) -> None:
     for what, names in (
         ("name", [token.name for token in tokens]),
         ("hash of the token", [token.digest.hex() for token in tokens]),
@@ -159,7 +160,6 @@ def _unique(files: list[Path], tokens: list[Token], issuers: list[Issuer]) -> li
             if name in seen:
                 raise ValueError(f"the {what} {name[:80]!r} is there twice")
             seen.add(name)
-    return files
 
 
 def _issuer(entry: IssuerEntry, path: Path, files: list[Path], keys_of: KeysOf) -> Issuer:

@@ -147,6 +147,7 @@ def test_files_of_keys_are_beside_the_auth_file(file: Path) -> None:
     file.write_text("[[issuer]]\nissuer='x'\naudience=['y', 'z']\njwks_file='keys.json'\n")
     key = '{"kty": "oct", "k": "' + "A" * 43 + '"}'
     (file.parent / "keys.json").write_text('{"keys": [' + key + "]}")
-    rules = load(file)
-    assert rules.files == (file, file.parent / "keys.json")
+    files: list[Path] = []
+    rules = load_rules(file, lambda url: KeySet(), files)
+    assert files == [file, file.parent / "keys.json"]
     assert [key.algorithm for key in rules.issuers["x"].keys.keys] == ["HS256"]

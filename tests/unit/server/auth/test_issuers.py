@@ -266,7 +266,14 @@ def test_keys_at_a_url_come_change_and_stay_when_the_url_fails(monkeypatch: pyte
     monkeypatch.setattr("headwater.limits.AUTH_JWKS_RETRY_S", 0.01)
     monkeypatch.setattr("headwater.limits.AUTH_JWKS_REFRESH_S", 0.02)
     good = [Answer(200, {}, jwks(jwk(name, kid=name))) for name in ("EdDSA", "RS256")]
-    bad = [TargetUnreachableError("down"), Answer(500, {}, b""), Answer(200, {}, b"<html>")]
+    deep = b'{"keys":[' + b"[" * 100_000
+    bad = [
+        TargetUnreachableError("down"),
+        Answer(500, {}, b""),
+        Answer(200, {}, b"<html>"),
+        Answer(200, {}, deep),
+        KeyError("a defect"),
+    ]
     client = FakeClient(bad[0], good[0], *bad, good[0], good[1])
     changes: list[tuple[str, ...]] = []
 
