@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from headwater.engine import Engine
-from headwater.engine.messages import Read, ReadMore, ReadReply
+from headwater.engine.messages import FindRow, Read, ReadMore, ReadReply
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create
-from headwater.server.http import Frame
+from headwater.log.content import ContentKind
+from headwater.protocol.tables.paths import log_path
+from headwater.server.http import Feed, Frame
 from headwater.server.service import Service
 from headwater.server.streams.feeds import FeedSession
+from headwater.server.tables.feeds import RowFeed
 from headwater.store.memory import MemoryStore
 
 
@@ -25,6 +28,44 @@ class Sink:
 
     def end(self) -> None:
         raise AssertionError("the feed ended")
+
+
+class EndingSink(Sink):
+    ended = False
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def test_a_feed_that_was_told_to_finish_before_it_was_opened_ends_and_writes_nothing() -> None:
+    async def main() -> None:
+        engine = Engine(MemoryStore(), Limits())
+        await engine.start()
+        service = Service(engine, Limits())
+        await engine.execute(Create(path="a", now_ms=engine.now_ms(), content_type="text/plain", body=b"one"))
+        rows = Create(
+            path=log_path("t"),
+            now_ms=engine.now_ms(),
+            content_type="text/sequence",
+            kind=ContentKind.ROWS,
+            body=b"k\tv",
+        )
+        await engine.execute(rows)
+        row = await engine.find_row(FindRow(log_path("t"), 0))
+        feeds: list[Feed] = [
+            FeedSession(service, await engine.read(Read("a")), 0),
+            RowFeed(service, row.table, row.start, timeout_s=60, idle_s=60),
+        ]
+        for feed in feeds:
+            sink = EndingSink()
+            feed.finish()
+            feed.open(sink, 0.0)
+            await asyncio.sleep(0.01)
+            assert sink.ended
+            assert not sink.written
+        await engine.stop()
+
+    asyncio.run(main())
 
 
 def test_a_reader_that_reads_further_than_it_was_told_is_told_that_it_is_up_to_date() -> None:

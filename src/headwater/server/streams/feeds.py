@@ -70,6 +70,9 @@ class FeedSession:
 
     def open(self, sink: Sink, now_s: float) -> None:
         """Write at once: what is there already, or that there is nothing yet."""
+        if self._ended:  # before it was opened, with the token of its reader
+            sink.end()
+            return
         self._sink = sink
         self._opened_s = self._spoke_s = now_s
         first, self._first = self._first, None

@@ -137,6 +137,9 @@ class RowFeed:
         self._ended = False
 
     def open(self, sink: Sink, now_s: float) -> None:
+        if self._ended:  # before it was opened, with the token of its reader
+            sink.end()
+            return
         self._sink = sink
         now_s = asyncio.get_running_loop().time()
         self._spoke_s = self._sent_s = now_s
