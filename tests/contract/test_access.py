@@ -319,6 +319,8 @@ def test_a_signed_url_reads_one_path_with_any_offset_and_nothing_else(world: Wor
         ("POST", f"{CONTROL_ROOT}sign"),
     ):
         assert world.send(method, f"{path}?{query}", headers=JSON).status_code == 401, (method, path)
+    with_query = signed(world, world.tokens[f"read:{PATH}"], f"{STREAM}?offset=now&live=false")
+    assert world.send("GET", with_query).headers["stream-up-to-date"] == "true"
     until, signer, mac = query.removeprefix("signed=").split(".")
     later = str(int(until) + 60)
     other = "A" + mac[1:] if mac[0] != "A" else "B" + mac[1:]
@@ -410,6 +412,26 @@ def test_a_long_poll_ends_with_its_token_and_gives_nothing(world: World) -> None
     assert answer.status_code in (204, 401)  # 204 if the poll ended first
     assert took_s[0] < 2.5
     assert world.send("GET", f"{STREAM}?offset=now&live=long-poll", token).status_code == 401
+
+
+def test_a_long_poll_gives_nothing_to_a_revoked_token_however_it_is_spelled(world: World) -> None:
+    prepare(world)
+    token = world.token(f"read:{PATH}", "read:spelled")
+    found: list[httpx.Response] = []
+
+    def poll() -> None:
+        with httpx.Client(base_url=world.http.base_url, timeout=30) as http:
+            url = f"{STREAM}?offset=now&l%69ve=long-poll"
+            found.append(http.get(url, headers={"authorization": f"Bearer {token}"}))
+
+    reader = threading.Thread(target=poll)
+    reader.start()
+    time.sleep(0.3)
+    world.revoke(token)
+    world.wait_for(token, known=False)
+    world.send("POST", STREAM, world.admin, content=b"[1]", headers=JSON)
+    reader.join(10)
+    assert found[0].status_code in (204, 401)  # 204 if the poll ended first
 
 
 # The file

@@ -21,7 +21,7 @@ from headwater.outbound import Target
 from headwater.server.auth import signing
 from headwater.server.auth.callers import Caller
 from headwater.server.auth.held import Held, HeldFeed, HeldReads
-from headwater.server.auth.issuers import verify_jwt
+from headwater.server.auth.issuers import OF_JWT, verify_jwt
 from headwater.server.auth.route_rules import Rule, Subject
 from headwater.server.auth.rules import Rules
 from headwater.server.auth.scopes import Action, ReadOne, Scopes, parse_scopes
@@ -30,7 +30,6 @@ from headwater.server.http import Headers, Request, Response
 
 _READS = ("GET", "HEAD")
 _PATH, _LIST, _METRICS = Subject.PATH, Subject.LIST, Subject.METRICS  # names of their own: see log/content.py
-_OF_JWT = "~"  # before the name of a signer that is no token
 # Caches keep answers for whom they were made, and pages that show them tell nobody where they are from.
 READ_HEADERS: Headers = (("vary", "authorization"), ("referrer-policy", "no-referrer"))
 
@@ -124,9 +123,7 @@ class Authority:
     def _jwt_caller(self, text: str) -> Caller:
         if not self.rules.issuers:
             raise UnauthorizedError("the token is not known; it may have been revoked")
-        caller = verify_jwt(text, self.rules.issuers, self._clock())
-        caller.id = _OF_JWT + caller.name
-        return caller
+        return verify_jwt(text, self.rules.issuers, self._clock())
 
     # Signed URLs
 
@@ -149,19 +146,19 @@ class Authority:
         return caller
 
     def _signer_of(self, signature: signing.Signature, path: str) -> Caller:
-        if signature.signer.startswith(_OF_JWT):
-            name = signature.signer[len(_OF_JWT) :]
-            return Caller(name, ReadOne(path, self._narrowed(name)), signature.until_s)
+        if signature.signer.startswith(OF_JWT):
+            issuer, _, name = signature.signer.partition(":")
+            return Caller(name, ReadOne(path, self._narrowed(issuer)), signature.until_s)
         token = self._tokens.get(signature.signer)
         if token is None:
             raise UnauthorizedError("the token that signed the URL was revoked")
         caller = self._caller_of(token)
         return Caller(caller.name, ReadOne(path, caller.scopes), min(signature.until_s, caller.until_s))
 
-    def _narrowed(self, name: str) -> Scopes | None:
+    def _narrowed(self, issuer_id: str) -> Scopes | None:
         """What the issuer of an identity may allow at all."""
-        for url, issuer in self.rules.issuers.items():
-            if name.startswith(f"{url}:"):
+        for issuer in self.rules.issuers.values():
+            if issuer.id == issuer_id:
                 return issuer.scopes
         raise UnauthorizedError("the issuer of the token that signed the URL is no longer in the auth file")
 
@@ -179,7 +176,7 @@ class Authority:
         if rule.action is None:
             return await work
         still_allowed = self._watch(request, rule.action, path)
-        waits = rule.subject is _PATH and "live" in request.query
+        waits = rule.subject is _PATH and ("live" in request.query or "%" in request.query)  # l%69ve is live as well
         response = await (self._while_allowed(still_allowed, work) if waits else work)
         if response.feed is not None:
             feed = HeldFeed(still_allowed, response.feed)

@@ -18,6 +18,7 @@ from headwater.server.auth.callers import Caller
 from headwater.server.auth.keys import Key, KeySet
 from headwater.server.auth.scopes import Scope, Scopes, parse_scope
 
+OF_JWT = "~"  # begins the id of an issuer, and so of a signer that is no token
 _REQUIRED = ["exp", "iss", "aud"]
 
 
@@ -27,6 +28,11 @@ class Issuer(msgspec.Struct, frozen=True):
     keys: KeySet
     scopes: Scopes | None = None  # that narrow those of its tokens
     claim: str = "scope"
+
+    @property
+    def id(self) -> str:
+        """Names the issuer in what its tokens signed."""
+        return OF_JWT + hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     def verify(self, token: str, header: dict[str, Any], now_s: float) -> Caller:
         from jwt import InvalidSignatureError
@@ -64,7 +70,7 @@ class Issuer(msgspec.Struct, frozen=True):
         if not math.isfinite(until_s) or until_s <= now_s:
             raise UnauthorizedError("the token has expired")
         name = identity_name(self.url, str(claims.get("sub", "")))
-        return Caller(name, Scopes(_scopes(claims.get(self.claim)), self.scopes), until_s)
+        return Caller(name, Scopes(_scopes(claims.get(self.claim)), self.scopes), until_s, f"{self.id}:{name}")
 
 
 def identity_name(issuer: str, subject: str) -> str:

@@ -18,7 +18,7 @@ from headwater.server.streams.replies import json_response
 
 def named_path(request: Request) -> str:
     """The path in the log of the stream or table that the parameter `url` names by its URL path."""
-    url = parse_query(request.query).get("url", "")
+    url = parse_query(request.query).get("url", "").partition("?")[0]
     is_table = url.removeprefix(request.mount).startswith(TABLE_ROOT)
     return table_path(url, request.mount) if is_table else stream_path(url, request.mount)
 
@@ -32,5 +32,6 @@ def sign(service: Service, request: Request, _: str, respond: Respond) -> None:
         raise UnauthorizedError("a URL is signed with a token")
     value, until_s = service.authority.sign(request.caller, named_path(request), seconds)
     authority = request.authority or request.headers.get("host", "localhost")
-    url = f"{request.scheme}://{authority}{query['url']}?{PARAMETER}={value}"
+    path, _, parameters = query["url"].partition("?")
+    url = f"{request.scheme}://{authority}{path}?{parameters}{'&' if parameters else ''}{PARAMETER}={value}"
     respond(json_response({"url": url, "expires_at": format_instant(until_s * 1000)}))

@@ -21,14 +21,14 @@ from headwater.limits import AUTH_SECRET_BYTES_MIN
 
 PARAMETER = "signed"
 
-_SIGNED = re.compile(r"([0-9]{1,11})\.([A-Za-z0-9_-]{1,256})\.([A-Za-z0-9_-]{43})")
+_SIGNED = re.compile(r"([0-9]{1,11})\.([A-Za-z0-9_-]{1,1024})\.([A-Za-z0-9_-]{43})")
 _PARAMETER = re.compile(rf"(?:^|&){PARAMETER}=([^&]*)")
 _PURPOSE = b"headwater signed url 1"
 
 
 class Signature(NamedTuple):
     until_s: int
-    signer: str  # the id of a token, or `~` and the name of a JWT's identity
+    signer: str  # the id of a token; or that of an issuer, `:` and the name of a JWT's identity
 
 
 def sign(secret: bytes, path: str, signature: Signature) -> str:

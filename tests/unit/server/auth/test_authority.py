@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import jwt
 import pytest
 
 from headwater import limits
@@ -168,6 +169,39 @@ def test_nothing_is_signed_without_a_secret(world: World) -> None:
     assert world.status(query=f"signed={value}", credentials=None) == 401
     with pytest.raises(UnauthorizedError, match="signing_secret"):
         world.authority.sign(caller, "a/b", 60)
+
+
+def test_a_url_that_a_jwt_signed_is_good_within_what_its_own_issuer_may_allow(world: World) -> None:
+    long = f"https://id.example/{'x' * 90}"  # a name is cut, and it may not be found by what is left of it
+    secret = "a secret of more than thirty-two bytes"
+    text = world.file.read_text()
+
+    def use(scopes: dict[str, list[str]]) -> None:
+        issuers = [
+            f"[[issuer]]\nissuer='{url}'\naudience='hw'\nsecret='{secret}'\nscopes={allowed}\n"
+            for url, allowed in scopes.items()
+        ]
+        world.file.write_text("\n".join([text, *issuers]))
+        world.reload()
+
+    def signed_by(url: str, subject: str) -> str:
+        claims = {"iss": url, "aud": "hw", "sub": subject, "exp": int(world.now_s) + 60, "scope": "read:a/**"}
+        caller = world.ask(credentials=f"Bearer {jwt.encode(claims, secret)}").caller
+        return f"signed={world.authority.sign(caller, 'a/b', 60)[0]}"
+
+    one, other = "https://id.example", "https://id.example:8443"  # the one is the beginning of the other
+    use({one: ["read:**"], other: ["read:**"], long: ["read:**"]})
+    urls = [
+        signed_by(one, "ann"),
+        signed_by(other, "ann"),
+        signed_by(long, "9" * 36),
+        signed_by(one, "\U0001f600" * 60),
+    ]
+    assert [world.status(query=url, credentials=None) for url in urls] == [200] * 4
+    use({one: ["read:**"], other: ["read:b"], long: ["read:b"]})
+    assert [world.status(query=url, credentials=None) for url in urls] == [200, 403, 403, 200]
+    use({one: ["read:**"]})
+    assert [world.status(query=url, credentials=None) for url in urls] == [200, 401, 401, 200]
 
 
 def test_a_token_of_ours_goes_to_the_server_it_is_for(world: World) -> None:
