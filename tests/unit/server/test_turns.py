@@ -82,3 +82,9 @@ def test_the_wait_grows_with_what_is_refused() -> None:
     assert waits == sorted(waits)
     assert (waits[0], waits[-1]) == (1, 3)
     assert dict(loop.turn.refusal().headers)["retry-after"] == "3"
+
+
+def test_each_refusal_is_an_answer_of_its_own() -> None:
+    turn = Turn(0.2)
+    turn.refusal().headers += (("x-request-id", "1"),)
+    assert "x-request-id" not in dict(turn.refusal().headers)

@@ -117,4 +117,4 @@ class Turn:
         if found is None:
             detail = f"there are more requests than can be answered; try again in {self.retry_s:g} s"
             found = self._refusals[self.retry_s] = problem(OverloadedError(detail, retry_after_s=self.retry_s))
-        return found
+        return Response(found.status, found.headers, found.body)  # its own: headers are added to it
