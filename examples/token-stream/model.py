@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from headwater.client import Client, ProducerTuple, Stream
+from headwater.client import Client, ProducerTuple, Report, Retry, Stream
 
 SECONDS_PER_TOKEN = 0.08
 TEXT = (
@@ -39,8 +39,13 @@ def answer(chat: Stream, number: int, prompt: str, so_far: list[str]) -> None:
     chat.append({"answer": number, "done": True}, producer=ProducerTuple(name, 0, seq))
 
 
+def tell(report: Report) -> None:
+    print(f"{report.error.title}; again in {report.delay_s:.1f} s", flush=True)
+
+
 def main() -> None:
-    with Client(os.environ.get("HEADWATER_URL", "http://127.0.0.1:4437")) as client:
+    url = os.environ.get("HEADWATER_URL", "http://127.0.0.1:4437")
+    with Client(url, retry=Retry(attempts=1_000, most_s=2), on_error=tell) as client:  # the server may be away
         chat = client.stream("chat")
         chat.create()  # harmless if it is there
 
