@@ -39,7 +39,11 @@ class RemoteKeys(KeySet):
                 await self._fetch(client, changed)
                 failures = 0
             except Exception as error:  # noqa: BLE001 - the next attempt may find others
-                log.warning("the keys at %s cannot be fetched, and those known stay in use: %s", self.url, error)
+                log.warning(
+                    "the keys at %s cannot be fetched, and those known stay in use: %s",
+                    self.url.partition("?")[0],
+                    error,
+                )
                 failures += 1
             self._fetched_s = self._clock()
             self._asked.clear()

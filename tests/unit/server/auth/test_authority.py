@@ -221,7 +221,11 @@ def test_a_token_of_ours_goes_to_the_server_it_is_for(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["https://shop.example", "shop.example/", "https://u@shop.example/", "https://a/?x", ""]
+    "url",
+    [
+        *("https://shop.example", "shop.example/", "https://u@shop.example/", "https://a/?x", ""),
+        *("https://u:hush@shop.example/", "https://shop.example:443/"),
+    ],
 )
 def test_a_url_for_a_token_ends_with_a_slash(world: World, url: str) -> None:
     with world.file.open("a") as file:
