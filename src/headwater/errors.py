@@ -105,6 +105,14 @@ class HeadwaterError(Exception):
 
     `retryable` follows from `status`, unless a class or an instance says otherwise. The rest is set on the client's
     side, where the request is known; `nothing_done` if it certainly had no effect.
+
+    ```python
+    with Client("http://127.0.0.1:4437") as client:
+        try:
+            client.stream("nowhere").read().all()
+        except StreamNotFoundError as error:
+            print(error.status, error.retryable, error.advice)
+    ```
     """
 
     status: int = 500
@@ -115,6 +123,7 @@ class HeadwaterError(Exception):
     def __init_subclass__(cls) -> None:
         if "status" in vars(cls) and "retryable" not in vars(cls):
             cls.retryable = is_retryable(cls.status)
+        cls.__doc__ = cls.__doc__ or f"{cls.title}. {cls.advice}"
 
     def __init__(self, detail: str = "", *, retry_after_s: float | None = None) -> None:
         super().__init__(detail or self.title)

@@ -381,7 +381,7 @@ def _is(text: str) -> Meta:
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that a deployment may set; the defaults suit one server on a small machine.
 
-    What is said of each here is what the documentation says: `python -m tools.options` writes its table. A limit whose
+    What is said of each here is in the documentation too: `python -m tools.reference` writes it there. A limit whose
     default is 0 is off, and 0 turns it off again; all others must be more than 0.
     """
 

@@ -15,7 +15,13 @@ NOW = "now"
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
-    """After `offset` and `skip` messages behind it (bytes, where a stream has no messages)."""
+    """After `offset` and `skip` messages behind it (bytes, where a stream has no messages).
+
+    ```python
+    position = Position("0000000000000001_0000000000000064", 2)
+    assert Position.parse(str(position)) == position
+    ```
+    """
 
     offset: str = BEGINNING
     skip: int = 0

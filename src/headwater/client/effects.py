@@ -91,10 +91,12 @@ class Batch(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def offset(self) -> str:
+        """The offset of the position."""
         return self.position.offset
 
     @property
     def skip(self) -> int:
+        """The number of messages after that offset that were delivered too."""
         return self.position.skip
 
 

@@ -28,6 +28,7 @@ from headwater.protocol.streams import headers
 from headwater.protocol.streams.sse import EventReader
 
 LiveMode: TypeAlias = Literal["long-poll", "sse"] | bool
+"""How to follow: False not at all, True as the network allows, or one way and no other."""
 
 
 class _Control(msgspec.Struct, rename="camel"):

@@ -49,6 +49,7 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 Change: TypeAlias = Put | Remove | tuple[Action, str, str]
+"""What `append` takes: `Put(key, record)`, `Remove(key)`, or the three fields `("+", key, record)`."""
 
 
 class TableInfo(msgspec.Struct, frozen=True, kw_only=True):

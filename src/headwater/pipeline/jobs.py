@@ -22,9 +22,11 @@ class Job(Protocol):
     name: str
 
     @property
-    def is_active(self) -> bool: ...
+    def is_active(self) -> bool:
+        """Whether it is still running."""
 
-    def progress(self) -> Progress: ...
+    def progress(self) -> Progress:
+        """What it has done since it was started."""
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether it has ended; raises what ended it if it failed."""

@@ -63,6 +63,23 @@ class _DisconnectedError(Exception):
 
 
 class App:
+    """The server as an ASGI app, to be mounted in an application or run by an ASGI server.
+
+    `store` opens the store; without it everything is kept in memory. `allow_origins` are origins of pages that may use
+    the app, `["*"]` all of them; None leaves the decision to the application. `allow_hosts` are the names that the app
+    answers for, None any. `auth` is a file with tokens; without it everyone is let in. `public_url` is where others
+    reach the app, the mount point included. `follow` and `allow_follow` name remote tables to mirror. `development`
+    lets the app call loopback addresses.
+
+    ```python
+    from headwater.limits import Limits
+    from headwater.store.embedded.opening import open_store
+
+    limits = Limits(long_poll_s=20)
+    app = App(lambda: open_store(Path("headwater-data"), limits), limits, allow_origins=["https://app.example"])
+    ```
+    """
+
     def __init__(
         self,
         store: Callable[[], Store] = MemoryStore,
@@ -161,6 +178,7 @@ class App:
         return self._auth.authority
 
     async def stop(self) -> None:
+        """End live reads, make durable what was accepted, and close the store. For apps that no lifespan reaches."""
         dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
         await self._watcher.stop()
         if self._auth is not None:
@@ -396,3 +414,4 @@ async def _send(send: Send, response: Response, scope: Scope) -> None:
 
 
 app = App()
+"""An app that keeps everything in memory: `uvicorn headwater.server.asgi:app`."""

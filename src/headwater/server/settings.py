@@ -1,6 +1,6 @@
 """Every option of `headwater serve`: name, type, default and meaning, in one place.
 
-Flags, environment variables, the TOML file and the table in `docs/operations.md` are made from the fields of
+Flags, environment variables, the TOML file and the table in `docs/reference/options.md` are made from the fields of
 `Settings`. An option `data_dir` is `--data-dir`, `HEADWATER_DATA_DIR`, and `data_dir` in the file; flags count before
 the environment, which counts before the file. A limit is set by `--limit NAME=VALUE`, `HEADWATER_LIMIT_NAME`, or below
 `[limits]` in the file.

@@ -23,7 +23,18 @@ _NUMBER = re.compile(r"-?[1-9][0-9]{0,18}|0")
 
 
 class Collection(Generic[T]):
-    """One entity type: how its values are checked and keyed, and the events that change them."""
+    """One entity type: how its values are checked and keyed, and the events that change them.
+
+    ```python
+    class User(msgspec.Struct):
+        id: str
+        name: str
+
+    users = Collection("user", User)
+    event = users.insert(User("1", "Ann"), txid="tx-1")
+    assert (event.type, event.key, event.headers.operation) == ("user", "1", "insert")
+    ```
+    """
 
     @overload
     def __init__(self, type: str, schema: type[T], *, key: str = ..., indexes: Sequence[str] = ...) -> None: ...
@@ -63,6 +74,7 @@ class Collection(Generic[T]):
         timestamp: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
+        """An event that adds an entity; the key is the value's primary key unless it is given."""
         return self._change("insert", value, key, _headers("insert", txid, timestamp, headers))
 
     def update(
@@ -75,6 +87,7 @@ class Collection(Generic[T]):
         timestamp: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
+        """An event that changes an entity. `old_value` is for people and is never applied."""
         return self._change("update", value, key, _headers("update", txid, timestamp, headers), old_value)
 
     def upsert(
@@ -86,6 +99,7 @@ class Collection(Generic[T]):
         timestamp: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
+        """An event that adds an entity or changes it."""
         return self._change("upsert", value, key, _headers("upsert", txid, timestamp, headers))
 
     def delete(

@@ -107,6 +107,8 @@ class _AnyChange(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=False
 
 
 class ControlHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which control it is, and the offset that it may name."""
+
     control: str
     offset: Any = UNSET
 
@@ -118,6 +120,7 @@ class ControlEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 StateEvent: TypeAlias = ChangeEvent[Any] | ControlEvent
+"""A message of a state stream: a change of an entity, or a control."""
 
 
 class BadEvent(msgspec.Struct, frozen=True):
@@ -131,14 +134,17 @@ class BadEvent(msgspec.Struct, frozen=True):
 
 
 def is_change_event(event: object) -> TypeGuard[ChangeEvent[Any]]:
+    """Whether it is a `ChangeEvent`, so that a type checker knows it too."""
     return type(event) is ChangeEvent
 
 
 def is_control_event(event: object) -> TypeGuard[ControlEvent]:
+    """Whether it is a `ControlEvent`, so that a type checker knows it too."""
     return type(event) is ControlEvent
 
 
 def control_event(control: Control, offset: str | UnsetType = UNSET) -> ControlEvent:
+    """A control event, such as `control_event("reset")`; InvalidEventError if the protocol has no such control."""
     if control not in get_args(Control):
         raise InvalidEventError(f"{control!r} is no control; there are {', '.join(get_args(Control))}")
     return ControlEvent(headers=ControlHeaders(control=control, offset=offset))
@@ -296,7 +302,13 @@ _events = EventDecoder()
 
 
 def decode_events(text: bytes | str) -> list[StateEvent]:
-    """The events in a JSON array; InvalidEventError says which one is none."""
+    """The events in a JSON array; InvalidEventError says which one is none.
+
+    ```python
+    (event,) = decode_events('[{"type":"user","key":"1","value":{"n":1},"headers":{"operation":"insert"}}]')
+    assert event.value == {"n": 1}
+    ```
+    """
     events: list[Any] = _events.decode_array(text)
     for number, event in enumerate(events):
         if type(event) is ChangeEvent:

@@ -16,12 +16,19 @@ class MaterializedState:
     """Insert, update and upsert set a value, delete removes it; later events win. Nothing else matters.
 
     Controls are for whoever reads the stream: after a `reset`, call `clear`.
+
+    ```python
+    state = MaterializedState()
+    state.apply(Collection("user", dict).insert({"id": "1", "name": "Ann"}))
+    assert state.get("user", "1") == {"id": "1", "name": "Ann"}
+    ```
     """
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, Any]] = {}
 
     def apply(self, event: ChangeEvent[Any]) -> None:
+        """Apply one event."""
         self.apply_batch((event,))
 
     def apply_batch(self, events: Iterable[ChangeEvent[Any]]) -> None:
@@ -41,6 +48,7 @@ class MaterializedState:
                 tables[event.type] = {event.key: value}
 
     def get(self, type: str, key: str, default: Any = None) -> Any:  # noqa: A002
+        """The value of a key, or `default`."""
         table = self._tables.get(type)
         return default if table is None else table.get(key, default)
 
@@ -49,6 +57,7 @@ class MaterializedState:
         return MappingProxyType(self._tables.setdefault(type, {}))
 
     def clear(self) -> None:
+        """Remove all values, as a `reset` asks for."""
         for table in self._tables.values():
             table.clear()
 
@@ -59,4 +68,5 @@ class MaterializedState:
 
     @property
     def type_count(self) -> int:
+        """How many types have a value."""
         return len(self.types)

@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 
 class Query(Generic[T]):
-    """The result of a query as it is now. Hold on to it: a query that nobody holds is no longer kept current."""
+    """The result of a query as it is now, made by `query` of a collection.
+
+    Hold on to it: a query that nobody holds is no longer kept current.
+    """
 
     def __init__(
         self,
@@ -42,12 +45,15 @@ class Query(Generic[T]):
             return list(self._sorted)
 
     def values(self) -> list[T]:
+        """The values, in order."""
         return [value for _, value in self.items()]
 
     def keys(self) -> list[str]:
+        """The keys, in the order of their values."""
         return [key for key, _ in self.items()]
 
     def first(self) -> T | None:
+        """The first value, or None."""
         return next(iter(self.values()), None)
 
     def count(self) -> int:
@@ -76,11 +82,13 @@ class Query(Generic[T]):
     # Kept current by its table
 
     def fill(self, rows: Mapping[str, T]) -> None:
+        """Look through all rows; raises what the filter raises."""
         self._failure = None
         self._found = {key: value for key, value in rows.items() if self._passes(value)}
         self._sorted = None
 
     def refill(self, rows: Mapping[str, T]) -> None:
+        """The same, but what the filter raises is told to whoever looks next."""
         try:
             self.fill(rows)
         except Exception as error:  # noqa: BLE001  # the filter's own

@@ -22,11 +22,19 @@ T_co = TypeVar("T_co", covariant=True)
 
 @runtime_checkable
 class Schema(Protocol[T_co]):
+    """What a collection can use as a schema: anything with this method."""
+
     def decode(self, text: bytes | msgspec.Raw, /) -> T_co:
         """The value in a JSON text; ValueError if it does not fit."""
 
 
 def schema_of(spec: Any) -> Schema[Any]:
+    """The schema for a type, a pydantic model, a JSON Schema or a function; TypeError for anything else.
+
+    ```python
+    assert schema_of(dict[str, int]).decode(b'{"tea": 3}') == {"tea": 3}
+    ```
+    """
     if isinstance(spec, (msgspec.json.Decoder, _OwnSchema)):
         return spec
     if isinstance(spec, Schema) and not isinstance(spec, type):

@@ -178,6 +178,7 @@ class Table(Mapping[str, T]):
             self.staged_texts[key] = text
 
     def unstage(self) -> None:
+        """Forget what is staged."""
         self.staged, self.staged_texts = {}, {}
 
     def commit(self) -> None:
@@ -272,6 +273,7 @@ class Table(Mapping[str, T]):
                 index.setdefault(_hashable(_field(now, field)), {})[key] = None
 
     def tell(self, change: Change[Any]) -> None:
+        """Call the watchers with a change."""
         for watcher in tuple(self._watchers):
             told(watcher, change)
 

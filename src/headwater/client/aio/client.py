@@ -42,6 +42,13 @@ class AsyncClient:
     redirect leads, does not get them. `tls` has the certificates to trust and to show. `on_error` hears of every
     failure that will be retried; what it raises ends the operation.
     All functions may be coroutine functions.
+
+    ```python
+    async with AsyncClient("http://127.0.0.1:4437", token="a token") as client:
+        prices = client.stream("prices")
+        await prices.create()
+        await prices.append({"sku": "tea", "eur": 4.20})
+    ```
     """
 
     def __init__(

@@ -35,6 +35,15 @@ class AsyncProducer:
 
     `append` waits only when `queue_bytes` are on their way. An error that cannot be retried ends the producer: it is
     raised by whatever is called next, and told to the callbacks of all that was not stored.
+
+    ```python
+    async with AsyncClient("http://127.0.0.1:4437") as client:
+        visits = client.stream("visits")
+        await visits.create()
+        async with visits.producer("importer", auto_claim=True) as producer:
+            for number in range(1000):
+                await producer.append({"visit": number})
+    ```
     """
 
     def __init__(
@@ -52,14 +61,17 @@ class AsyncProducer:
 
     @property
     def id(self) -> str:
+        """The id of the producer, given or made."""
         return self._box.id
 
     @property
     def epoch(self) -> int:
+        """The epoch; higher than the one given if `auto_claim` had to raise it."""
         return self._box.epoch
 
     @property
     def metrics(self) -> ProducerMetrics:
+        """The counts as of now: a copy."""
         return copy.copy(self._box.metrics)
 
     async def append(self, value: Any, on_delivery: OnDelivery | None = None) -> None:

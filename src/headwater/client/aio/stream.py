@@ -30,7 +30,19 @@ T = TypeVar("T")
 
 
 class AsyncStream:
-    """A handle on one stream. It holds the URL and, once it is known, the content type; nothing else."""
+    """A handle on one stream. It holds the URL and, once it is known, the content type; nothing else.
+
+    ```python
+    async with AsyncClient("http://127.0.0.1:4437") as client:
+        orders = client.stream("orders")
+        await orders.create(ttl_s=3600)
+        appended = await orders.append_many([{"id": 1}, {"id": 2}])
+        await orders.append({"id": 3}, if_tail=appended.offset)
+        info = await orders.head()
+        print(info.content_type, info.tail_offset, info.closed)
+        await orders.close()
+    ```
+    """
 
     def __init__(self, client: AsyncClient, url: str, content_type: str | None, session: Session) -> None:
         self._client = client
@@ -203,6 +215,7 @@ class AsyncStream:
         return await self.append_many((), close=True, if_tail=if_tail)
 
     async def delete(self, *, if_tail: str | None = None) -> None:
+        """Delete the stream and all that is in it. Its forks keep what they inherited."""
         await self._client._run(flows.delete(self._session, self.url, if_tail=if_tail))
 
     async def fork(

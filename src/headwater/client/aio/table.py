@@ -31,11 +31,16 @@ class AsyncTable:
     It holds the URL and, once it is known, the type: a read of a table that has another schema or version by then is an
     error. Reading works with every server of the State Transfer Protocol, writing with Headwater's.
 
+    ```python
+    async with AsyncClient("http://127.0.0.1:4437") as client:
         prices = client.table("prices")
-        prices.create(schema="price", version=1)
-        prices.append([Put("tea", "2.40"), Remove("coffee")])
-        for row in prices.rows():
+        await prices.create(schema="price", version=1)
+        await prices.append([Put("tea", "2.40"), Put("coffee", "3.10"), Remove("coffee")])
+        async for row in prices.rows():
             print(row.seqno, row.action, row.key, row.record)
+        active = await prices.active()
+        assert list(active) == ["tea"]
+    ```
 
     Redirects are not followed, and the client's token and headers go to the client's own server only.
     """
@@ -154,6 +159,7 @@ class AsyncTable:
         return await self.append((), close=True, if_tail=if_tail)
 
     async def delete(self, *, if_tail: int | None = None) -> None:
+        """Delete the table, its rows and its NURLs."""
         await self._client._run(tables.delete(self._session, self.url, if_tail=if_tail))
 
     def rows(self, *, since_id: int = 0, until_id: int | None = None) -> AsyncTableReader:

@@ -23,6 +23,18 @@ class AsyncTableReader:
 
     `seqno` is the SeqNo of the last row that was handed out, which is the `since_id` of a later read.
     An error is final: the rows before it were handed out, and whoever iterates again gets it again.
+
+    ```python
+    async with AsyncClient("http://127.0.0.1:4437") as client:
+        stock = client.table("stock")
+        await stock.create()
+        await stock.append([Put("tea", "12"), Put("oil", "3")])
+        async with stock.follow(since_id=1) as reader:
+            async for rows in reader.batches():
+                print(reader.seqno, [row.key for row in rows])
+                if reader.seqno == reader.last_seqno:
+                    break
+    ```
     """
 
     def __init__(self, client: AsyncClient, reading: TableReading) -> None:

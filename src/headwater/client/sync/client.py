@@ -42,6 +42,13 @@ class Client:
     called before each of them. All of these are for the server of the client: another one, to which a URL or a
     redirect leads, does not get them. `tls` has the certificates to trust and to show. `on_error` hears of every
     failure that will be retried; what it raises ends the operation.
+
+    ```python
+    with Client("http://127.0.0.1:4437", token="a token") as client:
+        prices = client.stream("prices")
+        prices.create()
+        prices.append({"sku": "tea", "eur": 4.20})
+    ```
     """
 
     def __init__(

@@ -27,6 +27,18 @@ class Reader(Generic[T]):
     """Messages as they arrive: iterate over it, or over its `batches()`; either goes on where the other stopped.
 
     All before `position` was handed out: a later read goes on there.
+
+    ```python
+    with Client("http://127.0.0.1:4437") as client:
+        log = client.stream("log")
+        log.create(messages=[{"line": 1}, {"line": 2}])
+        reader = log.read()
+        for message in reader:
+            print(message)
+        kept = str(reader.position)
+        later = log.read(offset=Position.parse(kept))
+        assert later.all() == []
+    ```
     """
 
     def __init__(self, client: Client, reading_from: Callable[[Position], Reading], position: Position) -> None:
@@ -40,14 +52,17 @@ class Reader(Generic[T]):
 
     @property
     def position(self) -> Position:
+        """Where a later read goes on: everything before it was handed out."""
         return self._cursor.position
 
     @property
     def offset(self) -> str:
+        """The offset of the position."""
         return self.position.offset
 
     @property
     def skip(self) -> int:
+        """The number of messages after that offset that were handed out; bytes, for streams that are not JSON."""
         return self.position.skip
 
     @property

@@ -32,11 +32,16 @@ class Table:
     It holds the URL and, once it is known, the type: a read of a table that has another schema or version by then is an
     error. Reading works with every server of the State Transfer Protocol, writing with Headwater's.
 
+    ```python
+    with Client("http://127.0.0.1:4437") as client:
         prices = client.table("prices")
         prices.create(schema="price", version=1)
-        prices.append([Put("tea", "2.40"), Remove("coffee")])
+        prices.append([Put("tea", "2.40"), Put("coffee", "3.10"), Remove("coffee")])
         for row in prices.rows():
             print(row.seqno, row.action, row.key, row.record)
+        active = prices.active()
+        assert list(active) == ["tea"]
+    ```
 
     Redirects are not followed, and the client's token and headers go to the client's own server only.
     """
@@ -155,6 +160,7 @@ class Table:
         return self.append((), close=True, if_tail=if_tail)
 
     def delete(self, *, if_tail: int | None = None) -> None:
+        """Delete the table, its rows and its NURLs."""
         self._client._run(tables.delete(self._session, self.url, if_tail=if_tail))
 
     def rows(self, *, since_id: int = 0, until_id: int | None = None) -> TableReader:

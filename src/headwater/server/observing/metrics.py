@@ -1,7 +1,7 @@
 """Every metric of the server, and how they become text for Prometheus.
 
-`METRICS` is the one list: `docs/observing.md`, the dashboard and the alert rules are checked against it. Labels have
-few values, all of them known to the server: never a path, a name, an address or a token.
+`METRICS` is the one list: `docs/reference/metrics.md`, the dashboard and the alert rules are checked against it. Labels
+have few values, all of them known to the server: never a path, a name, an address or a token.
 """
 
 from __future__ import annotations

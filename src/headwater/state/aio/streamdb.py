@@ -32,6 +32,18 @@ class AsyncStreamDB(AsyncBackground):
 
     `preload` reads up to the end of the stream, from the checkpoint file or from a snapshot if there is one, and from
     then on changes arrive by themselves (unless `live` is False). Collections are attributes: `db.users["1"]`.
+
+    ```python
+    users = Collection("user", dict, indexes=("team",))
+    async with AsyncClient("http://127.0.0.1:4437") as client:
+        stream = client.stream("people")
+        await stream.create()
+        async with AsyncStreamDB(stream, define_state({"users": users})) as db:
+            await db.preload()
+            await stream.append(users.insert({"id": "1", "team": "blue"}, txid="tx-1"))
+            await db.await_txid("tx-1")
+            assert list(db.users.by(team="blue")) == ["1"]
+    ```
     """
 
     def __init__(

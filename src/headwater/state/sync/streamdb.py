@@ -33,6 +33,18 @@ class StreamDB(Background):
 
     `preload` reads up to the end of the stream, from the checkpoint file or from a snapshot if there is one, and from
     then on changes arrive by themselves (unless `live` is False). Collections are attributes: `db.users["1"]`.
+
+    ```python
+    users = Collection("user", dict, indexes=("team",))
+    with Client("http://127.0.0.1:4437") as client:
+        stream = client.stream("people")
+        stream.create()
+        with StreamDB(stream, define_state({"users": users})) as db:
+            db.preload()
+            stream.append(users.insert({"id": "1", "team": "blue"}, txid="tx-1"))
+            db.await_txid("tx-1")
+            assert list(db.users.by(team="blue")) == ["1"]
+    ```
     """
 
     def __init__(
