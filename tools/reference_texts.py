@@ -1,0 +1,249 @@
+"""What the reference says of routes, query parameters and headers: one sentence each, by the name that the code has.
+
+`tests/unit/test_reference.py` compares the names with those in the code, in both directions.
+"""
+
+from __future__ import annotations
+
+STREAM = "/v1/stream/{path}"
+TABLE = "/v1/table/{path}"
+NURL = "/v1/table/{path}/notify"
+STREAM_CONTROL = "/v1/stream/__ds"
+TABLE_CONTROL = "/v1/table/__stp"
+
+ROUTES = {
+    "GET /": "Name, version and routes of the server.",
+    "GET /healthz": "200 while the process is alive. See [Observing](../observing.md).",
+    "HEAD /healthz": "The same, without a body.",
+    "GET /readyz": "200 while the server accepts requests, else 503 with the reasons.",
+    "HEAD /readyz": "The same, without a body.",
+    "GET /metrics": "Metrics for Prometheus. See [Metrics](metrics.md).",
+    f"GET {STREAM_CONTROL}/streams": "A page of the list of streams. See [A list of streams](../protocol.md#what-we-added).",
+    f"GET {STREAM_CONTROL}/splits": "Offsets at which a range of a stream can be cut into parts.",
+    f"GET {STREAM_CONTROL}/records": "Offset and time of each record of a range.",
+    f"GET {STREAM_CONTROL}/top": "Load of the server and its busiest or largest streams.",
+    f"POST {STREAM_CONTROL}/sign": "A signed URL of a stream or table. See [Signed URLs](../security.md#signed-urls).",
+    f"PUT {STREAM}": "Create a stream, a fork or a view. A body is its first append.",
+    f"POST {STREAM}": "Append to a stream, close it, or both.",
+    f"GET {STREAM}": "Read a stream from an offset; follow it with `live`.",
+    f"HEAD {STREAM}": "Content type, tail offset, closure and expiry of a stream.",
+    f"DELETE {STREAM}": "Delete a stream. Its forks keep what they inherited.",
+    f"GET {TABLE_CONTROL}/tables": "A page of the list of tables.",
+    f"GET {TABLE_CONTROL}/followers": "The remote tables that this server follows, and the state of each follower.",
+    f"GET {TABLE_CONTROL}/views": "The views of this server and the state of each.",
+    f"PUT {TABLE}": "Create a table, a fork, a mirror or a view. A body is its first rows.",
+    f"POST {TABLE}": "Append changes to a table, or rows to a mirror; close it.",
+    f"GET {TABLE}": "Read the rows of a table and follow it.",
+    f"HEAD {TABLE}": "Schema, version, last SeqNo, closure and expiry of a table.",
+    f"DELETE {TABLE}": "Delete a table and its rows.",
+    f"POST {NURL}": "Notify: say that a SURL may have new rows, or advertise NURLs. See [Notify](../stp.md#notify).",
+    f"GET {NURL}": "The NURLs that are advertised for a table, as a table.",
+    f"HEAD {NURL}": "The headers of that table.",
+    f"DELETE {NURL}": "Withdraw a NURL.",
+}
+
+_READ_TABLE = {
+    "since_id": "Rows with a larger SeqNo; if negative, that many of the last rows. 0 by default: all rows.",
+    "until_id": "No rows with a larger SeqNo. The answer ends there.",
+    "timeout": "Seconds that the answer stays open in all. 30 by default, 300 at most. 0 answers with the rows there are.",
+    "idle": "The answer ends after this many seconds without a row. 10 by default, 300 at most.",
+    "view": "`all` (default): every row. `active`: the last row of each key that is not deleted.",
+    "key": "The last row of this key, if it is not deleted. Implies `view=active`.",
+    "live": "`sse`: rows as server-sent events. `false` by default.",
+}
+_LIST = {
+    "prefix": "Only paths that begin with this.",
+    "after": "Only paths after this one: `next_after` of the page before.",
+    "limit": "Entries in the answer, 1 to 1,000. 100 by default.",
+}
+_RANGE = {
+    "path": "The path of the stream.",
+    "offset": "Where the range begins. The beginning of the stream by default.",
+    "until": "Where the range ends. The tail by default.",
+}
+
+PARAMETERS = {
+    f"GET {STREAM}": {
+        "offset": "Where to begin: an offset that the server gave, `-1` (default) for the beginning, `now` for the tail.",
+        "live": "`false` (default): answer with what is there. `long-poll`: wait for data. `sse`: server-sent events.",
+        "cursor": "`Stream-Cursor` of the last answer. Lets caches tell one long-poll from the next.",
+        "until": "Nothing at or past this offset is returned.",
+    },
+    f"GET {STREAM_CONTROL}/streams": _LIST,
+    f"GET {STREAM_CONTROL}/splits": {
+        **_RANGE,
+        "parts": "Cut into this many parts of about equal size, 1 to 10,000. Either this or `bytes`.",
+        "bytes": "Cut into parts of at most this size, unless one record is larger.",
+        "limit": "Cuts in the answer, at most 10,000.",
+    },
+    f"GET {STREAM_CONTROL}/records": {
+        **_RANGE,
+        "at": "Begin with the first record that was appended at or after this moment (RFC 3339). Not with `offset`.",
+        "limit": "Records in the answer, 1 to 10,000. 1,000 by default.",
+        "compact": "`true`: two columns of numbers, `ends` and `times_ms`, instead of a list of records.",
+    },
+    f"GET {STREAM_CONTROL}/top": {
+        "by": "Order of the streams: `rate` (default) or `size`.",
+        "limit": "Streams in the answer, 1 to 100. 20 by default.",
+    },
+    f"POST {STREAM_CONTROL}/sign": {
+        "url": "The URL path of the stream or table.",
+        "expires": "Seconds that the signature is valid: 3,600 by default, 604,800 (seven days) at most.",
+    },
+    f"GET {TABLE_CONTROL}/tables": _LIST,
+    f"GET {TABLE}": _READ_TABLE,
+    f"GET {NURL}": _READ_TABLE,
+    f"DELETE {NURL}": {"nurl": "The NURL to withdraw, under all its event types."},
+}
+SIGNED = "A signature made by `sign` or `headwater token sign`. Valid with `GET` and `HEAD` of its stream or table."
+
+BOTH, REQUEST, RESPONSE = "both", "request", "response"
+
+# Of the protocols: as written, where it is sent, on what, meaning.
+HEADERS = {
+    "stream-next-offset": ("Stream-Next-Offset", RESPONSE, "The offset to read on from; after a write, the tail."),
+    "stream-cursor": ("Stream-Cursor", RESPONSE, "To be sent back as `cursor` with the next live read."),
+    "stream-up-to-date": ("Stream-Up-To-Date", RESPONSE, "`true`: the answer reaches the tail."),
+    "stream-closed": (
+        "Stream-Closed",
+        BOTH,
+        "Of a write, `true`: close the stream or table after it. Of an answer, `true`: nothing more will be appended.",
+    ),
+    "stream-ttl": ("Stream-TTL", BOTH, "Seconds to live after the last read or write. Set by `PUT`."),
+    "stream-expires-at": ("Stream-Expires-At", BOTH, "Moment at which the stream expires (RFC 3339). Set by `PUT`."),
+    "stream-seq": (
+        "Stream-Seq",
+        REQUEST,
+        "Of an append: text that must be greater than that of the last append, else 409. Guards against a second writer.",
+    ),
+    "stream-forked-from": ("Stream-Forked-From", REQUEST, "Of a `PUT`: the URL path of the stream or table to fork."),
+    "stream-fork-offset": ("Stream-Fork-Offset", REQUEST, "Where the fork leaves its source. The tail by default."),
+    "stream-fork-sub-offset": (
+        "Stream-Fork-Sub-Offset",
+        REQUEST,
+        "Messages (bytes, for streams that are not JSON) of the record at the fork offset that the fork has too.",
+    ),
+    "stream-view-of": (
+        "Stream-View-Of",
+        REQUEST,
+        "Of a `PUT`: the URL path of the table that the stream is a view of.",
+    ),
+    "stream-view-type": ("Stream-View-Type", REQUEST, "The entity type of the view's events, percent-encoded."),
+    "stream-view-record": (
+        "Stream-View-Record",
+        REQUEST,
+        "How a record of the table becomes a value: `json` (default) or `text`.",
+    ),
+    "stream-sse-data-encoding": (
+        "Stream-SSE-Data-Encoding",
+        RESPONSE,
+        "`base64`: the data of the events is encoded so, because the stream is neither text nor JSON.",
+    ),
+    "producer-id": ("Producer-Id", REQUEST, "Name of an idempotent producer. The three headers are sent together."),
+    "producer-epoch": (
+        "Producer-Epoch",
+        BOTH,
+        "Number of the producer's session. A higher one fences off lower ones. Of a 403: the epoch in force.",
+    ),
+    "producer-seq": (
+        "Producer-Seq",
+        BOTH,
+        "Number of the request, from 0 in each epoch. Of an answer: the last accepted.",
+    ),
+    "producer-expected-seq": ("Producer-Expected-Seq", RESPONSE, "Of a 409 for a gap: the number that comes next."),
+    "producer-received-seq": ("Producer-Received-Seq", RESPONSE, "Of a 409 for a gap: the number that was sent."),
+    "if-match": (
+        "If-Match",
+        REQUEST,
+        "Of an append, a close or a `DELETE`: only if the stream ends at this offset, or the table with this SeqNo.",
+    ),
+    "stp-last-seqno": ("STP-Last-SeqNo", RESPONSE, "SeqNo of the table's last row; 0 if it has none."),
+    "stp-gapless": ("STP-Gapless", RESPONSE, "`true`: SeqNos count 1, 2, 3, so a missing row can be noticed."),
+    "stp-notify": ("STP-Notify", RESPONSE, "The table's NURL, relative to its SURL."),
+    "stp-mirror": ("STP-Mirror", BOTH, "`true`: the table is a mirror, whose rows another server numbered."),
+    "stp-fork-seqno": ("STP-Fork-SeqNo", REQUEST, "Of a fork: the last row that it inherits. All rows by default."),
+    "stp-after-seqno": (
+        "STP-After-SeqNo",
+        REQUEST,
+        "Of rows for a mirror: the SeqNo in the source that they come after; 0 for the first row.",
+    ),
+    "stp-view-of": ("STP-View-Of", REQUEST, "Of a `PUT`: the URL path of the stream that the table is a view of."),
+    "stp-view-type": ("STP-View-Type", REQUEST, "The type of the view's entities, percent-encoded."),
+}
+
+# Of HTTP, and what the server does with them.
+HTTP_HEADERS = {
+    "accept": (
+        "Accept",
+        REQUEST,
+        "Of a read of a table: another schema or version gets 406. Of `/metrics`: the format.",
+    ),
+    "accept-encoding": (
+        "Accept-Encoding",
+        BOTH,
+        "Encodings of an answer: zstd, br, gzip, deflate. Of a 415: `identity`.",
+    ),
+    "access-control-allow-headers": (
+        "Access-Control-Allow-Headers",
+        RESPONSE,
+        "Of a preflight: the request headers above.",
+    ),
+    "access-control-allow-methods": ("Access-Control-Allow-Methods", RESPONSE, "Of a preflight: the methods."),
+    "access-control-allow-origin": ("Access-Control-Allow-Origin", RESPONSE, "The origin of a page that is let in."),
+    "access-control-allow-private-network": (
+        "Access-Control-Allow-Private-Network",
+        RESPONSE,
+        "Of a preflight that asks for it: pages that are let in may use a server in a private network.",
+    ),
+    "access-control-expose-headers": (
+        "Access-Control-Expose-Headers",
+        RESPONSE,
+        "The response headers a page may see.",
+    ),
+    "access-control-max-age": ("Access-Control-Max-Age", RESPONSE, "A preflight is valid for a day."),
+    "access-control-request-private-network": ("Access-Control-Request-Private-Network", REQUEST, "See above."),
+    "allow": ("Allow", RESPONSE, "Of a 405: the methods of the route."),
+    "authorization": ("Authorization", REQUEST, "`Bearer` and a token. See [Security](../security.md)."),
+    "cache-control": (
+        "Cache-Control",
+        RESPONSE,
+        "How long an answer may be kept. See [What we chose](../protocol.md#what-we-chose).",
+    ),
+    "connection": ("Connection", RESPONSE, "`close`: the server closes the connection after the answer."),
+    "content-encoding": (
+        "Content-Encoding",
+        BOTH,
+        "Of an answer: how it is compressed. Of a request: only `identity`, else 415.",
+    ),
+    "content-length": ("Content-Length", BOTH, "Size of the body. A larger one than `body_bytes_max` gets 413."),
+    "content-security-policy": ("Content-Security-Policy", RESPONSE, "Stored content runs no scripts in a browser."),
+    "content-type": ("Content-Type", BOTH, "Type of the stream or table; sent with every body."),
+    "cross-origin-resource-policy": ("Cross-Origin-Resource-Policy", RESPONSE, "Which pages may embed an answer."),
+    "etag": ("ETag", RESPONSE, "Tag of an answer, for `If-None-Match`; of a `HEAD`, for `If-Match` too."),
+    "forwarded": ("Forwarded", REQUEST, "Address, scheme and host of the client, if a trusted proxy sends it."),
+    "host": (
+        "Host",
+        REQUEST,
+        "Must be a name that the server answers for, else 421. See [Browsers](../operations.md#browsers).",
+    ),
+    "if-none-match": ("If-None-Match", REQUEST, "Of a read: 304 if the answer has not changed."),
+    "last-event-id": (
+        "Last-Event-ID",
+        REQUEST,
+        "Sent by an `EventSource` that reconnects; replaces `offset` or `since_id`.",
+    ),
+    "location": ("Location", RESPONSE, "Of a 201: the URL of the stream or table."),
+    "origin": ("Origin", REQUEST, "The origin of a page. A write of one that is not let in gets 403."),
+    "referrer-policy": ("Referrer-Policy", RESPONSE, "`no-referrer`, so that pages do not pass on signed URLs."),
+    "retry-after": ("Retry-After", RESPONSE, "Of a 429, 503 or 507: seconds to wait before the next attempt."),
+    "traceparent": ("traceparent", REQUEST, "W3C Trace Context. Passed on to requests that follow from this one."),
+    "user-agent": ("User-Agent", REQUEST, "Written to the access log."),
+    "vary": ("Vary", RESPONSE, "The request headers that the answer depends on."),
+    "www-authenticate": ("WWW-Authenticate", RESPONSE, "Of a 401 or 403: `Bearer`, and what is missing."),
+    "x-accel-buffering": ("X-Accel-Buffering", RESPONSE, "`no` on live answers, so that nginx passes data on at once."),
+    "x-content-type-options": ("X-Content-Type-Options", RESPONSE, "`nosniff`."),
+    "x-forwarded-for": ("X-Forwarded-For", REQUEST, "As `Forwarded`, from a trusted proxy."),
+    "x-forwarded-host": ("X-Forwarded-Host", REQUEST, "As `Forwarded`, from a trusted proxy."),
+    "x-forwarded-proto": ("X-Forwarded-Proto", REQUEST, "As `Forwarded`, from a trusted proxy."),
+    "x-request-id": ("X-Request-Id", BOTH, "Id of the request, also in problem documents and logs."),
+}
