@@ -7,7 +7,7 @@ NODE_DIR := tests/node
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help setup run test test-fast test-long simulate twins check-generated lint fuzz bench soak smoke lock clean
+.PHONY: help setup run test test-fast test-long simulate twins check-generated lint docs fuzz bench soak smoke lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,15 +49,17 @@ simulate: setup ## seeded crashes of a simulated machine
 # The blocking client, made from the asyncio one.
 twins: setup ## generated modules, tables and charts, after a change of what they are made from
 	$(BIN)/python -m tools.twins
-	$(BIN)/python -m tools.options
 	$(BIN)/python -m tools.results
 	$(BIN)/python -m tools.recording
+	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.diagrams
 
 check-generated: setup
 	$(BIN)/python -m tools.twins --check
-	$(BIN)/python -m tools.options --check
 	$(BIN)/python -m tools.results --check
 	$(BIN)/python -m tools.recording --check
+	$(BIN)/python -m tools.reference --check
+	$(BIN)/python -m tools.diagrams --check
 
 lint: setup ## ruff, mypy, import-linter, and whether generated files are up to date
 	$(BIN)/ruff check .
@@ -65,6 +67,10 @@ lint: setup ## ruff, mypy, import-linter, and whether generated files are up to 
 	$(MAKE) -s check-generated
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The variable silences an advertisement for the next version of mkdocs.
+docs: setup ## the documentation as a site in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Fuzzing with coverage, all targets or some: make fuzz TARGET="native json" SECONDS=300
 SECONDS ?= 60

@@ -15,7 +15,7 @@ from bench.servers import Server, headwater
 from tests.edges import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\s*\$?\s*(headwater|make|curl|uvicorn|granian|hypercorn|pip|python\S*) \S", re.MULTILINE)
 ENDLESS = re.compile(
@@ -23,6 +23,7 @@ ENDLESS = re.compile(
     r"uvicorn|granian|hypercorn)\b"
 )
 ENDED_BY_TIMEOUT = 124
+RUN = [page for page in PAGES if re.search(r"^```(bash|python)$", page.read_text(), re.MULTILINE)]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -35,7 +36,7 @@ def durable(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(page: Path, durable: Server, tmp_path: Path) -> None:
     found = [(language, _here(text, durable)) for language, text in blocks(page)]
     work = tmp_path / "work"
@@ -97,7 +98,7 @@ def _run_python(text: str, directory: Path) -> None:
     assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_are_in_blocks_that_are_run(page: Path) -> None:
     """What stands in a block without a language, or is indented like one, is not run: no command may hide there."""
     text = page.read_text()
