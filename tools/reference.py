@@ -129,7 +129,7 @@ def _error_table(base: type[errors.HeadwaterError]) -> str:
     for kind in error_tree(base):
         status, code = (str(kind.status), f"`{kind().code}`") if kind.status else ("", "")
         (above,) = kind.__bases__
-        of = "" if kind is base or above is base else f" A `{above.__name__}`."
+        of = "" if kind is base or above is base else f" Base: `{above.__name__}`."
         rows.append(
             (f"`{kind.__name__}`", status, code, "yes" if kind.retryable else "no", f"{kind.title}. {kind.advice}{of}")
         )

@@ -63,8 +63,7 @@ def _run_bash(text: str, directory: Path, server: Server) -> int:
             script.append("headwater demo --help > /dev/null")
         elif line.startswith("make "):  # the others take minutes, this test among them: that they exist will do
             script.append(f"(cd {ROOT} && make --dry-run {line.split('#')[0].removeprefix('make ')} > /dev/null)")
-        elif ENDLESS.match(line):
-            command = line.split(" #")[0].strip()
+        elif ENDLESS.match(command := line.split(" #")[0].strip()):
             script.append(f"timeout 2 {command} || [ $? = {ENDED_BY_TIMEOUT} ]")
         else:
             script.append(line)
