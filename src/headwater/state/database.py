@@ -38,7 +38,20 @@ class Counts(msgspec.Struct):
 
 
 class Transaction:
-    """Changes that are shown at once and become real when the stream has them."""
+    """Changes that are shown at once and become real when the stream has them.
+
+    ```python
+    users = Collection("user", dict)
+    with Client("http://127.0.0.1:4437") as client:
+        stream = client.stream("team")
+        stream.create()
+        with StreamDB(stream, define_state({"users": users})) as db:
+            db.preload()
+            with db.transaction() as transaction:
+                transaction.users.insert({"id": "1", "name": "Ann"})
+            assert "1" in db.users
+    ```
+    """
 
     def __init__(self, database: Database, txid: str) -> None:
         self.txid = txid

@@ -251,6 +251,14 @@ def define_state(collections: Mapping[str, Collection[Any] | Mapping[str, Any]])
     """A state of named collections: `{"users": Collection("user", User)}`, or spelled as dictionaries.
 
     A name is an attribute of a database, so it is an identifier; at most one collection has a given entity type.
+
+    ```python
+    shop = define_state({
+        "users": Collection("user", dict),
+        "orders": {"type": "order", "schema": dict, "primary_key": "no"},
+    })
+    assert shop.orders.key == "no"
+    ```
     """
     made: dict[str, Collection[Any]] = {}
     types: dict[str, str] = {}

@@ -13,6 +13,17 @@ class Query(Generic[T]):
     """The result of a query as it is now, made by `query` of a collection.
 
     Hold on to it: a query that nobody holds is no longer kept current.
+
+    ```python
+    users = Collection("user", dict, indexes=("team",))
+    with Client("http://127.0.0.1:4437") as client:
+        stream = client.stream("players")
+        stream.create(messages=[users.insert({"id": "1", "team": "blue"}), users.insert({"id": "2", "team": "red"})])
+        with StreamDB(stream, define_state({"users": users})) as db:
+            db.preload()
+            blue = db.users.query(team="blue", order_by="id")
+            assert blue.keys() == ["1"]
+    ```
     """
 
     def __init__(
