@@ -141,8 +141,8 @@ def _seconds(what: str, moment: datetime | None) -> float | None:
 
 
 def _check_remote(entry: RemoteEntry) -> RemoteEntry:
-    """A prefix that ends with a slash cannot be the beginning of another host. One with the port 443 is the beginning of
-    no URL, as those are written without it. The URL may hold a password, and is not told."""
+    """A prefix that ends with a slash cannot be the beginning of another host. One with the port 443 is the beginning
+    of no URL, as those are written without it. The URL may hold a password, and is not told."""
     if not re.fullmatch(r"https?://[^/@?#A-Z]+(?<!:443)/([^?#]*/)?", entry.url):
         raise ValueError(
             "the url of a remote is like https://shop.example/v1/table/: in lower case, with a slash at its end, and "
