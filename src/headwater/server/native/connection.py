@@ -7,6 +7,7 @@ not read its responses gets no further ones. See `states` for what a connection 
 from __future__ import annotations
 
 import asyncio
+import random
 from time import perf_counter
 from typing import cast
 
@@ -234,9 +235,10 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
 
     def _hold_back(self) -> None:
         """Begin no other request for a moment: a client that ignores Retry-After cannot keep the server busy with
-        refusals. Others may be behind the connection of a proxy, which is not held back."""
+        refusals. Others may be behind the connection of a proxy, which is not held back. Those that were refused
+        together come back one by one."""
         self._move(PAUSED)
-        asyncio.get_running_loop().call_later(self._pause_s, self._go_on)
+        asyncio.get_running_loop().call_later(self._pause_s * random.uniform(0.5, 1.5), self._go_on)
         self._pause_s = REFUSED_PAUSE_S
 
     def _go_on(self) -> None:
