@@ -193,7 +193,9 @@ def _idle(bench: Bench, spark: SparkSession, server: Server, directory: Path) ->
             )
 
         query = start("restless", 0.001)
-        time.sleep(6)
+        until = time.monotonic() + 60
+        while len(query.recentProgress) < 25 and time.monotonic() < until:  # type: ignore[attr-defined]
+            time.sleep(1)
         spans = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress[5:]]  # type: ignore[attr-defined]
         query.stop()  # type: ignore[attr-defined]
         bench.note(
