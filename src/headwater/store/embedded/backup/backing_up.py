@@ -104,6 +104,7 @@ class Backup:
     def prune(self, keep_s: float) -> int:
         removed = prune(self._target, self._current.id, now_ms() - int(keep_s * 1000))
         self._timeline = next(found for found in read_timelines(self._target) if found.id == self._current.id)
+        self._known = set()  # blocks that no base has are gone
         return removed
 
     @property

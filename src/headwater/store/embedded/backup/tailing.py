@@ -65,6 +65,7 @@ class JournalTail:
         self._folded = folded  # how far the index is
         self._open: _Open | None = None
         self._next = mark.segment  # the segment to open next; that of the mark may hold more
+        self._seen = 0  # the last batch that is known to be in the journal or folded
         self._data = b""  # read ahead of the segment that is open
         self._data_at = 0  # where the next batch begins in it
 
@@ -78,7 +79,8 @@ class JournalTail:
                 self.mark = Mark(copied.segment, last.sequence, batch_digest(last.sequence, last.payload))
                 return copied
             if self._open is not None:
-                return None
+                break
+        self._check_not_behind()
         return None
 
     def _enter(self) -> bool:
@@ -112,7 +114,9 @@ class JournalTail:
             sequence, flags, payload = found
             if flags & SEAL:
                 self._leave(self._open.number)
-            elif sequence < expected:
+                continue
+            self._seen = max(self._seen, sequence)
+            if sequence < expected:
                 self._check_same(sequence, payload)
             elif sequence > expected:
                 raise GapError(f"batch {expected} is gone")
@@ -159,6 +163,14 @@ class JournalTail:
             self._leave(at.number)
         else:
             self._open, self._data, self._data_at = at, b"", 0
+
+    def _check_not_behind(self) -> None:
+        """A journal that ends before the mark is not the one that was copied, or was cut: what is written to it from
+        now on has the numbers of batches that the target has already."""
+        if self._seen < self.mark.sequence:
+            self._seen = self._folded().folded_sequence
+            if self._seen < self.mark.sequence:
+                raise DivergedError(f"the journal ends with batch {self._seen}, before {self.mark.sequence}")
 
     def _check_same(self, sequence: int, payload: memoryview) -> None:
         digest = self.mark.digest

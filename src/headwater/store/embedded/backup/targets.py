@@ -57,7 +57,7 @@ class DirectoryTarget:
 
     def is_empty(self) -> bool:
         with self._failures():
-            return not self._root.exists() or all(path.name == _LOCK_NAME for path in self._root.iterdir())
+            return not self._root.exists() or all(map(_is_of_a_beginning, self._root.iterdir()))
 
     def get(self, name: str) -> bytes:
         with self._failures():
@@ -70,6 +70,8 @@ class DirectoryTarget:
         path = self._root / name
         fresh = path.with_name(f"{path.name}.{threading.get_ident()}.new")
         with self._failures():
+            if name != FORMAT_NAME and not (self._root / FORMAT_NAME).exists():
+                raise TargetError(self.url, f"{FORMAT_NAME} is not there any more, so it may not be mounted")
             self._make_folder(path.parent)
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
@@ -98,6 +100,7 @@ class DirectoryTarget:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
+        check_fit(self)  # before anything in it is touched
         with self._failures():
             self._make_folder(self._root)
             try:
@@ -118,6 +121,11 @@ class DirectoryTarget:
         except OSError as error:
             name = f" ({error.filename})" if error.filename else ""
             raise TargetError(self.url, f"{error.strerror or error}{name}") from error
+
+
+def _is_of_a_beginning(path: Path) -> bool:
+    """What a backup leaves that was killed before it claimed a directory."""
+    return path.name == _LOCK_NAME or (path.name.startswith(f"{FORMAT_NAME}.") and path.name.endswith(".new"))
 
 
 def _raise_unless_missing(error: OSError) -> None:
@@ -146,12 +154,19 @@ def open_target(where: str) -> Target:
 
 def claim(target: Target) -> None:
     """Make an empty target one for backups; refuse one that holds something else."""
+    if not check_fit(target):
+        target.put(FORMAT_NAME, FORMAT)
+
+
+def check_fit(target: Target) -> bool:
+    """Whether a target is one for backups. An empty one can become that; another is refused."""
     try:
         check_format(target.get(FORMAT_NAME), target.url)
     except MissingError:
         if not target.is_empty():
             raise BackupError(f"{target.url} is not empty and holds no backup. Give another target.") from None
-        target.put(FORMAT_NAME, FORMAT)
+        return False
+    return True
 
 
 def check_claimed(target: Target) -> None:

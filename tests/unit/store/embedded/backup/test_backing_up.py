@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from headwater.store.embedded import index, opening
 from headwater.store.embedded.backup import backing_up
 from headwater.store.embedded.backup.backing_up import Backup, open_backup
 from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError, MissingError, TargetError
+from headwater.store.embedded.backup.formats import Base, decode
 from headwater.store.embedded.backup.restoring import restore
 from headwater.store.embedded.backup.status import spans_of
 from headwater.store.embedded.backup.targets import DirectoryTarget
@@ -338,9 +340,20 @@ def test_a_target_is_for_one_directory(directory: Path, target: DirectoryTarget,
     with pytest.raises(BackupError, match="has backups of another directory"):
         back_up(tmp_path / "data2", target)
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "precious.txt").write_text("not ours")
+    (tmp_path / "mine" / "precious.new").write_text("not ours")
     with pytest.raises(BackupError, match="is not empty and holds no backup"):
         back_up(directory, DirectoryTarget(tmp_path / "mine"))
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["precious.new"]
+
+
+def test_a_target_that_was_begun_is_taken(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    """By a backup that was killed as it wrote the first file."""
+    (tmp_path / "target").mkdir()
+    for name in ("lock", "FORMAT.123.new"):
+        (tmp_path / "target" / name).write_text("half")
+    live(directory, writing("one;"))
+    assert back_up(directory, target) == 1
+    assert not list((tmp_path / "target").rglob("*.new"))
 
 
 def test_a_restored_directory_is_backed_up_to_the_same_target(
@@ -360,7 +373,10 @@ def test_a_restored_directory_is_backed_up_to_the_same_target(
     assert restored(target, tmp_path / "older", spans_of(target)[0].to_ms) == {"a": b"one;lost;"}
 
 
-def test_a_journal_that_was_cut_begins_a_timeline(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+@pytest.mark.parametrize("texts", [("new;",), ("new;", "own;"), ("new;", "own;", "end;")])
+def test_a_journal_that_was_cut_begins_a_timeline(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, texts: tuple[str, ...]
+) -> None:
     live(directory, writing("one;", "two;", "six;"))
     back_up(directory, target)
     segment = next((directory / "journal").glob("0*.journal"))
@@ -368,9 +384,27 @@ def test_a_journal_that_was_cut_begins_a_timeline(directory: Path, target: Direc
     data[data.index(b"two;")] ^= 1
     segment.write_bytes(data)
     salvage_directory(directory)
-    live(directory, writing("new;", "own;", "end;"))
+    live(directory, writing(*texts))
     back_up(directory, target)
-    assert restored(target, tmp_path / "copy") == {"a": b"one;new;own;end;"}
+    assert restored(target, tmp_path / "copy") == {"a": f"one;{''.join(texts)}".encode()}
+
+
+@pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
+def test_a_directory_that_was_set_back_begins_a_timeline(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, limits: Limits
+) -> None:
+    """As by a snapshot of a disk: what is written then has numbers that the target has already."""
+    folded = directory if limits is FOLDED else None
+    live(directory, writing("one;", folded=folded), limits)
+    back_up(directory, target)
+    shutil.copytree(directory, tmp_path / "snapshot")
+    live(directory, writing("two;", "six;", "ten;", folded=folded), limits)
+    back_up(directory, target)
+    shutil.rmtree(directory)
+    (tmp_path / "snapshot").rename(directory)
+    live(directory, writing("new;", folded=folded), limits)
+    back_up(directory, target)
+    assert restored(target, tmp_path / "copy") == {"a": b"one;new;"}
 
 
 def test_a_backup_that_was_only_begun(directory: Path, tmp_path: Path) -> None:
@@ -387,6 +421,27 @@ def test_a_backup_that_was_only_begun(directory: Path, tmp_path: Path) -> None:
 
 
 # Faults of the target
+
+
+def test_a_target_that_is_not_mounted(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    """An empty directory is in its place for a while. Nothing is written there."""
+    root, away = tmp_path / "target", tmp_path / "away"
+
+    async def write(engine: Engine) -> None:
+        await create(engine, "a")
+        with open_backup(directory, target) as backup:
+            await stepped(backup)
+            root.rename(away)
+            root.mkdir()
+            await append(engine, "a", b"one;")
+            with pytest.raises(TargetError, match="may not be mounted"):
+                await stepped(backup)
+            root.rmdir()
+            away.rename(root)
+            assert await stepped(backup) == 0
+
+    live(directory, write)
+    assert restored(target, tmp_path / "copy") == {"a": b"one;"}
 
 
 def test_a_part_that_is_missing(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
@@ -467,3 +522,20 @@ def test_what_is_needed_is_kept(
     for number, span in enumerate(spans_of(target)):
         found = restored(target, tmp_path / f"copy{number}", span.from_ms)["a"]
         assert found.count(b";") == number + 2
+
+
+def test_a_block_that_was_removed_is_copied_again(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    """An index may become what it was before."""
+    live(directory, writing("one;", folded=directory), FOLDED)
+    with open_backup(directory, target) as backup:
+        backup.step(BASE_EVERY_S)
+        first = (directory / "index.db").read_bytes()
+        live(directory, writing("two;", folded=directory), FOLDED)
+        backup._take_base(new_range=True)
+        time.sleep(0.002)
+        assert backup.prune(keep_s=0) > 1
+        (directory / "index.db").write_bytes(first)
+        backup._take_base(new_range=True)
+    base = max((name for name in target.sizes("") if "/bases/" in name), key=lambda name: name.rpartition("-")[2])
+    digests = decode(base, target.get(base), Base).blocks
+    assert {f"{base.partition('/')[0]}/blocks/{digest.hex()}" for digest in digests} <= target.sizes("").keys()
