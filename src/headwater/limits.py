@@ -235,6 +235,7 @@ SWITCH_INTERVAL_S = 0.0005  # that the loop waits while a thread runs Python cod
 EDGE_TICK_S = 0.5  # between two looks at the deadlines of all connections
 REQUESTS_PER_TURN = 64  # of one connection, that are begun before others have their turn
 RECEIVE_BYTES = 64 * 1024  # from one connection, before others have their turn
+HEADERS_MAX = 200  # of a request: many small ones take several times their bytes
 PARSE_STEP_BYTES = 16 * 1024  # the size of a head, a chunk's extensions or trailers is known to this much
 CONNECTIONS_REFUSED_MAX = 32  # that are told so at a time; more are closed at once
 DESCRIPTORS_MAX = 1_048_576  # where the system sets no limit
@@ -415,7 +416,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.2
     body_bytes_max: Annotated[int, _is("largest body of a request (413)")] = 16 * 1024 * 1024
     messages_per_append_max: Annotated[int, _is("messages in one JSON body (413)")] = 1_000_000
-    header_bytes_max: Annotated[int, _is("headers of a request (431)")] = 32 * 1024
+    header_bytes_max: Annotated[int, _is("headers of a request, of which there are 200 at most (431)")] = 32 * 1024
     url_bytes_max: Annotated[int, _is("URL of a request (414)")] = 8 * 1024
     read_chunk_bytes: Annotated[int, _is("size of a catch-up read")] = 2 * 1024 * 1024
     sse_chunk_bytes: Annotated[int, _is("size of an event while a feed catches up")] = 256 * 1024
@@ -423,9 +424,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         65_536
     )
     pipeline_requests_max: Annotated[int, _is("requests a connection may have waiting")] = 16
-    pipeline_bytes_max: Annotated[int, _is("and their bodies")] = 1024 * 1024
+    pipeline_bytes_max: Annotated[int, _is("and their bytes")] = 1024 * 1024
     request_bytes_in_flight_max: Annotated[
-        int, _is("bodies that are incomplete or wait, over all connections (503)")
+        int, _is("requests that are incomplete or wait, over all connections (503)")
     ] = 256 * 1024 * 1024
     response_bytes_in_flight_max: Annotated[
         int, _is("responses that clients have not read, over all connections; beyond it reads get 503")

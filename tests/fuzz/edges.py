@@ -149,6 +149,8 @@ def _parsed(pieces: list[bytes]) -> tuple[list[Waiting], int | None]:
     for piece in pieces:
         parsing.feed(piece)
         assert parsing.body_bytes <= LIMITS.body_bytes_max
+    for request, _ in found:
+        request.head_bytes = 0  # which is known only about
     error = parsing.error
     assert error is None or 400 <= error.status < 500
     parsing.close()

@@ -35,6 +35,7 @@ class Request(msgspec.Struct, gc=False):
     began_s: float = 0.0  # when it was complete; 0: it is not timed
     route: int = NO_ROUTE  # the number of the route that it fits
     id: str = ""  # by which the log and the client name it, once that is needed
+    head_bytes: int = 0  # about what its head takes, where the edge counts that
 
     @property
     def identity(self) -> str:

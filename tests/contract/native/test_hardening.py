@@ -115,6 +115,21 @@ def test_12_16_bodies_of_all_connections_together_are_bounded() -> None:
             assert wire.answer().status == 204
 
 
+def test_12_16_heads_of_all_connections_together_are_bounded() -> None:
+    head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 20_000
+    with limited("request_bytes_in_flight_max=100000") as own, ExitStack() as stack:
+        held = [stack.enter_context(Wire(own)) for _ in range(4)]
+        for wire in held:
+            wire.send(head)
+        time.sleep(0.2)
+        with Wire(own) as wire:
+            wire.send(head)
+            assert wire.answer().problem["type"] == "urn:headwater:overloaded"
+        for wire in held:
+            wire.send(b"\r\n\r\n")
+            assert wire.answer().status == 200
+
+
 @pytest.mark.slow
 def test_12_16_unread_responses_of_all_connections_together_are_bounded() -> None:
     with limited("response_bytes_in_flight_max=6000000", "read_chunk_bytes=10000000") as own, ExitStack() as stack:
@@ -167,13 +182,14 @@ def test_12_16_a_pipelined_head_has_the_same_time_as_the_first() -> None:
 def test_12_16_budgets_are_given_back_however_a_connection_ends() -> None:
     rig = Rig()
     rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc" * 4)
-    rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nabc")
-    assert rig.shared.requests.held_bytes == 12
+    incomplete = b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nabc"
+    rig.send(incomplete)
+    assert rig.shared.requests.held_bytes == 12 + len(incomplete)
     rig.respond(Response(200, (), (b"x" * 1_000_000,)))
     assert rig.shared.responses.held_bytes > 1_000_000
     rig.transport.drain()
     assert rig.shared.responses.held_bytes == 0
-    assert rig.shared.requests.held_bytes == 9
+    assert rig.shared.requests.held_bytes == 9 + len(incomplete)
     rig.respond(Response(400, (), (b"x" * 1_000_000,), close=True))
     assert rig.shared.requests.held_bytes == 0
     assert rig.shared.responses.held_bytes > 1_000_000

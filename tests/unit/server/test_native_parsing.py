@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import HeadwaterError
-from headwater.limits import Limits
+from headwater.limits import HEADERS_MAX, PARSE_STEP_BYTES, Limits
 from headwater.server.native.parsing import Phase, RequestParser
 from headwater.server.native.pipeline import Pipeline, Waiting
 
@@ -48,7 +48,9 @@ def test_requests_in_one_piece() -> None:
 def test_where_the_bytes_are_split_makes_no_difference(cuts: list[int]) -> None:
     bounds = [0, *sorted(cuts), len(STREAM)]
     completed, parser = parse(*[STREAM[a:b] for a, b in itertools.pairwise(bounds)])
-    assert completed == parse(STREAM)[0]
+    for request, _ in completed + (whole := parse(STREAM)[0]):
+        request.head_bytes = 0  # which is known only about
+    assert completed == whole
     assert parser.error is None
 
 
@@ -91,6 +93,29 @@ def test_limits() -> None:
     assert error_of(b"GET / HTTP/1.1\r\n\r\n").status == 400
 
 
+@pytest.mark.parametrize("end", [b"", b"\r\n"], ids=["incomplete", "complete"])
+def test_headers_are_bounded_in_number(end: bytes) -> None:
+    def headers(count: int) -> bytes:
+        return b"GET / HTTP/1.1\r\nhost: t\r\n" + b"".join(b"%x:\r\n" % number for number in range(count)) + end
+
+    error = parse(headers(HEADERS_MAX + 1))[1].error
+    assert error is not None
+    assert error.status == 431
+    assert parse(headers(HEADERS_MAX - 1))[1].error is None
+
+
+def test_what_is_held() -> None:
+    head = b"PUT / HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n"
+    assert parse()[1].held_bytes == 0
+    assert parse(head[:20])[1].held_bytes == 20
+    assert parse(head[:20], head[20:])[1].held_bytes == len(head)
+    assert parse(head, b"abc")[1].held_bytes == len(head) + 3
+    assert parse(head + b"123456789" + head[:20])[1].held_bytes == PARSE_STEP_BYTES  # at most
+    completed, parser = parse(head, b"123456789")
+    assert completed[0][0].head_bytes == len(head)
+    assert parser.held_bytes == 0
+
+
 def test_an_expectation_is_met_once_and_not_after_the_body_has_begun() -> None:
     head = b"PUT / HTTP/1.%d\r\nhost: t\r\nexpect: 100-Continue\r\ncontent-length: 2\r\n\r\n"
     _, parser = parse(head % 1)
@@ -101,7 +126,7 @@ def test_an_expectation_is_met_once_and_not_after_the_body_has_begun() -> None:
 
 
 def test_a_pipeline_is_full_by_count_or_by_bytes() -> None:
-    pipeline = Pipeline(Limits(pipeline_requests_max=3, pipeline_bytes_max=5))
+    pipeline = Pipeline(Limits(pipeline_requests_max=3, pipeline_bytes_max=70))
     parser = RequestParser(Limits(), pipeline.append)
     post = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\nabc"
     parser.feed(post)

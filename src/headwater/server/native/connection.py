@@ -74,7 +74,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._shared = shared
         self._pipeline = Pipeline(shared.limits)
         self._parser = RequestParser(shared.limits, self._pipeline.append)
-        self._held = Share(shared.requests)  # of the bodies in the pipeline and in the parser
+        self._held = Share(shared.requests)  # of the requests in the pipeline and in the parser
         self._reading = True  # else the transport was told to pause, since the pipeline is full
         self._advancing = False
         self._request: Request | None = None  # the one that is being answered
@@ -204,11 +204,11 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             self._task = task
 
     def _hold(self) -> None:
-        """Account for the bodies that wait. If all connections together hold too much, drop the incomplete one."""
-        fits = self._held.hold(self._parser.body_bytes + self._pipeline.body_bytes)
+        """Account for the requests that wait. If all connections together hold too much, drop the incomplete one."""
+        fits = self._held.hold(self._parser.held_bytes + self._pipeline.held_bytes)
         if not fits or (self._shared.is_short and self._parser.body_bytes):
             self._parser.fail(self._shared.too_many_bytes())
-            self._held.hold(self._pipeline.body_bytes)
+            self._held.hold(self._pipeline.held_bytes)
 
     def _respond(self, response: Response) -> None:
         request = self._request

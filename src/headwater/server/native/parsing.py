@@ -14,7 +14,7 @@ from headwater.errors import (
     HeadwaterError,
     UrlTooLongError,
 )
-from headwater.limits import PARSE_STEP_BYTES, Limits
+from headwater.limits import HEADERS_MAX, PARSE_STEP_BYTES, Limits
 from headwater.protocol.streams.headers import REQUEST_HEADERS
 from headwater.server.http import Buffer, Request
 from headwater.server.native.pipeline import Waiting
@@ -59,6 +59,7 @@ class RequestParser:
         "_body",
         "_completed",
         "_declined",
+        "_head_bytes",
         "_headers",
         "_limits",
         "_overhead_bytes",
@@ -84,6 +85,7 @@ class RequestParser:
         self._body: list[bytes] | bytes = b""  # a list if it came in several pieces
         self.body_bytes = 0  # of the unfinished body
         self._overhead_bytes = 0  # of the head, or since the last piece of the body
+        self._head_bytes = 0  # of the head, once it is complete
 
     def feed(self, data: Buffer) -> None:
         """Parse what arrived, in steps: what else a step contains limits how exact `_overhead_bytes` can be."""
@@ -101,8 +103,16 @@ class RequestParser:
             self._decline_upgrades(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self.fail(_malformed(error))
-        if self._overhead_bytes > self._limits.header_bytes_max and self.phase in _INCOMPLETE:
-            self.fail(_headers_too_large(self._limits))
+        too_many = len(self._headers) > HEADERS_MAX
+        if (too_many or self._overhead_bytes > self._limits.header_bytes_max) and self.phase in _INCOMPLETE:
+            self.fail(_too_many_headers() if too_many else _headers_too_large(self._limits))
+
+    @property
+    def held_bytes(self) -> int:
+        """About what the unfinished request takes. Where a head begins in a step is not known."""
+        if self.phase is HEAD:
+            return self._overhead_bytes or PARSE_STEP_BYTES
+        return self.body_bytes + self._head_bytes
 
     def _decline_upgrades(self, rest: Buffer) -> None:
         """Decline upgrades by answering in HTTP/1.1. httptools takes what follows an offer for another protocol, so
@@ -183,7 +193,11 @@ class RequestParser:
         if self.phase is FAILED:
             return
         self.phase = BODY
+        self._head_bytes = self._overhead_bytes
         given, limits = self._headers, self._limits
+        if len(given) > HEADERS_MAX:
+            self.fail(_too_many_headers())
+            return
         if self._parser is not None and self._parser.should_upgrade():
             self._declined = self._head_without_upgrade(self._parser.get_method())
             return
@@ -235,6 +249,7 @@ class RequestParser:
             given,
             body if isinstance(body, bytes) else b"".join(body),
             version,
+            head_bytes=self._head_bytes,
         )
         self._reset()
         if "host" not in given and version == "1.1":
@@ -255,6 +270,10 @@ def _size(headers: dict[str, str]) -> int:
 
 def _headers_too_large(limits: Limits) -> HeadwaterError:
     return HeadersTooLargeError(f"the headers may have {limits.header_bytes_max} bytes")
+
+
+def _too_many_headers() -> HeadwaterError:
+    return HeadersTooLargeError(f"a request may have {HEADERS_MAX} headers")
 
 
 def _body_too_large(limits: Limits) -> HeadwaterError:

@@ -23,8 +23,8 @@ class Pipeline(deque[Waiting]):
     @property
     def full(self) -> bool:
         limits = self._limits
-        return len(self) >= limits.pipeline_requests_max or self.body_bytes > limits.pipeline_bytes_max
+        return len(self) >= limits.pipeline_requests_max or self.held_bytes > limits.pipeline_bytes_max
 
     @property
-    def body_bytes(self) -> int:
-        return sum([len(request.body) for request, _ in self])
+    def held_bytes(self) -> int:
+        return sum([len(request.body) + request.head_bytes for request, _ in self])

@@ -119,7 +119,10 @@ class AccessLog:
     def _open(self) -> int:
         if self._target == STDOUT:
             return os.dup(1)
-        return os.open(Path(self._target), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(Path(self._target), flags | os.O_NONBLOCK, 0o640)  # else a pipe waits for a reader
+        os.set_blocking(descriptor, True)
+        return descriptor
 
     def _run(self) -> None:
         while not self._closing or self._waiting:

@@ -53,7 +53,7 @@ METRICS = (
     Metric("headwater_http_sent_bytes_total", "counter", "Bodies of answers, live ones included."),
     Metric("headwater_http_connections", "gauge", "Open connections."),
     Metric("headwater_http_accepted_connections_total", "counter", "Connections since the start."),
-    Metric("headwater_http_request_bytes", "gauge", "Bodies of requests in memory that are incomplete or wait."),
+    Metric("headwater_http_request_bytes", "gauge", "Requests in memory that are incomplete or wait."),
     Metric("headwater_http_unread_bytes", "gauge", "Answers in memory that clients have yet to read."),
     Metric("headwater_memory_max_bytes", "gauge", "The memory mark, memory_bytes_max, if there is one."),
     Metric("headwater_memory_short", "gauge", "1 while writes are refused for lack of memory, if there is a mark."),

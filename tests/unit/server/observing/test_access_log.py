@@ -155,3 +155,6 @@ def test_long_values_take_bounded_room() -> None:
 def test_a_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="No such file or directory"):
         open_access_log(str(tmp_path / "missing" / "access.log"), as_json=False)
+    os.mkfifo(tmp_path / "pipe")  # that nobody reads
+    with pytest.raises(OptionError, match="No such device or address"):
+        open_access_log(str(tmp_path / "pipe"), as_json=False)
