@@ -71,6 +71,7 @@ class Backup:
         self._recent = RecentParts()
         self._known: set[bytes] = set()  # blocks in the target
         self._base_ms = 0  # when the newest base was taken
+        self._range_ms = 0  # when the first base of the last range was taken
         self._journal_bytes = 0  # in the target, after the newest base
         self._saved_s = -math.inf  # when the timeline was written
         self._records_due = 0  # after a change: at once, and when there was no other
@@ -127,6 +128,7 @@ class Backup:
             raise GapError("there is no base yet")
         contents = read_contents(self._target, self._timeline)
         mark = self._mark_of(contents)
+        self._range_ms = min(base.taken_ms for base in contents.bases_in(self._timeline.ranges[-1]))
         self._base_ms = contents.bases[-1].taken_ms if contents.bases else 0
         self._journal_bytes = sum(
             size for part, size in contents.part_bytes.items() if part.last > contents.bases[-1].sequence
@@ -210,9 +212,9 @@ class Backup:
 
     def _reach(self, moment_ms: int) -> None:
         """Everything that was acknowledged before a moment is in the target. While nothing changes, that is recorded
-        now and then."""
+        now and then. A clock that was set back is followed: what is written from now on has moments before the last."""
         range_ = self._current.ranges[-1]
-        range_.reached_ms = max(range_.reached_ms, moment_ms)
+        range_.reached_ms = max(self._range_ms, moment_ms)
         if self._records_due > 0 or time.monotonic() - self._saved_s >= limits.BACKUP_REACHED_S:
             self.record()
             self._records_due = max(0, self._records_due - 1)
@@ -254,6 +256,7 @@ class Backup:
         self._target.put(f"{timeline.id}/bases/{BaseName(base.sequence, taken_ms)}", encode(base))
         if new_range:
             timeline.ranges.append(Range(base.sequence, base.sequence, reached_ms=0))
+            self._range_ms = taken_ms
             self._follow(Mark(base.segment, base.sequence))
         self._base_ms, self._journal_bytes = taken_ms, 0
         self.record()

@@ -373,6 +373,36 @@ def test_a_restored_directory_is_backed_up_to_the_same_target(
     assert restored(target, tmp_path / "older", spans_of(target)[0].to_ms) == {"a": b"one;lost;"}
 
 
+def test_a_clock_that_was_ahead_for_a_while(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not backed up is not in a moment, whatever the clock said before."""
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    monkeypatch.setattr(backing_up, "now_ms", lambda: now_ms() + 3_600_000)
+    back_up(directory, target)
+    monkeypatch.setattr(backing_up, "now_ms", now_ms)
+    back_up(directory, target)
+    assert spans_of(target)[-1].to_ms <= now_ms()
+    live(directory, writing("two;"))
+    with pytest.raises(BackupError, match="is not in"):
+        restored(target, tmp_path / "copy", now_ms())
+    back_up(directory, target)
+    assert restored(target, tmp_path / "copy", spans_of(target)[-1].to_ms) == {"a": b"one;two;"}
+
+
+def test_a_clock_that_was_ahead_when_the_first_base_was_taken(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(directory, writing("one;"))
+    monkeypatch.setattr(backing_up, "now_ms", lambda: now_ms() + 3_600_000)
+    back_up(directory, target)
+    monkeypatch.setattr(backing_up, "now_ms", now_ms)
+    live(directory, writing("two;"))
+    back_up(directory, target)
+    assert restored(target, tmp_path / "copy") == {"a": b"one;two;"}
+
+
 @pytest.mark.parametrize("texts", [("new;",), ("new;", "own;"), ("new;", "own;", "end;")])
 def test_a_journal_that_was_cut_begins_a_timeline(
     directory: Path, target: DirectoryTarget, tmp_path: Path, texts: tuple[str, ...]
