@@ -23,7 +23,12 @@ ENDLESS = re.compile(
     r"uvicorn|granian|hypercorn)\b"
 )
 ENDED_BY_TIMEOUT = 124
-RUN = [page for page in PAGES if re.search(r"^```(bash|python)$", page.read_text(), re.MULTILINE)]
+LONG = ("pipeline.md", "pipeline-tutorial.md", "spark-tutorial.md")  # which start Java several times
+RUN = [
+    pytest.param(page, marks=pytest.mark.long) if page.name in LONG else page
+    for page in PAGES
+    if re.search(r"^```(bash|python)$", page.read_text(), re.MULTILINE)
+]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
