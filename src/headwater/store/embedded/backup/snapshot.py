@@ -4,6 +4,9 @@ SQLite moves pages from its log into the database file only as far as the oldest
 the log has been moved, a reader that begins then and stays keeps the file as it is, and the file alone is the index:
 it can be read in order, without a second copy on the disk. Whether all was moved is in the header of the log's own
 index, the file `-shm`, whose format SQLite documents ("WAL-mode File Format").
+
+The locks that keep the file as it is are those of the process on `-shm`, and the system drops all of them as soon as
+the process closes any descriptor of it. So there is one, which is closed after the connection.
 """
 
 from __future__ import annotations
@@ -41,15 +44,17 @@ class Frozen(NamedTuple):
 @contextlib.contextmanager
 def frozen(path: Path) -> Iterator[Frozen]:
     """Keep the file of an index as it is. Meanwhile what is folded stays in the log, which grows."""
-    connection = index.connect(path, write=True)
+    connection, log_index = index.connect(path, write=True), -1
     try:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()  # which makes the log's index
+        log_index = os.open(f"{path}-shm", os.O_RDONLY | os.O_CLOEXEC)
         deadline_s = time.monotonic() + limits.BACKUP_FREEZE_S
         while True:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            before = _log_state(path)
+            before = _log_state(log_index)
             connection.execute("BEGIN")
             meta = index.IndexReader(connection).meta()  # the read that begins the transaction
-            if before is not None and before == _log_state(path):
+            if before is not None and before == _log_state(log_index):
                 break
             connection.execute("ROLLBACK")
             if time.monotonic() > deadline_s:
@@ -60,15 +65,13 @@ def frozen(path: Path) -> Iterator[Frozen]:
         yield Frozen(pages * page_bytes, meta.folded_segment, meta.folded_sequence)
     finally:
         connection.close()
+        if log_index >= 0:
+            os.close(log_index)
 
 
-def _log_state(path: Path) -> bytes | None:
+def _log_state(log_index: int) -> bytes | None:
     """The header of the log's index if all of the log is in the database file."""
-    try:
-        with open(f"{path}-shm", "rb") as file:
-            found = file.read(_MOVED_AT + _FRAMES.size)
-    except FileNotFoundError:
-        return None
+    found = os.pread(log_index, _MOVED_AT + _FRAMES.size, 0)
     header = found[:_HEADER_BYTES]
     if len(found) < _MOVED_AT + _FRAMES.size or header != found[_HEADER_BYTES:_MOVED_AT]:
         return None
