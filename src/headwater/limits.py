@@ -237,6 +237,7 @@ REQUESTS_PER_TURN = 64  # of one connection, that are begun before others have t
 RECEIVE_BYTES = 64 * 1024  # from one connection, before others have their turn
 HEADERS_MAX = 200  # of a request: many small ones take several times their bytes
 PARSE_STEP_BYTES = 16 * 1024  # the size of a head, a chunk's extensions or trailers is known to this much
+CONNECTIONS_SPARED_MAX = 16  # that are let in while there is no memory: health checks are among them
 CONNECTIONS_REFUSED_MAX = 32  # that are told so at a time; more are closed at once
 DESCRIPTORS_MAX = 1_048_576  # where the system sets no limit
 DESCRIPTORS_RESERVED = 256  # for the store and everything else that is no connection

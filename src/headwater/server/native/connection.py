@@ -93,7 +93,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self.peer: str = peer[0] if peer else ""
         self._shared.add(self)
         self._shared.accepted += 1
-        error = self._shared.connection_refusal(self.peer)
+        error = self._shared.connection_refusal(self)
         if error is not None:
             self._shared.refused.add(self)
             self._refuse(error)

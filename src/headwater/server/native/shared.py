@@ -7,7 +7,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from headwater.errors import HeadwaterError, OverloadedError, StoppingError, TooManyRequestsError
-from headwater.limits import RECEIVE_BYTES, RETRY_AFTER_S, Limits
+from headwater.limits import CONNECTIONS_SPARED_MAX, RECEIVE_BYTES, RETRY_AFTER_S, Limits
 from headwater.server.dispatch import Dispatcher
 from headwater.server.forwarding import counted_address
 from headwater.server.http import Request
@@ -37,6 +37,7 @@ class Shared:
         self.received = memoryview(bytearray(RECEIVE_BYTES))
         self.connections: set[Connection] = set()
         self.refused: set[Connection] = set()  # those of them that were refused and are being closed
+        self._spared: set[Connection] = set()  # those that came while there was no memory, and were let in
         self.one_lost = asyncio.Event()  # set whenever a connection is lost
         self.tls: ssl.SSLContext | None = None  # of connections that come from now on
         self.draining = False  # the server stops: nothing new is begun
@@ -58,6 +59,7 @@ class Shared:
             if left > 0:
                 self._of_address[key] = left
         self.refused.discard(connection)
+        self._spared.discard(connection)
         self.one_lost.set()
 
     # What the observer tells an operator
@@ -74,22 +76,33 @@ class Shared:
     def unread_bytes(self) -> int:
         return self.responses.held_bytes
 
-    def connection_refusal(self, peer: str) -> HeadwaterError | None:
+    def connection_refusal(self, connection: Connection) -> HeadwaterError | None:
         """Why a new connection, which is among the connections already, cannot be served; None if it can."""
         if self.draining:
             return self.stopping()
         most = self.limits.connections_max
         if len(self.connections) - len(self.refused) > most:
             return OverloadedError(f"{most} connections are open, and no more may be; try again shortly")
-        if self.memory is not None and self.memory.exhausted:
+        if self.memory is not None and not self._has_room(connection, self.memory):
             return OverloadedError(self.memory.reason)
         each = self.limits.connections_per_address_max
-        if each and self._of_address.get(counted_address(peer), 0) > each:
+        if each and self._of_address.get(counted_address(connection.peer), 0) > each:
             return TooManyRequestsError(
                 f"{each} connections of this address are open, and no more may be (connections_per_address_max)",
                 retry_after_s=RETRY_AFTER_S,
             )
         return None
+
+    def _has_room(self, connection: Connection, memory: MemoryMark) -> bool:
+        """Whether a connection may come in. Without memory a few may: health checks among them must get their answer,
+        or the server is taken for dead."""
+        if not memory.exhausted:
+            self._spared.clear()
+            return True
+        if len(self._spared) >= CONNECTIONS_SPARED_MAX:
+            return False
+        self._spared.add(connection)
+        return True
 
     def check_serving(self, request: Request) -> None:
         """Refuse every request while the server stops, and reads while clients leave too much unread."""
