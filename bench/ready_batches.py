@@ -1,12 +1,21 @@
-"""A Spark source that yields batches that are ready: what the Python data source API can read at most."""
+"""A Spark source that yields batches that are ready: what the Python data source API can read at most.
+
+With the option `url` each task first receives as many bytes of a stream, and leaves them unread: what a source that
+gets its messages over HTTP from a server on the same machine can read at most.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
+
+from headwater.client import Client
+from headwater.spark.connection import ConnectionOptions
+from headwater.spark.fetching import fetch
 
 BATCH = 64 * 1024
 
@@ -22,20 +31,34 @@ class ReadyBatches(DataSource):
         return "value STRING"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(int(self.options["rows"]), int(self.options["partitions"]))
+        return _Reader(int(self.options["rows"]), int(self.options["partitions"]), self.options.get("url"))
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, rows: int, parts: int) -> None:
+    def __init__(self, rows: int, parts: int, url: str | None) -> None:
         self._rows = rows
         self._parts = parts
+        self._url = url
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(number) for number in range(self._parts)]
+        if self._url is None:
+            return [InputPartition(number) for number in range(self._parts)]
+        with Client(self._url) as client:
+            cut = client.stream("messages").splits(parts=self._parts)
+        places = [cut.offset, *cut.splits, cut.until]
+        return [InputPartition(pair) for pair in itertools.pairwise(places)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         left = self._rows // self._parts
         ready = pa.RecordBatch.from_pydict({"value": pa.array(["x" * 100] * BATCH, pa.string())})
+        if self._url is not None:
+            connection = ConnectionOptions(url=self._url, connect_s=10, answer_s=30, retry_s=60)
+            with Client(self._url) as client:
+                url = client.stream("messages").url
+            for body, _ in fetch(connection, url, *partition.value):
+                rows = min(left, len(body) // 101)
+                yield from (ready.slice(0, min(BATCH, rows - first)) for first in range(0, rows, BATCH))
+                left -= rows
         while left:
             yield ready.slice(0, min(left, BATCH))
             left -= min(left, BATCH)
