@@ -1,10 +1,10 @@
-"""The error tree: each error says its status, whether a retry can help, what was wrong and what to do about it.
+"""The error tree. Each error has an HTTP status, a title, advice, and says whether a retry can help.
 
-The server answers with these and the client raises them again, so that both sides speak of one thing. Most programs
-need five: NetworkError, StreamNotFoundError, StreamClosedError, StaleEpochError, and HeadwaterError for the rest.
+The server sends these errors as problem documents, and the client raises the same classes. Most programs need five:
+NetworkError, StreamNotFoundError, StreamClosedError, StaleEpochError, and HeadwaterError for the rest.
 
 HeadwaterError
-├── RequestError                         the request is at fault; nothing changed
+├── RequestError                         the request is invalid or was refused; it had no effect
 │   ├── BadRequestError            400
 │   │   ├── InvalidHeaderError     400
 │   │   ├── InvalidQueryError      400
@@ -55,37 +55,37 @@ HeadwaterError
 │   ├── HostNotAllowedError        421
 │   ├── TooManyRequestsError       429
 │   └── HeadersTooLargeError       431
-├── ServerError                          the server is at fault or in trouble
+├── ServerError                          the server failed, or cannot take requests now
 │   ├── InternalError              500
 │   ├── DamagedDataError           500
 │   ├── NotReadyError              503
 │   ├── OverloadedError            503
 │   ├── StoppingError              503
 │   └── StorageFullError           507
-├── OutboundError                        a request of the server to a URL that someone else named failed
-│   ├── TargetRefusedError         403   the server does not call this URL; nothing was sent
+├── OutboundError                        a request from the server to a URL that a client gave failed
+│   ├── TargetRefusedError         403   the server does not send requests to this URL; nothing was sent
 │   ├── TargetUnreachableError           no connection, no answer in time, or the connection was lost
-│   └── TargetAnswerError                answered, but not in a way that the server accepts
-│       └── RedirectRefusedError         answered with a redirect
-└── ClientError                          no answer to blame: found on the client's side
-    ├── NetworkError                     the request or its answer was lost on the way
-    ├── ProtocolError                    answered, but not as the protocol says
-    │   ├── InvalidRowError              a line of a table's answer is no row
+│   └── TargetAnswerError                the target sent a response that the server does not accept
+│       └── RedirectRefusedError         the target sent a redirect
+└── ClientError                          raised by the client, not sent by the server
+    ├── NetworkError                     the connection failed, timed out or was lost
+    ├── ProtocolError                    the response does not follow the protocol
+    │   ├── InvalidRowError              a line of a table's response is not a row
     │   ├── RowOrderError                rows of a table came out of order
     │   ├── MissingRowError              a table that promises gapless SeqNos lacks a row
     │   ├── HistoryChangedError          a table restarted its numbering, or has other rows than before
     │   │   └── RowsGoneError            a table has fewer rows than before
     │   ├── SchemaChangedError           a table has another schema or version than before
     │   └── RedirectError                a SURL was redirected
-    ├── ProducerReusedError              new messages were taken for repeats
-    ├── MessageError                     a message is not what the reader asked for
-    │   └── InvalidEventError            a message is no state event, or its value does not fit the schema
-    ├── OptionError                      an option of the server, a job, a source or a sink is missing or makes no sense
-    ├── SchemaError                      a DataFrame's columns are not what a source gives or a sink takes
+    ├── ProducerReusedError              the server took new messages for duplicates
+    ├── MessageError                     a message cannot be decoded to the type that the reader asked for
+    │   └── InvalidEventError            a message is not a state event, or its value does not match the schema
+    ├── OptionError                      an option of the server, a job, a source or a sink is missing or invalid
+    ├── SchemaError                      a DataFrame has other columns than the source or sink needs
     ├── BatchReusedError                 a batch number or writeId was used before for other rows
     ├── ReplayError                      the target of a replay has other content than the archive
-    ├── JobConflictError                 another run of the same job is at work, or was faster
-    └── DataLossError                    what a query had yet to read or to publish is gone
+    ├── JobConflictError                 another run of the same job is active, or committed first
+    └── DataLossError                    data that a query still had to read or publish was deleted
 """
 
 from __future__ import annotations
@@ -96,15 +96,15 @@ from headwater.positions import Position
 
 
 def is_retryable(status: int) -> bool:
-    """Whether the same request may succeed later, by the status of its answer."""
+    """Whether the same request may succeed later, given the status of the response."""
     return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
 
 
 class HeadwaterError(Exception):
-    """Anything that Headwater reports to whoever asked.
+    """Base class of all errors that Headwater reports.
 
-    `retryable` follows from `status`, unless a class or an instance says otherwise. The rest is set on the client's
-    side, where the request is known; `nothing_done` if it certainly had no effect.
+    `retryable` follows from `status`, unless a class or an instance sets it. The client also sets `url`, `attempts`,
+    and `nothing_done`, which is True if the request certainly had no effect.
 
     ```python
     with Client("http://127.0.0.1:4437") as client:
@@ -140,7 +140,7 @@ class HeadwaterError(Exception):
 
     @property
     def code(self) -> str:
-        """The stable name a program can match on: the class name in kebab-case, without Error."""
+        """A stable name that programs can match on: the class name in kebab-case, without `Error`."""
         name = type(self).__name__.removesuffix("Error")
         return "".join("-" + c.lower() if c.isupper() else c for c in name).lstrip("-")
 
@@ -148,11 +148,11 @@ class HeadwaterError(Exception):
 class RequestError(HeadwaterError):
     status = 400
     title = "Bad request"
-    advice = "Correct the request: as it is, it will always be refused."
+    advice = "Correct the request; the server refuses it every time."
 
 
 class BadRequestError(RequestError):
-    """Malformed in a way that no other error names."""
+    """The request is invalid, and no more specific error applies."""
 
 
 class InvalidHeaderError(BadRequestError):
@@ -177,7 +177,7 @@ class InvalidJsonError(BadRequestError):
 
 
 class InvalidChangeError(BadRequestError):
-    """`line` is the number of the first line of the body that is not a change, from 1."""
+    """A line of the body is not a change. `line` is the number of the first such line, counted from 1."""
 
     title = "Invalid change"
     advice = "Correct that line and send the whole body again: nothing of it was appended."
@@ -207,19 +207,19 @@ class InvalidForkError(BadRequestError):
 
 class NewEpochSequenceError(BadRequestError):
     title = "A new epoch starts at sequence 0"
-    advice = "The server no longer knows this producer: start a new one."
+    advice = "The server no longer knows this producer. Start a new one."
 
 
 class UnauthorizedError(RequestError):
     status = 401
     title = "Not authenticated"
-    advice = "Give a valid token; headwater token add makes one, and the command line takes it from HEADWATER_TOKEN."
+    advice = "Send a valid token; headwater token add makes one, and the commands read it from HEADWATER_TOKEN."
 
 
 class ForbiddenError(RequestError):
     status = 403
     title = "Not allowed"
-    advice = "Ask the operator for a token with the scope that is missing."
+    advice = "Ask the operator for a token with the missing scope."
 
 
 class StaleEpochError(RequestError):
@@ -229,7 +229,7 @@ class StaleEpochError(RequestError):
 
     def __init__(self, detail: str = "", *, epoch: int | None = None) -> None:
         super().__init__(detail)
-        self.epoch = epoch  # the one that is in force
+        self.epoch = epoch  # the current epoch of the producer
 
 
 class OriginNotAllowedError(RequestError):
@@ -241,7 +241,7 @@ class OriginNotAllowedError(RequestError):
 class TooManyStreamsError(RequestError):
     status = 403
     title = "Too many streams"
-    advice = "Delete streams that are no longer needed, or have the operator raise streams_max."
+    advice = "Delete streams that are no longer needed, or raise the server's streams_max."
 
 
 class StreamNotFoundError(RequestError):
@@ -253,12 +253,12 @@ class StreamNotFoundError(RequestError):
 class ViewSourceNotFoundError(RequestError):
     status = 404
     title = "Source of the view not found"
-    advice = "Create the stream or table before the view of it, or correct its URL path."
+    advice = "Create the source before the view, or correct the path of the source."
 
 
 class UnknownRouteError(RequestError):
     status = 404
-    title = "Nothing here"
+    title = "Unknown URL"
 
 
 class MethodNotAllowedError(RequestError):
@@ -289,7 +289,7 @@ class ConflictError(RequestError):
 
 class ConfigurationError(ConflictError):
     title = "Stream exists with a different configuration"
-    advice = "Use another path, or create it with the configuration it has."
+    advice = "Use another path, or the configuration that the stream has."
 
 
 class PathBlockedError(ConflictError):
@@ -302,58 +302,58 @@ class SourceGoneError(ConflictError):
 
 class ContentTypeError(ConflictError):
     title = "Content type does not match the stream"
-    advice = "Send what the stream's content type says."
+    advice = "Send data of the stream's content type."
 
 
 class StreamClosedError(ConflictError):
     title = "Stream is closed"
-    advice = "Nothing can be appended any more. Continue in a fork or in a new stream."
+    advice = "A closed stream takes no more appends. Continue in a fork or in a new stream."
 
     def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None) -> None:
         super().__init__(detail)
-        self.tail = tail  # where the stream ends: the id that numbers the position, and the position
+        self.tail = tail  # the end of the stream: the id that the position belongs to, and the position
 
 
 class DocumentConflictError(ConflictError):
-    title = "Document was changed by someone else"
-    advice = "Read the document again and decide anew."
+    title = "Document was changed by another writer"
+    advice = "Read the document again and repeat the change."
 
 
 class SequenceRegressionError(ConflictError):
     title = "Stream-Seq does not advance"
-    advice = "Another writer is ahead. Read what it wrote before you go on."
+    advice = "Another writer has appended with a higher Stream-Seq. Read its data before you continue."
 
 
 class SeqNoRegressionError(ConflictError):
     title = "Rows are out of order"
-    advice = "Append rows with SeqNos that increase, from after the last row of the table on."
+    advice = "Append rows with increasing SeqNos that are larger than the SeqNo of the table's last row."
 
 
 class MirrorMismatchError(ConflictError):
-    """Rows for a mirror that leave a row out, or differ from rows that it has."""
+    """Rows appended to a mirror leave a row out, or differ from rows that the mirror has."""
 
     title = "Rows do not fit the mirror"
-    advice = "Go on after the mirror's last row. If the source was made again, mirror it into another table."
+    advice = "Continue after the mirror's last row. If the source was created again, mirror it into another table."
 
 
 class ViewTooLargeError(ConflictError):
     title = "Too many live keys"
-    advice = "Read all rows instead of the active view, or have the operator raise the limit."
+    advice = "Read all rows instead of the active view, or raise the server's active_keys_max."
 
 
 class TooManyNurlsError(ConflictError):
     title = "Too many NURLs"
-    advice = "Withdraw NURLs that are no longer needed, or raise the limit."
+    advice = "Withdraw NURLs that are no longer needed, or raise nurls_per_table_max or nurls_max."
 
 
 class TooManyViewsError(ConflictError):
     title = "Too many views"
-    advice = "Delete views that are no longer needed, or raise the limit."
+    advice = "Delete views that are no longer needed, or raise the server's views_max."
 
 
 class SequenceGapError(ConflictError):
     title = "Producer sequence gap"
-    advice = "Earlier batches of this producer are missing: start a new one."
+    advice = "Earlier batches of this producer are missing. Start a new producer."
 
     def __init__(self, detail: str = "", *, expected: int | None = None, received: int | None = None) -> None:
         super().__init__(detail)
@@ -364,52 +364,52 @@ class SequenceGapError(ConflictError):
 class StreamGoneError(RequestError):
     status = 410
     title = "Stream was deleted"
-    advice = "Use another path: this one is kept by its forks."
+    advice = "Use another path. This one stays in use until the forks of the stream are deleted."
 
 
 class NotFollowedError(RequestError):
-    """A Notify named a SURL at the NURL of a mirror that is not, or no longer, kept up to date."""
+    """A Notify request was sent to the NURL of a mirror that the server does not keep up to date (any more)."""
 
     status = 410
     title = "Not followed"
-    advice = "Stop notifying this NURL: nobody follows the table through it."
+    advice = "Stop sending Notify requests to this NURL: no follower uses it."
 
 
 class OffsetGoneError(RequestError):
     status = 410
     title = "Offset is gone"
-    advice = "The stream was deleted and made again: read it from its beginning."
+    advice = "The stream was deleted and created again. Read it from its beginning."
 
 
 class TailMovedError(RequestError):
-    """The stream or table does not end where the request says. Nothing was done."""
+    """The stream or table does not end where the request says. The request had no effect."""
 
     status = 412
     title = "The tail has moved"
-    advice = "Read what was appended meanwhile, decide anew, and name the tail as it is now."
+    advice = "Read the data that was appended meanwhile, then send the request with the new tail."
 
     def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None, last_seqno: int | None = None) -> None:
         super().__init__(detail)
-        self.tail = tail  # on the server's side: the id that numbers the position, and the position
-        self.offset = ""  # on the client's side: where the stream ends
-        self.last_seqno = last_seqno  # of a table
+        self.tail = tail  # set by the server: the id that the position belongs to, and the position
+        self.offset = ""  # set by the client: the offset at which the stream ends
+        self.last_seqno = last_seqno  # for a table: the SeqNo of its last row
 
 
 class BodyTooLargeError(RequestError):
     status = 413
     title = "Body too large"
-    advice = "Send less at once, or raise the server's body_bytes_max."
+    advice = "Send smaller requests, or raise the server's body_bytes_max."
 
 
 class TooManyMessagesError(BodyTooLargeError):
     title = "Too many messages"
-    advice = "Send fewer messages at once, or raise the server's messages_per_append_max."
+    advice = "Send fewer messages in a request, or raise the server's messages_per_append_max."
 
 
 class StreamFullError(RequestError):
     status = 413
     title = "Stream is full"
-    advice = "Go on in a fork or in a new stream, or have the operator raise stream_bytes_max."
+    advice = "Continue in a fork or in a new stream, or raise the server's stream_bytes_max."
 
 
 class UrlTooLongError(RequestError):
@@ -438,7 +438,7 @@ class HostNotAllowedError(RequestError):
 class TooManyRequestsError(RequestError):
     status = 429
     title = "Too many requests"
-    advice = "Wait as long as Retry-After says, then send it again."
+    advice = "Wait for the time in Retry-After, then send the request again."
 
 
 class HeadersTooLargeError(RequestError):
@@ -447,13 +447,13 @@ class HeadersTooLargeError(RequestError):
 
 
 class ServerError(HeadwaterError):
-    """The server cannot answer; the request may be fine."""
+    """The server cannot process the request, which may be valid."""
 
     advice = "Try again later."
 
 
 class InternalError(ServerError):
-    """A defect of ours; the log has the cause."""
+    """A bug in Headwater. The server's log has the cause."""
 
 
 class DamagedDataError(ServerError):
@@ -479,30 +479,30 @@ class StoppingError(ServerError):
 
 class StorageFullError(ServerError):
     status = 507
-    title = "No room to store it"
-    advice = "Give the server more disk, then try again."
+    title = "Disk is full"
+    advice = "Free disk space on the server or add more, then try again."
 
 
 class OutboundError(HeadwaterError):
-    """Found by the server when it called a URL that someone else named; no status was answered."""
+    """A request from the server to a URL that a client gave failed. `status` is 0 if there was no response."""
 
     status = 0
     title = "The request to the target failed"
-    advice = "Check the URL and that its server works."
+    advice = "Check the URL, and that its server works."
 
 
 class TargetRefusedError(OutboundError):
     status = 403
     title = "Target refused"
-    advice = "Give an https URL of a public server; docs/operations.md lists what is refused."
+    advice = "Use an https URL of a public server; docs/operations.md lists which targets are refused."
 
 
 class TargetUnreachableError(OutboundError):
-    """`how` is as in NetworkError."""
+    """The target could not be reached. `how` has the same values as in NetworkError."""
 
     title = "Target did not answer"
     retryable = True
-    advice = "Check that the target's server runs. What was sent may or may not have arrived."
+    advice = "Check that the target's server runs. The request may or may not have arrived."
 
     def __init__(self, detail: str = "", *, how: Literal["connect", "timeout", "lost"] = "lost") -> None:
         super().__init__(detail)
@@ -511,12 +511,12 @@ class TargetUnreachableError(OutboundError):
 
 class TargetAnswerError(OutboundError):
     title = "Answer of the target refused"
-    advice = "Have the target answer without redirects and content encodings, and within the limits."
+    advice = "Change the target so that it answers without redirects and content encodings, and within the limits."
 
 
 class RedirectRefusedError(TargetAnswerError):
     title = "Target redirects"
-    advice = "Give the URL that the target redirects to, if you trust it: redirects are not followed."
+    advice = "Redirects are not followed. If you trust the URL that the target redirects to, use it instead."
 
     def __init__(self, detail: str = "", *, location: str = "") -> None:
         super().__init__(detail)
@@ -524,7 +524,7 @@ class RedirectRefusedError(TargetAnswerError):
 
 
 class ClientError(HeadwaterError):
-    """Found on the client's side; no status was answered."""
+    """Raised by the client. `status` is 0, because the error did not come from the server."""
 
     status = 0
     title = "The client failed"
@@ -532,7 +532,11 @@ class ClientError(HeadwaterError):
 
 
 class NetworkError(ClientError):
-    """`how` says what was lost: the attempt to connect, so that nothing was sent; patience; or the connection."""
+    """No response arrived.
+
+    `how` is "connect" if no connection could be made, so that nothing was sent; "timeout" if the response took too
+    long; "lost" if the connection was lost.
+    """
 
     how: Literal["connect", "timeout", "lost"] = "lost"
     title = "No answer"
@@ -542,14 +546,14 @@ class NetworkError(ClientError):
 
 class ProtocolError(ClientError):
     title = "Not a Durable Streams answer"
-    advice = "Check that the URL is a stream's and that no proxy answers in its place."
+    advice = "Check that the URL is that of a stream, and that no proxy answers in place of the server."
 
 
 class InvalidRowError(ProtocolError):
-    """`line` is the number of the line in the answer, from 1; the rows before it are good."""
+    """A line of a table's response is not a row. `line` is its number, counted from 1; the rows before it are valid."""
 
     title = "Not a valid row"
-    advice = "Check that the URL is a table's. If it is, its server has to be corrected."
+    advice = "Check that the URL is that of a table. If it is, the server of the table has a bug."
 
     def __init__(self, detail: str = "", *, line: int = 0) -> None:
         super().__init__(detail)
@@ -557,52 +561,52 @@ class InvalidRowError(ProtocolError):
 
 
 class RowOrderError(ProtocolError):
-    """A row came after one with a larger SeqNo, which was delivered already."""
+    """A row arrived after a row with a larger SeqNo, which was already delivered."""
 
     title = "Rows out of order"
-    advice = "The server of the table has to be corrected: rows come in the order of their SeqNos."
+    advice = "The server of the table has a bug: it must send rows in the order of their SeqNos."
 
 
 class MissingRowError(ProtocolError):
     """The rows before the missing one were delivered, those after it were not."""
 
     title = "A row is missing"
-    advice = "Ask whoever serves the table for the row. To do without it, follow from its SeqNo on."
+    advice = "Ask the operator of the table's server for the row. To skip it, follow with its SeqNo as since_id."
 
 
 class HistoryChangedError(ProtocolError):
-    """Rows that were delivered are no longer those that the table has."""
+    """The table no longer has the rows that were delivered."""
 
     title = "The table's history changed"
-    advice = "The table was restored, or deleted and made again: read it from its beginning."
+    advice = "The table was restored, or deleted and created again. Read it from its beginning."
 
 
 class RowsGoneError(HistoryChangedError):
-    """The table has fewer rows than were delivered. One that is being filled again will have them."""
+    """The table has fewer rows than were delivered. If it is being filled again, a later read may succeed."""
 
 
 class SchemaChangedError(ProtocolError):
     title = "The table's schema changed"
-    advice = "Check what the new records mean, then follow the table from the last row."
+    advice = "Check the meaning of the new records, then follow the table from the last row."
 
 
 class RedirectError(ProtocolError):
     title = "The address was redirected"
-    advice = "Redirects of tables are not followed. If the new address is right, use it in place of the old one."
+    advice = "Redirects of tables are not followed. If the new address is right, use it instead of the old one."
 
 
 class ProducerReusedError(ClientError):
-    """The server took new messages for repeats of others: they are not stored."""
+    """The server took new messages for duplicates of earlier ones, so they are not stored."""
 
     title = "The producer's id and epoch were used before"
     advice = "Start the producer with a higher epoch, with auto_claim=True, or without an id."
 
 
 class MessageError(ClientError):
-    """A message that cannot be decoded, and its position."""
+    """A message cannot be decoded. `position` is its position in the stream."""
 
     title = "Unexpected message"
-    advice = "Read on behind it, with offset=error.position and skip=1, or ask for another type."
+    advice = "Continue after the message, with offset=error.position and skip=1, or ask for another type."
 
     def __init__(self, detail: str = "", position: Position | None = None) -> None:
         super().__init__(detail)
@@ -619,13 +623,13 @@ class MessageError(ClientError):
 
 class InvalidEventError(MessageError):
     title = "Not a valid state event"
-    advice = "Mend its producer. To read on without it, skip bad events or have them sent to a callback."
+    advice = "Correct the program that writes it. To continue without it, skip bad events or pass a callback for them."
 
 
 class OptionError(ClientError):
     title = "Invalid option"
     advice = (
-        "Correct it; docs/operations.md lists the options of the server, docs/spark.md and docs/pipeline.md others."
+        "Correct the option; docs/operations.md lists those of the server, docs/spark.md and docs/pipeline.md others."
     )
 
 
@@ -635,10 +639,10 @@ class SchemaError(ClientError):
 
 
 class BatchReusedError(ClientError):
-    """The rows of a batch were not written: its number stands for other rows, or for another target."""
+    """The rows of a batch were not written: its number was used before for other rows or another target."""
 
     title = "Batch was written before with other rows"
-    advice = "Restore the checkpoint, or begin with a new one. Give each write with a writeId an id of its own."
+    advice = "Restore the checkpoint, or start with a new one. Use each writeId for one write only."
 
 
 class ReplayError(ClientError):
@@ -647,10 +651,10 @@ class ReplayError(ClientError):
 
 
 class JobConflictError(ClientError):
-    title = "Another run of this job is at work, or was faster"
-    advice = "Run a job once at a time, with a checkpoint of its own."
+    title = "Another run of this job is active, or committed first"
+    advice = "Run a job once at a time, and give each job its own checkpoint."
 
 
 class DataLossError(ClientError):
     title = "Data was lost"
-    advice = "Find out what deleted it. Sources go on with what is there if failOnDataLoss is false."
+    advice = "Find out what deleted it. With failOnDataLoss=false, a source continues with the data that is left."

@@ -1,6 +1,6 @@
-"""Measures that cost next to nothing when they are taken: plain numbers, which become metrics when someone asks.
+"""Cheap measurements: plain numbers, which become metrics when they are requested.
 
-Whoever measures adds to its own numbers, on the event loop, without a lock. `server/observing` reads them.
+Each part of the server adds to its own numbers, on the event loop, without a lock. `server/observing` reads them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096)
 
 
 class Histogram:
-    """How many values were at most as large as each bound; the last count is of those beyond all of them."""
+    """A histogram: the number of values per bucket. The last bucket has the values above all bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -28,7 +28,7 @@ class Histogram:
         self.total += value
 
     def copy(self) -> Histogram:
-        """As it is now, for whoever reads it elsewhere than on the event loop."""
+        """A copy, for readers in other threads."""
         taken = Histogram(self.bounds)
         taken.counts, taken.total = self.counts.copy(), self.total
         return taken

@@ -1,4 +1,4 @@
-"""Options that are declared once, as fields of a struct: what flags, TOML files and their errors have in common."""
+"""Options declared once, as fields of a struct, for flags, environment variables and TOML files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from headwater.errors import OptionError
 
 
 def about(text: str, *, metavar: str = "", secret: bool = False) -> Meta:
-    """What an option is for. The value of a secret one is never shown."""
+    """The description of an option. The value of a secret option is never shown."""
     return Meta(description=text, extra={"metavar": metavar, "secret": secret})
 
 
 class Option(msgspec.Struct, frozen=True):
-    """A field of a struct of options."""
+    """A field of an options struct."""
 
     name: str
     type: Any  # with its bounds
-    kind: type  # without them, and without None: what one value is
-    many: bool  # it takes a list of such values
+    kind: type  # without bounds and None: the type of one value
+    many: bool  # whether it takes a list of values
     default: Any
     help: str
     metavar: str
@@ -61,7 +61,7 @@ def is_list(hint: Any) -> bool:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file, with `-` in names of options taken for `_`."""
+    """Read a TOML file. `-` in names of options is replaced by `_`."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -79,7 +79,7 @@ def underscored(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def check_known(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse a name that no option has, and tell the nearest one."""
+    """Raise an error for an unknown option, and suggest the nearest name."""
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, sorted(known), n=1)

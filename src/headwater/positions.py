@@ -1,7 +1,7 @@
-"""A position in a stream: an offset that the server gave, and a count of messages after it.
+"""A position in a stream: an offset from the server, and a number of messages after it.
 
-A position is written `offset` or `offset+count`. The count is needed where no answer ends: a reader can stop inside a
-batch, and some servers end their answers only now and then.
+A position is written `offset` or `offset+count`. The count is needed because a reader can stop inside a batch, and the
+server gives an offset only for the end of each response.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NOW = "now"
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
-    """After `offset` and `skip` messages behind it (bytes, where a stream has no messages).
+    """The position `skip` messages after `offset` (bytes, for streams that are not JSON).
 
     ```python
     position = Position("0000000000000001_0000000000000064", 2)
@@ -28,14 +28,14 @@ class Position(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The position that `str` wrote; ValueError if it is none."""
+        """Parse the result of `str`; ValueError if it is not a position."""
         offset, plus, count = text.rpartition("+")
         if not (offset if plus else text) or (plus and not (count.isascii() and count.isdigit())):
             raise ValueError(f"a position is an offset or offset+count, got {text[:80]!r}")
         return cls(offset, int(count)) if plus else cls(text)
 
     def after(self, count: int) -> Self:
-        """The position behind so many more messages."""
+        """The position after this many more messages."""
         return type(self)(self.offset, self.skip + count)
 
     def __str__(self) -> str:

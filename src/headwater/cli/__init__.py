@@ -40,12 +40,12 @@ _WRONG_CALL: type[Exception] = typer.BadParameter.__mro__[1]  # UsageError, whic
 
 
 class _Commands(TyperGroup):
-    """The commands; errors of all of them, wrong calls included, are one line."""
+    """The group of commands. Errors, including usage errors, are printed as one line."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")  # for terminals that know few characters
+                stream.reconfigure(errors="backslashreplace")  # for terminals with few characters
         try:
             with failures():
                 code = self._run(*args, **more)

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 def command(
     server: Server,
     path: StreamPath,
-    messages: list[str] = typer.Argument(None, help="Messages; JSON texts for a stream of JSON.", show_default=False),
+    messages: list[str] = typer.Argument(
+        None, help="Messages; for a JSON stream each is a JSON text.", show_default=False
+    ),
     file: list[str] = typer.Option([], "--file", "-f", help="Append a file, - for standard input. Repeatable."),
     array: str | None = typer.Option(
         None, metavar="FILE", help="Append the messages of a JSON array in a file as one batch; - for standard input."
@@ -37,10 +39,10 @@ def command(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Append messages, each once, whatever has to be sent again.
+    """Append messages, each exactly once, even if requests have to be retried.
 
-    Without messages or files standard input is read: for a stream of JSON one message a line, for any other the bytes
-    as they are. A batch (messages given here, or --array) is stored as a whole or not at all.
+    Without messages or files it reads standard input: one message per line for a JSON stream, the bytes unchanged for
+    any other. A batch (messages given here, or --array) is atomic: it is stored completely or not at all.
     """
     if array is not None and (messages or file):
         fail("--array is a batch of its own", "Leave out the messages and --file.", code=WRONG_CALL)
@@ -70,7 +72,7 @@ def command(
 
 
 def _append_given(stream: Stream, messages: list[str], if_tail: str | None) -> tuple[int, int, str]:
-    """All in one request, which may be sent again because it is numbered."""
+    """Append all messages in one request, which can be retried because it is numbered."""
     encoded = [message.encode() for message in messages]
     try:
         done = stream.append_many(encoded, producer=ProducerTuple(uuid.uuid4().hex, 0, 0), if_tail=if_tail)
@@ -80,7 +82,7 @@ def _append_given(stream: Stream, messages: list[str], if_tail: str | None) -> t
 
 
 def _append_array(stream: Stream, name: str, if_tail: str | None) -> tuple[int, int, str]:
-    """In one request, which may be sent again because it is numbered. The file is the body: it is not copied."""
+    """Append the file in one request, which can be retried because it is numbered. The file is sent as it is."""
     with _opened(name) as source:
         body = source.read(limits.CLI_ARRAY_BYTES_MAX + 1)
     if len(body) > limits.CLI_ARRAY_BYTES_MAX:
@@ -125,7 +127,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
 
 
 def _pieces(source: BinaryIO, kind: ContentKind) -> Iterator[tuple[int, bytes, int]]:
-    """Lines of JSON with their numbers, or whatever has arrived of anything else; and the bytes that took."""
+    """Lines of JSON with their numbers, or pieces of other data as they arrive; with their size in bytes."""
     if kind is ContentKind.JSON:
         for number, line in enumerate(source, start=1):
             if text := line.strip():

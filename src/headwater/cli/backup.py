@@ -1,4 +1,4 @@
-"""`headwater backup`: copy a data directory, in use or not, to a directory or a bucket, and say what is there."""
+"""`headwater backup`: copy a data directory to a directory or a bucket, and show what a backup holds."""
 
 from __future__ import annotations
 
@@ -44,15 +44,20 @@ app = typer.Typer(
 def run(
     directory: Path = typer.Argument(help="The data directory, in use or not."),
     target: str = typer.Argument(help=_TARGET),
-    follow_: bool = typer.Option(False, "--follow", help="Go on: copy what is written as it becomes durable."),
+    follow_: bool = typer.Option(False, "--follow", help="Keep running: copy new data as it becomes durable."),
     every: float = typer.Option(
-        limits.BACKUP_FOLLOW_S, min=0.05, metavar="SECONDS", help="With --follow: between two looks at the journal."
+        limits.BACKUP_FOLLOW_S,
+        min=0.05,
+        metavar="SECONDS",
+        help="With --follow: seconds between two checks for new data.",
     ),
     keep: str | None = typer.Option(
-        None, metavar="SPAN", help="Remove what no moment of the last 30d, for example, needs. All is kept by default."
+        None,
+        metavar="SPAN",
+        help="How far back moments can be restored, for example 30d; older data is removed. Default: keep everything.",
     ),
 ) -> None:
-    """Copy what the target does not have yet. Restore it with: headwater restore."""
+    """Copy the data that the target does not have yet. Restore it with: headwater restore."""
     keep_s = None if keep is None else parse_span(keep)
     os.nice(limits.FOLD_NICE)  # the server goes first
     with meter("copying") as update, open_backup(directory, open_target(target), update) as backup:
@@ -78,7 +83,7 @@ def status(
     target: str = typer.Argument(help=_TARGET),
     as_json: bool = typer.Option(False, "--json", help="Print JSON, for programs."),
 ) -> None:
-    """The moments that can be restored, and how far behind the backup is."""
+    """Show the moments that can be restored, and the lag of the backup."""
     spans = spans_of(open_target(target))
     if as_json:
         print_json(spans)

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     url: Annotated[
-        str, typer.Argument(envvar="HEADWATER_URL", help="The server, where it is mounted, or the root of streams.")
+        str,
+        typer.Argument(
+            envvar="HEADWATER_URL",
+            help="URL of the server, of the path where it is mounted, or of the root of its streams.",
+        ),
     ],
     seconds: float = typer.Option(5.0, min=0.1, help="How long each measurement of writing takes."),
     connections: int = typer.Option(64, min=1, help="How many connections append at once."),
@@ -30,7 +34,7 @@ def command(
     header: Header = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure appends, a producer, catch-up and live delivery, on streams of its own that are deleted afterwards."""
+    """Measure appends, a producer, catch-up and live delivery. It creates streams and deletes them afterwards."""
     from headwater.client import AsyncClient
     from headwater.client.load import LoadTest
     from headwater.client.session import redacted

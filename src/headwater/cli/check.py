@@ -16,13 +16,13 @@ def command(
     salvage: bool = typer.Option(
         False,
         "--salvage",
-        help="Cut the journal before its first damage. Everything after it is lost to readers and set aside in "
-        "files named *.damaged. Take a copy of the directory first.",
+        help="Cut the journal before its first damage. Everything after it is moved to files named *.damaged, and "
+        "readers no longer see it. Copy the directory first.",
     ),
 ) -> None:
     """Verify checksums, order and references of a data directory.
 
-    A damaged journal stops a server from starting, since what follows the damage was acknowledged once. Restore a
+    A server does not start with a damaged journal, because the data after the damage was acknowledged. Restore a
     backup, or accept the loss with --salvage.
     """
     if salvage:

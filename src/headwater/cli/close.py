@@ -7,7 +7,7 @@ from headwater.cli.output import print_json, say
 
 
 def command(server: Server, path: Path, as_json: AsJson = False) -> None:
-    """Close a stream: readers come to an end, appends are refused. Closing it again changes nothing."""
+    """Close a stream: readers reach an end, and appends are refused. Closing it again has no effect."""
     with connected(server, path) as client:
         stream = client.stream(path)
         offset = stream.close().offset

@@ -1,7 +1,7 @@
-"""The options of every command that talks to a server, and the client they make.
+"""The options of every command that uses a server, and the client made from them.
 
-A command has a parameter `server: Server`; `with_server` puts the options in its place. The client is imported where it
-is used: it takes a tenth of a second that `headwater serve` need not spend.
+A command has a parameter `server: Server`, which `with_server` replaces by the options. The client is imported where it
+is used, because the import takes 0.1 s and `headwater serve` does not need it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~]*?)[ \t]*")
 _AUTHORIZATION = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+ +[!-~][ -~]*")
 
 Url: TypeAlias = Annotated[
-    str, typer.Option("--url", envvar="HEADWATER_URL", help="The server, where it is mounted, or the root of streams.")
+    str,
+    typer.Option(
+        "--url",
+        envvar="HEADWATER_URL",
+        help="URL of the server, of the path where it is mounted, or of the root of its streams.",
+    ),
 ]
 Token: TypeAlias = Annotated[
     str | None, typer.Option("--token", envvar="HEADWATER_TOKEN", help="Sent as a bearer token.", show_default=False)
@@ -49,14 +54,14 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A server as the command line names it, and what is sent to it alone."""
+    """A server given on the command line, and the credentials for it."""
 
     url: str  # the root of its streams
     headers: dict[str, str] = {}  # from the command line
     token: str | None = None  # from the environment: for this server only
 
     def of(self, name: str) -> Server:
-        """The server of a stream or table, which is another one if it is named by its whole URL."""
+        """The server of a stream or table. A full URL can name another server."""
         if not name.startswith(("http://", "https://")):
             return self
         url = _root_above(name)
@@ -70,9 +75,9 @@ class Server(msgspec.Struct, frozen=True):
 
 
 def root_of(url: str) -> str:
-    """The root of streams that `--url` means: of a server, of Headwater mounted at a path, or the root itself.
+    """The root of streams for `--url`, which may be a server, a path where Headwater is mounted, or the root itself.
 
-    The client takes any path for the root. On the command line `http://host/app` is where Headwater is mounted.
+    The client uses any path as the root. On the command line, `http://host/app` is a path where Headwater is mounted.
     """
     if not re.match("https?://", url, re.IGNORECASE):
         named = url.partition("://")[2] or url
@@ -86,7 +91,7 @@ def root_of(url: str) -> str:
 
 
 def _root_above(url: str) -> str:
-    """The root of streams of the server that the URL of a stream or table is on."""
+    """The root of streams of the server in the URL of a stream or table."""
     parts = urlsplit(url)
     found = re.match(f"(.*?)({STREAM_ROOT}|{TABLE_ROOT})", parts.path)
     path = (found[1] if found else "") + STREAM_ROOT
@@ -101,7 +106,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 def server_named(
     url: str, token: str | None, auth: str | None, header: Sequence[str] | None, *, is_token_given: bool = True
 ) -> Server:
-    """The server that options name. A token from the environment gives way to credentials on the command line."""
+    """The server from the options. Credentials on the command line override a token from the environment."""
     headers = dict(_parsed_header(text) for text in header or ())
     named = {name.lower() for name in headers}
     if len(named) < len(header or ()):
@@ -120,7 +125,7 @@ def server_named(
 
 
 def _parsed_header(text: str) -> tuple[str, str]:
-    """A header of the command line. Its value is not shown in errors: it may be a secret."""
+    """Parse a header from the command line. Errors do not show its value, which may be a secret."""
     if match := _HEADER.fullmatch(text):
         return match[1], match[2]
     name = text.partition(":")[0] if ":" in text else "one without a colon"
@@ -128,7 +133,7 @@ def _parsed_header(text: str) -> tuple[str, str]:
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether an option is on the command line, and not from the environment or a default."""
+    """Whether an option was given on the command line, not by the environment or a default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -137,7 +142,7 @@ _OPTIONS = {"url": (Url, DEFAULT_URL), "token": (Token, None), "auth": (Auth, No
 
 
 def with_server(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options that name a server in place of its parameter `server`, if it has one."""
+    """Replace the parameter `server` of a command, if it has one, by the options that name a server."""
     own = inspect.signature(command, eval_str=True)
     if "server" not in own.parameters:
         return command
@@ -159,7 +164,7 @@ def with_server(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def complete_path(context: typer.Context, incomplete: str) -> list[str]:
-    """Paths of streams that begin like that, for the shell; none if the server does not answer at once."""
+    """Complete the path of a stream for the shell; nothing if the server does not answer quickly."""
     most = limits.CLI_COMPLETE_PATHS_MAX
     try:
         with quick_client(context) as client:
@@ -170,7 +175,7 @@ def complete_path(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def quick_client(context: typer.Context) -> Client:
-    """A client for completion in the shell, which gives up after a second."""
+    """A client for shell completion, which gives up after a second."""
     from headwater.client import Client, Retry, Timeouts
 
     url, *rest = (context.params.get(name) for name in _OPTIONS)
@@ -195,10 +200,10 @@ def retrying(report: Report) -> str:
 
 @contextlib.contextmanager
 def connected(server: Server, name: str = "", on_error: Callable[[Report], None] = _report_retry) -> Iterator[Client]:
-    """A client of the server, or of the one that the whole URL of a stream or table names.
+    """A client of the server, or of the server in the full URL of a stream or table.
 
-    Its retries are told, on standard error if nobody else does it. A server that does not run, or does not exist, is
-    tried once, unless it has answered before.
+    Retries are reported, by default on standard error. A server that does not run or does not exist is tried only
+    once, unless it has answered before.
     """
     import httpx
 

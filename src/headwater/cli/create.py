@@ -1,4 +1,4 @@
-"""`headwater create`: make a stream."""
+"""`headwater create`: create a stream."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from headwater.protocol.state.as_events import RecordFormat
 def command(
     server: Server,
     path: Path,
-    content_type: str = typer.Option("application/json", "--content-type", "-t", help="What it is made of."),
+    content_type: str = typer.Option(
+        "application/json", "--content-type", "-t", help="The content type of the stream."
+    ),
     ttl: int | None = typer.Option(None, min=0, help="Seconds to live, renewed by every read and write."),
-    expires_at: str | None = typer.Option(None, help="When it ends, as 2030-01-01T00:00:00Z."),
-    closed: bool = typer.Option(False, "--closed", help="Closed from the start."),
+    expires_at: str | None = typer.Option(None, help="When it expires, as 2030-01-01T00:00:00Z."),
+    closed: bool = typer.Option(False, "--closed", help="Create it closed."),
     view_of: str | None = typer.Option(None, metavar="TABLE", help="Make it a view of a table: its rows as events."),
     entity_type: str | None = typer.Option(None, "--type", help="Of a view: the entity type of its events."),
-    record: RecordFormat = typer.Option(RecordFormat.JSON, help="Of a view: what the records of the table are."),
+    record: RecordFormat = typer.Option(RecordFormat.JSON, help="Of a view: the format of the table's records."),
     as_json: AsJson = False,
 ) -> None:
-    """Make a stream. One that is there already, made alike, is left as it is."""
+    """Create a stream. If it exists with the same configuration, nothing changes."""
     with connected(server, path) as client:
         stream = client.stream(path)
         made = stream.create(

@@ -7,7 +7,7 @@ from headwater.cli.output import print_json, say
 
 
 def command(server: Server, path: Path, as_json: AsJson = False) -> None:
-    """Delete a stream and all that is in it, at once and for good. Its forks keep what they have."""
+    """Delete a stream and its data permanently. Forks keep the data that they inherited."""
     with connected(server, path) as client:
         stream = client.stream(path)
         stream.delete()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    seconds: float = typer.Option(0, min=0, help="Close the shop after so long; 0 goes on until Ctrl-C."),
+    seconds: float = typer.Option(0, min=0, help="Seconds after which the shop closes; 0: run until Ctrl-C."),
     rate: float = typer.Option(200, min=0.1, help="Events of the shop per second."),
     port: int = typer.Option(4437, min=0, max=65535, help="Port of the server; 0 takes a free one."),
     data_dir: Path = typer.Option(
@@ -55,7 +55,7 @@ def command(
 
 
 class _Stopping:
-    """Until the time is up, or a signal; a second one ends everything at once."""
+    """Wait until the time is up or a signal arrives. A second signal ends the process at once."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -81,7 +81,7 @@ class _Stopping:
 
 
 class _Board:
-    """What flows where: a table that stays in place on a terminal, else a line now and then."""
+    """Shows the flow of events: a live table on a terminal, otherwise a line every few seconds."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -89,14 +89,14 @@ class _Board:
         self._next_line_s = 0.0
 
     def __enter__(self) -> None:
-        """It appears with the first thing there is to show."""
+        """Show the table once there is something in it."""
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
     def open(self, url: str) -> None:
-        """What there is to look at with a browser or curl."""
+        """Print URLs to open with a browser or curl."""
         streams, tables = f"{url}{STREAM_ROOT}", f"{url}{TABLE_ROOT}"
         say("The shop is open. Its events, as they come, and what Spark makes of them:")
         say(f"  {streams}shop/orders?offset=-1&live=sse")
@@ -156,7 +156,7 @@ def _board(status: Status) -> Group:
 
 
 def _row(source: str, target: str, numbers: tuple[str, str], note: Text) -> Text:
-    """A line that is cut off at the edge of the terminal."""
+    """A line that is truncated to the width of the terminal."""
     told = f"{source:<11}  {target:<14}  {numbers[0]:>9}  {numbers[1]:>7}  "
     return Text.assemble(told, note, no_wrap=True, overflow="ellipsis")
 

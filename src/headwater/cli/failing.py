@@ -1,4 +1,4 @@
-"""From an error to one line on standard error, which ends with a way out, and an exit code that scripts can rely on."""
+"""Turns errors into one line on standard error, with advice, and an exit code that scripts can rely on."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _STARTING = "Start one with: headwater serve"
 
 @contextlib.contextmanager
 def failures(listening: str = "") -> Iterator[None]:
-    """Report errors of servers, data directories, files and sockets in a line each, without a traceback."""
+    """Report errors of servers, data directories, files and sockets as one line, without a traceback."""
     try:
         yield
     except errors.HeadwaterError as error:
@@ -83,7 +83,7 @@ def failures(listening: str = "") -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         fail(f"the index of the data directory failed: {error}", "Check the disk, then: headwater check DIRECTORY")
     except BrokenPipeError:
-        # The reader of our output closed it, as `head` does: not an error. Python would report it at exit.
+        # The reader closed the pipe, as `head` does. That is not an error, but Python would report it at exit.
         _discard_output()
         raise typer.Exit(0) from None
     except OSError as error:
@@ -102,7 +102,7 @@ def _fail_system(error: OSError, listening: str) -> NoReturn:
             what, way_out = _LISTENING[error.errno]
             fail(f"{listening}: {what}", way_out)
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        _discard_output()  # else Python tries to write the rest of it at exit
+        _discard_output()  # otherwise Python tries to write the rest at exit
     reason = error.strerror or str(error)
     way_out = _SYSTEM.get(error.errno, "Check the path and the disk.")
     fail(f"{os.fsdecode(error.filename)}: {reason}" if error.filename is not None else reason, way_out)
@@ -120,7 +120,7 @@ def fail(what: str, way_out: str = "", *, code: int = FAILED) -> NoReturn:
 
 
 def described(error: errors.HeadwaterError) -> tuple[str, str]:
-    """What happened, and a way out."""
+    """The message of an error, and advice."""
     if isinstance(error, errors.NetworkError):
         return _lost(error)
     return str(error), error.advice
@@ -155,5 +155,5 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def is_hopeless(error: errors.HeadwaterError) -> bool:
-    """Whether a server that has not answered yet will not do so in the next seconds either."""
+    """Whether a retry within seconds is pointless for a server that has never answered."""
     return isinstance(root_cause(error), (ConnectionRefusedError, socket.gaierror, ssl.SSLError))

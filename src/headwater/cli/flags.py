@@ -1,4 +1,4 @@
-"""Flags of a command, made from the fields of a struct of options."""
+"""Makes the flags of a command from the fields of an options struct."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def flag(option: Option, *, repeatable: bool = False, name: str = "", told: str = "") -> inspect.Parameter:
-    """A flag whose default is None, so that it is known whether it was given. Lists are `a,b`, unless `repeatable`."""
+    """Make a flag. Its default is None, which means not given. Lists are `a,b`, unless `repeatable`."""
     named = name or option.flag
     text = option.help
     kind: Any = str if option.many else option.kind
@@ -34,7 +34,7 @@ def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parame
 
 
 def with_flags(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
-    """Have a command take these parameters."""
+    """Set the parameters of a command."""
     command.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
     command.__annotations__ = {}
     return command

@@ -1,4 +1,4 @@
-"""`headwater follow`: print the rows of any SURL as they come, or mirror them into a table."""
+"""`headwater follow`: print the rows of any SURL as they arrive, or mirror them into a table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(
         None, metavar="TABLE", help="Mirror the rows into a table of --url.", autocompletion=complete_name
     ),
     since_id: int | None = typer.Option(
-        None, help="Begin after this SeqNo; if it is negative, with that many of the last rows.", show_default="0"
+        None, help="Start after this SeqNo. If negative: start with that many of the last rows.", show_default="0"
     ),
     token: str | None = typer.Option(
         None, "--token", help="Sent to the SURL's server as a bearer token.", show_default=False
@@ -59,17 +59,17 @@ def command(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Print the rows of a table as they come, each once and in order, until it is closed or Ctrl-C.
+    """Print the rows of a table as they arrive, each once and in order, until it is closed or Ctrl-C.
 
-    With --into the rows are mirrored instead, with their SeqNos and timestamps. The mirror is made if it does not
-    exist, and its last row is the position: start the command again at any time, and it goes on there. A status line
+    With --into the rows are mirrored instead, with their SeqNos and timestamps. The mirror is created if it does not
+    exist, and its last row is the position: if you start the command again, it continues there. A status line
     shows rows, rate and lag.
 
-    Lost connections are made again. A table that breaks its promises ends the command: a row is missing or out of
-    order, the numbering begins anew, the schema changes.
+    Lost connections are made again. The command fails if a row is missing or out of order, if the numbering restarts,
+    or if the schema changes.
     """
     _check(surl)
-    # HEADWATER_TOKEN is for another server: only credentials that are given here are sent to this one.
+    # HEADWATER_TOKEN belongs to the server of --url. The SURL's server only gets credentials given for it.
     source = server_named(surl, token, auth, header).of(surl)
     if into is None:
         _print(surl, since_id or 0, source, as_json=as_json)
@@ -124,7 +124,7 @@ def _print(surl: str, since_id: int, server: Server, *, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _status(surl: str, reader: TableReader) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
-    """A status line on standard error, if that is a terminal. It makes room for each batch of rows."""
+    """A status line on standard error, if that is a terminal. It is cleared before each batch of rows."""
     if not sys.stderr.isatty():
         yield contextlib.nullcontext
         return

@@ -1,4 +1,4 @@
-"""`headwater fork`: continue a stream elsewhere."""
+"""`headwater fork`: create a stream that shares the data of another one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ def command(
     server: Server,
     source: Path,
     target: str = typer.Argument(help="The path of the new stream."),
-    offset: str | None = typer.Option(None, "--offset", "-o", help="Where it leaves the source; its end if not given."),
-    sub_offset: int = typer.Option(0, min=0, help="So many messages (bytes) past that offset."),
+    offset: str | None = typer.Option(
+        None, "--offset", "-o", help="Offset up to which it shares the source. Default: the tail."
+    ),
+    sub_offset: int = typer.Option(0, min=0, help="Messages (bytes) to share after that offset."),
     ttl: int | None = typer.Option(None, min=0, help="Seconds to live, renewed by every read and write."),
-    expires_at: str | None = typer.Option(None, help="When it ends, as 2030-01-01T00:00:00Z."),
+    expires_at: str | None = typer.Option(None, help="When it expires, as 2030-01-01T00:00:00Z."),
     as_json: AsJson = False,
 ) -> None:
-    """Make a stream that begins with another one's messages, without copying them."""
+    """Create a stream that starts with the messages of another one, without copying them."""
     with connected(server, source) as client:
         stream = client.stream(source)
         forked = stream.fork(target, offset=offset, sub_offset=sub_offset, ttl_s=ttl, expires_at=expires_at)

@@ -1,4 +1,4 @@
-"""`headwater head`: what a server says of a stream."""
+"""`headwater head`: show the metadata of a stream."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from headwater.cli.output import print_json, print_table
 
 
 def command(server: Server, path: Path, as_json: AsJson = False) -> None:
-    """Show a stream's content type, where it ends, whether it is closed and when it expires."""
+    """Show a stream's content type, its tail, whether it is closed, and when it expires."""
     with connected(server, path) as client:
         info = msgspec.structs.asdict(client.stream(path).head())
-    del info["created_at"], info["bytes"]  # known to the list only
+    del info["created_at"], info["bytes"]  # only in the list of streams
     if as_json:
         print_json(info)
     else:

@@ -1,4 +1,4 @@
-"""Rows as lines of text: a table in the width of a terminal, or a list of fields where it is too narrow for one."""
+"""Formats rows as a table in the width of the terminal, or as a list of fields if the terminal is too narrow."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def table_lines(
     folding: Mapping[int, int] = {},
     right: Collection[int] = (),
 ) -> Iterator[tuple[str, bool]]:
-    """The lines of a table, each with whether it is a heading.
+    """The lines of a table, each with a flag for headings.
 
-    Columns that fold, given with the least width of each, become narrower until the table fits. If it cannot fit, the
-    fields of every row are listed.
+    Columns that can be wrapped, given with their minimum widths, become narrower until the table fits. If it cannot
+    fit, the fields of every row are listed.
     """
     widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
     if width is not None and not _narrow(widths, width, folding):
@@ -37,7 +37,7 @@ def table_lines(
 
 
 def _narrow(widths: list[int], width: int, folding: Mapping[int, int]) -> bool:
-    """Take from the widest of the columns that fold, one cell at a time; False if that is not enough."""
+    """Make the widest wrapped column narrower, one cell at a time. False if that is not enough."""
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
     while excess > 0:
         left = [column for column, least in folding.items() if widths[column] > least]
@@ -49,7 +49,7 @@ def _narrow(widths: list[int], width: int, folding: Mapping[int, int]) -> bool:
 
 
 def _line(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> Iterator[str]:
-    """A row, on as many lines as its longest cell takes."""
+    """A row, with as many lines as its longest cell needs."""
     cells = [_folded(text, width) for text, width in zip(row, widths, strict=True)]
     for parts in itertools.zip_longest(*cells, fillvalue=""):
         padded = []
@@ -70,7 +70,7 @@ def _fields(titles: Sequence[str], row: Sequence[str], width: int) -> Iterator[t
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """Text on lines of a width, which end at spaces and slashes where there are any."""
+    """Wrap text to a width, at spaces and slashes if possible."""
     if cell_len(text) <= width:
         return [text]
     lines, line = [], ""

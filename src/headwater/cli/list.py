@@ -15,10 +15,10 @@ COLUMNS = ["path", "bytes", "content_type", "closed", "created_at", "expires_at"
 
 def command(
     server: Server,
-    prefix: Annotated[str, typer.Argument(help="Only paths that begin so.", autocompletion=complete_path)] = "",
+    prefix: Annotated[str, typer.Argument(help="Only paths with this prefix.", autocompletion=complete_path)] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List streams in path order, with their sizes; with --json one object a line."""
+    """List streams and their sizes, ordered by path. With --json, print one object per line."""
     with connected(server) as client:
         streams = client.list(prefix)
         if as_json:

@@ -1,4 +1,4 @@
-"""The status of a mirror: one line that is kept up to date on a terminal, plain lines or JSON elsewhere."""
+"""The status of a mirror: a line that is updated in place on a terminal, otherwise plain lines or JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CATCHING_UP, UP_TO_DATE, FOLLOWING = "catching up", "up to date", "following"
 
 
 class MirrorStatus:
-    """A line elsewhere than on a terminal is printed when the state changes, and while rows come every few seconds."""
+    """Without a terminal, a line is printed when the state changes, and every few seconds while rows arrive."""
 
     def __init__(self, table: str, *, as_json: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._table = table
@@ -33,7 +33,7 @@ class MirrorStatus:
         self.last_seqno: int | None = None  # None: not known yet
         self._lag_rows: int | None = None
         self._rows = 0  # since the start
-        self._recent: deque[tuple[float, int]] = deque()  # when rows came, and how many
+        self._recent: deque[tuple[float, int]] = deque()  # when rows arrived, and how many
         self._started_s = clock()
         self._printed: tuple[float, str, int] = (self._started_s, CONNECTING, 0)  # when, and what it said
         self._console = Console(highlight=False, soft_wrap=True) if sys.stdout.isatty() and not as_json else None
@@ -50,7 +50,7 @@ class MirrorStatus:
             say(self.text())
 
     def __rich__(self) -> Text:
-        """For the terminal, which asks for it several times a second."""
+        """The line for the terminal, which is rendered several times per second."""
         return Text(shown(self.text()))
 
     def stored(self, progress: Mirrored) -> None:
@@ -64,7 +64,7 @@ class MirrorStatus:
             self._enter(CATCHING_UP if self._lag_rows else UP_TO_DATE)
 
     def retrying(self, report: Report) -> None:
-        """A failure that is tried again: of either server."""
+        """Report a failure of either server that is retried."""
         self._enter(RETRYING)
         said = retrying(report)
         if self._console is not None:
@@ -87,7 +87,7 @@ class MirrorStatus:
                 say(self.text())
 
     def _rate(self) -> float:
-        """Rows a second, of the last few seconds."""
+        """Rows per second over the last few seconds."""
         now_s = self._clock()
         while self._recent and now_s - self._recent[0][0] > limits.CLI_STATUS_RATE_S:
             self._recent.popleft()

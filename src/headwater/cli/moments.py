@@ -1,4 +1,4 @@
-"""Moments on the command line: a time span before now, or a timestamp."""
+"""Parses times on the command line: a span before now, or a timestamp."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """The moment `30s`, `15m`, `1h` or `2d` before now, or the one of an RFC 3339 timestamp; ValueError otherwise."""
+    """Parse `30s`, `15m`, `1h` or `2d` (before now), or an RFC 3339 timestamp. ValueError otherwise."""
     try:
         if span := _SPAN.fullmatch(text):
             return now - timedelta(**{_UNITS[span[2]]: float(span[1])})
@@ -27,7 +27,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
 
 
 def parse_span(text: str) -> float:
-    """The seconds of `30s`, `15m`, `1h` or `2d`; ValueError otherwise."""
+    """Parse `30s`, `15m`, `1h` or `2d` to seconds. ValueError otherwise."""
     if (span := _SPAN.fullmatch(text)) is None:
         raise ValueError(f"expected a span of time such as 30s, 15m, 1h or 2d, got {text[:80]!r}")
     try:

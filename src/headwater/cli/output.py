@@ -1,8 +1,8 @@
-"""What commands print: text that a terminal cannot take for commands, data as it is, JSON, and progress.
+"""The output of commands: text that is safe for a terminal, exact data, JSON, and progress.
 
-Everything that a command prints goes through here. Names, keys, records and details of errors come from servers, and
-control characters in them could rewrite the screen or begin a line of their own. They are escaped in everything that
-is for people, and in data when it goes to a terminal. In a pipe or a file data is exact.
+All output of commands goes through this module. Names, keys, records and details of errors come from servers, and
+control characters in them could change the screen or start a new line. They are escaped in all text for people, and in
+data that goes to a terminal. In a pipe or a file, data is exact.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headwater import limits
 from headwater.cli.layout import table_lines
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format (bidi among them), surrogate, line ends
-_JOINERS = "\u200c\u200d"  # format characters that scripts and emoji need, and that change nothing else
+_JOINERS = "\u200c\u200d"  # format characters that some scripts and emoji need, and that are harmless
 
 
 def shown(text: str, *, keep: str = "") -> str:
-    """Text for people on one line: control characters, line ends and bidi marks as JSON escapes them, except `keep`."""
+    """Text on one line: control characters, line ends and bidi marks become JSON escapes, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(json.dumps(char)[1:-1] if _is_unsafe(char) and char not in keep else char for char in text)
@@ -40,12 +40,12 @@ def _is_unsafe(char: str) -> bool:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """A line for people."""
+    """Print a line of text."""
     typer.echo(shown(text), err=err)
 
 
 def write(data: bytes) -> None:
-    """Data: whole lines of it, or text and bytes that are complete."""
+    """Write data: complete lines, or complete text and bytes."""
     if sys.stdout.isatty():
         write_text(data.decode(errors="backslashreplace"))
     else:
@@ -54,7 +54,7 @@ def write(data: bytes) -> None:
 
 
 def write_text(text: str) -> None:
-    """A part of a text on a terminal. Its line ends and tabs are its own."""
+    """Write a part of a text to a terminal. Line ends and tabs are not escaped."""
     sys.stdout.write(shown(text, keep="\n\t"))
     sys.stdout.flush()
 
@@ -70,10 +70,10 @@ def print_table(
     folding: Mapping[str, int] | Collection[str] = (),
     right: Collection[str] = (),
 ) -> None:
-    """A table for people, within the columns of a terminal. Nothing is cut: what is too long is folded or listed.
+    """Print a table within the width of the terminal. Nothing is truncated: long cells are wrapped or listed.
 
-    `folding` names the columns that may be folded, with the least width of each if it matters. A column that has
-    nothing to say of any row is left out. In a pipe or a file every row is one line.
+    `folding` names the columns that may be wrapped, with their minimum widths. A column that is empty in all rows is
+    left out. In a pipe or a file every row is one line.
     """
     least = folding if isinstance(folding, Mapping) else dict.fromkeys(folding, limits.CLI_FOLDED_COLUMN_MIN)
     said = [name for name in columns if not rows or any(_says(row.get(name)) for row in rows)]
@@ -91,7 +91,7 @@ def print_table(
 
 
 def print_list(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    """A table of streams or tables: sizes with separators, and times to the minute in UTC."""
+    """Print a table of streams or tables, with thousands separators and times in UTC."""
     named = {"created_at": "created (UTC)", "expires_at": "expires (UTC)"}
     said = [{named.get(name, name): _brief(name, row.get(name)) for name in columns} for row in rows]
     titles = [named.get(name, name) for name in columns]
@@ -118,9 +118,9 @@ def _cell(value: Any) -> str:
 
 @contextlib.contextmanager
 def meter(what: str, total_bytes: int | None = None) -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar on standard error, if that is a terminal and once it takes longer than a second.
+    """A progress bar on standard error, shown on a terminal if the command takes longer than a second.
 
-    It is told how many bytes are done, and of how many if that has changed.
+    Call it with the bytes that are done, and with the total if that has changed.
     """
     if not sys.stderr.isatty():
         yield lambda done, total: None

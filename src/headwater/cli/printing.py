@@ -1,4 +1,4 @@
-"""The batches of a stream on standard output, their bytes unchanged or as lines of JSON."""
+"""Prints the batches of a stream on standard output, as unchanged bytes or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def batch_printer(kind: ContentKind, *, as_json: bool) -> Iterator[Callable[[Batch[bytes]], None]]:
-    """Prints one batch after the other. On a terminal a character may begin in one and end in the next."""
+    """Prints batches one after the other. On a terminal, a character can start in one and end in the next."""
     if as_json:
         yield lambda batch: print_json(_record(batch, kind))
     elif kind is ContentKind.JSON:
@@ -34,7 +34,7 @@ def batch_printer(kind: ContentKind, *, as_json: bool) -> Iterator[Callable[[Bat
 
 
 def _line(message: bytes) -> bytes:
-    """A message on one line, whatever white space it was written with."""
+    """A message on one line, without the white space that it was written with."""
     return msgspec.json.format(message, indent=-1) if b"\n" in message else message
 
 

@@ -19,16 +19,16 @@ def command(
     server: Server,
     path: Path,
     offset: str | None = typer.Option(
-        None, "--offset", "-o", help="Where to begin: an offset, -1 or now.", show_default="-1"
+        None, "--offset", "-o", help="Where to start: an offset, -1 or now.", show_default="-1"
     ),
     since: str | None = typer.Option(
-        None, help="Begin with what was appended since: 30s, 15m, 1h or 2d ago, or as 2030-01-01T00:00:00Z."
+        None, help="Start with data appended since: 30s, 15m, 1h or 2d ago, or 2030-01-01T00:00:00Z."
     ),
-    skip: int = typer.Option(0, min=0, help="Leave out so many messages (bytes) after that offset."),
-    until: str | None = typer.Option(None, help="Where to end: nothing at or past this offset."),
+    skip: int = typer.Option(0, min=0, help="Messages (bytes) to skip after that offset."),
+    until: str | None = typer.Option(None, help="Where to end: print nothing at or after this offset."),
     as_json: AsJson = False,
 ) -> None:
-    """Print what is in a stream: one message a line for a stream of JSON, for any other the bytes as they are.
+    """Print the data of a stream: one message per line for a JSON stream, the bytes unchanged for any other.
 
     With --json each line is a batch with its messages and the offset after them.
     """

@@ -1,4 +1,4 @@
-"""`headwater restore`: a data directory from a backup."""
+"""`headwater restore`: restore a data directory from a backup."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headwater.store.embedded.backup.targets import open_target
 
 def command(
     source: str = typer.Argument(help="The target of a backup: a directory, or s3://bucket/prefix."),
-    to: Path = typer.Option(..., help="The data directory to make; must not exist or be empty."),
+    to: Path = typer.Option(..., help="The data directory to create; it must not exist or be empty."),
     at: str | None = typer.Option(
         None,
         metavar="TIME",
         help="The moment to restore: 2030-01-01T00:00:00Z, or 15m for 15 minutes ago. The latest by default.",
     ),
 ) -> None:
-    """Make a data directory from a backup, as it was at a moment. Serve it like any other."""
+    """Restore a data directory from a backup, as it was at a moment. Serve it like any other."""
     at_ms = None if at is None else int(parse_moment(at, datetime.now(UTC)).timestamp() * 1000)
     with meter("restoring") as update:
         done = restore(open_target(source), to, at_ms, update)

@@ -25,15 +25,15 @@ _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help=f"A TOML file with options. Or {CONFIG}.")
 ]
 _PrintConfig = Annotated[
-    bool, typer.Option("--print-config", help="Show all options, and where each is from, as TOML; then leave.")
+    bool, typer.Option("--print-config", help="Print all options and the source of each as TOML, then exit.")
 ]
 
 
 def _serve(config: Path | None, print_config: bool, **flags: Any) -> None:
-    """Serve streams over HTTP until told to stop (Ctrl-C or SIGTERM).
+    """Serve streams and tables over HTTP until Ctrl-C or SIGTERM.
 
-    Every option may be in the environment, as HEADWATER_DATA_DIR, or in a file. Flags count first,
-    then the environment.
+    Every option can also be set in the environment, as HEADWATER_DATA_DIR, or in a file. Flags override the
+    environment, which overrides the file.
     """
     try:
         loaded = load_settings(flags, os.environ, config)

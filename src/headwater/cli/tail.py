@@ -27,11 +27,11 @@ _MODES: dict[LiveOption, LiveMode] = {LiveOption.AUTO: True, LiveOption.SSE: "ss
 def command(
     server: Server,
     path: Path,
-    offset: str = typer.Option("now", "--offset", "-o", help="Where to begin: an offset, -1 or now."),
-    live: LiveOption = typer.Option(LiveOption.AUTO, help="How to follow; auto finds what the network lets through."),
+    offset: str = typer.Option("now", "--offset", "-o", help="Where to start: an offset, -1 or now."),
+    live: LiveOption = typer.Option(LiveOption.AUTO, help="How to follow; auto chooses the mode that works."),
     as_json: AsJson = False,
 ) -> None:
-    """Print what is appended from now on, until the stream is closed or Ctrl-C. Lost connections are made again."""
+    """Print new data as it is appended, until the stream is closed or Ctrl-C. Lost connections are made again."""
     with connected(server, path) as client:
         stream = client.stream(path)
         kind = kind_of(stream.head().content_type)

@@ -1,4 +1,4 @@
-"""`headwater top`: what a server is doing, as it does it."""
+"""`headwater top`: show the activity of a server, live."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _OK = 200
 
 def command(
     server: Server,
-    by: Annotated[Literal["rate", "size"], typer.Option(help="Which streams come first: rate or size.")] = "rate",
+    by: Annotated[Literal["rate", "size"], typer.Option(help="Order of the streams: by rate or by size.")] = "rate",
     limit: Annotated[int, typer.Option(min=1, max=limits.TOP_MAX, help="Streams to show.")] = limits.TOP_DEFAULT,
-    every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = limits.CLI_TOP_S,
-    once: Annotated[bool, typer.Option("--once", help="Look for one second, print what was found, and leave.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two refreshes.")] = limits.CLI_TOP_S,
+    once: Annotated[bool, typer.Option("--once", help="Measure for one second, print the result, and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a server is doing: requests, commits, live readers, and the streams that are busy or large.
+    """Show the activity of a server: requests, commits, live readers, and the busiest or largest streams.
 
-    Streams are those in the memory of the server, that is, those that were used lately. It ends with Ctrl-C, and goes
-    on when the server was started again.
+    It shows the streams in the server's memory, that is, those used recently. It runs until Ctrl-C, and continues
+    after a restart of the server.
     """
     import httpx
 
@@ -52,7 +52,7 @@ def command(
         def look() -> bytes:
             return _asked(http, f"{server.url.rstrip('/')}/__ds/top", {"by": by, "limit": str(limit)})
 
-        look()  # so that the server has something to compare the next look with; and to fail at once if it does not run
+        look()  # the first sample, to compare the next one with; it fails at once if the server does not run
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(limits.TOP_LOOK_S)
             if as_json:
@@ -64,7 +64,7 @@ def command(
 
 
 def _asked(http: httpx.Client, url: str, query: dict[str, str]) -> bytes:
-    """The answer of the server, or one of our errors."""
+    """Return the response of the server, or raise a HeadwaterError."""
     import httpx
 
     from headwater.client.answers import error_of
@@ -119,7 +119,7 @@ def _watch(url: str, look: Callable[[], bytes], every: float) -> None:
 def _looks(
     look: Callable[[], bytes], every: float
 ) -> Iterator[tuple[top_board.Look | None, top_board.Look | None, str]]:
-    """The last two looks, and what is wrong. A server that does not answer is asked again."""
+    """Keeps the last two samples and the last error. A server that does not answer is asked again."""
     before: top_board.Look | None = None
     now: top_board.Look | None = None
     while True:

@@ -1,4 +1,4 @@
-"""What `headwater top` shows, made from two answers of a server: rates are the differences of their totals."""
+"""The display of `headwater top`, made from two responses of a server. Rates are differences of their totals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """An answer of the server."""
+    """A response of the server."""
 
     at_ms: int
     version: str = ""
@@ -70,7 +70,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def lines(url: str, before: Look | None, now: Look, width: int, height: int) -> list[str]:
-    """The board in so many columns and lines: totals first, then what is behind, then as many streams as fit."""
+    """Render the board in this size: totals, then views and followers with lag, then as many streams as fit."""
     width = max(width, _WIDTH_MIN)
     found = [*_totals(url, before, now), *_behind(now, width)]
     found += ["", *_streams(now, width)]
@@ -111,7 +111,7 @@ class _Rates:
         self.over_s = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
 
     def of(self, now: float, before: float, shape: object = None) -> str:
-        """What came a second; nothing is known of the first look, and of a server that was started again."""
+        """A rate per second. It is unknown for the first sample and after a restart of the server."""
         if self.over_s <= 0 or now < before:
             return "-"
         rate = (now - before) / self.over_s
@@ -119,10 +119,10 @@ class _Rates:
 
 
 def _quantiles(before: Counts | None, now: Counts) -> str:
-    """The median and the 99th percentile of what came between two looks, as upper bounds."""
+    """The median and the 99th percentile between two samples, as upper bounds."""
     was = before.counts if before is not None and len(before.counts) == len(now.counts) else [0] * len(now.counts)
     counts = [new - old for new, old in zip(now.counts, was, strict=True)]
-    if min(counts, default=0) < 0:  # the server was started again
+    if min(counts, default=0) < 0:  # the server was restarted
         counts = now.counts
     total = sum(counts)
     if not total:

@@ -1,8 +1,8 @@
 """Every option of `headwater serve`: name, type, default and meaning, in one place.
 
 Flags, environment variables, the TOML file and the table in `docs/reference/options.md` are made from the fields of
-`Settings`. An option `data_dir` is `--data-dir`, `HEADWATER_DATA_DIR`, and `data_dir` in the file; flags count before
-the environment, which counts before the file. A limit is set by `--limit NAME=VALUE`, `HEADWATER_LIMIT_NAME`, or below
+`Settings`. The option `data_dir` is `--data-dir`, `HEADWATER_DATA_DIR`, or `data_dir` in the file. Flags override the
+environment, which overrides the file. A limit is set by `--limit NAME=VALUE`, `HEADWATER_LIMIT_NAME`, or below
 `[limits]` in the file.
 """
 
@@ -40,70 +40,71 @@ _DEFAULT = "default"
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
     host: Annotated[str, about("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, about("Port to listen on; 0 takes a free one."), Meta(ge=0, le=65535)] = 4437
-    data_dir: Annotated[Path, about("Directory that keeps the streams; made if missing.", metavar="DIRECTORY")] = Path(
+    data_dir: Annotated[Path, about("Data directory; created if it does not exist.", metavar="DIRECTORY")] = Path(
         "headwater-data"
     )
-    memory: Annotated[bool, about("Keep everything in memory, gone when the server stops.")] = False
+    memory: Annotated[bool, about("Keep all data in memory only; it is lost when the server stops.")] = False
     tls_certificate: Annotated[
         Path | None, about("Serve https with this certificate and its chain, in PEM format.", metavar="FILE")
     ] = None
     tls_key: Annotated[
-        Path | None, about("Key of the certificate, unless it is in the same file, not encrypted.", metavar="FILE")
+        Path | None, about("Unencrypted key of the certificate, unless it is in the same file.", metavar="FILE")
     ] = None
     allow_origin: Annotated[
-        tuple[str, ...], about("Let pages of an origin in, as https://app.example; * for any.", metavar="ORIGIN")
+        tuple[str, ...],
+        about("Allow requests from pages of an origin, as https://app.example; * for any.", metavar="ORIGIN"),
     ] = ()
     allow_host: Annotated[
-        tuple[str, ...], about("Answer for a host name other than loopback ones; * for any.", metavar="NAME")
+        tuple[str, ...], about("Accept requests for this host name, besides loopback names; * for any.", metavar="NAME")
     ] = ()
     auth: Annotated[
         Path | None,
-        about("Tokens and issuers that are let in, in a file made by headwater token add.", metavar="FILE"),
+        about("File with the accepted tokens and issuers; headwater token add makes it.", metavar="FILE"),
     ] = None
-    insecure: Annotated[bool, about("Let everyone in who reaches the address, without a token.")] = False
+    insecure: Annotated[
+        bool, about("Allow all requests without a token, from every machine that reaches the address.")
+    ] = False
     trusted_proxy: Annotated[
         tuple[str, ...],
-        about("Believe the forwarded headers of a proxy at an address or network.", metavar="ADDRESS"),
+        about("Trust the forwarding headers of proxies at this address or network.", metavar="ADDRESS"),
     ] = ()
     public_url: Annotated[
         str | None,
         about(
-            "Where others reach this server, as https://tables.example: its tables and NURLs are told to them there.",
+            "Public URL of this server, as https://tables.example, used in the SURLs and NURLs that it sends.",
             metavar="URL",
         ),
     ] = None
-    follow: Annotated[
-        tuple[str, ...], about("Mirror a remote table into the local table of that name.", metavar="NAME=SURL")
-    ] = ()
+    follow: Annotated[tuple[str, ...], about("Mirror a remote table into a local table.", metavar="NAME=SURL")] = ()
     allow_follow: Annotated[
         tuple[str, ...], about("Follow tables below a URL when a Notify request names them.", metavar="PREFIX")
     ] = ()
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        about("Least level that is logged: debug, info, warning or error.", metavar="LEVEL"),
+        about("Lowest level that is logged: debug, info, warning or error.", metavar="LEVEL"),
     ] = "warning"
     log_format: Annotated[
         Literal["human", "json"],
-        about("How log records and the access log are written: human or json.", metavar="FORMAT"),
+        about("Format of the log and the access log: human or json.", metavar="FORMAT"),
     ] = "human"
     access_log: Annotated[
         str | None,
         about(
-            "Write a line for each request to a file, opened again on SIGHUP; - for standard output.", metavar="FILE"
+            "Write a line per request to this file, which is reopened on SIGHUP; - for standard output.", metavar="FILE"
         ),
     ] = None
     otel_endpoint: Annotated[
         str | None,
-        about("Send spans to an OpenTelemetry collector by OTLP/HTTP, as http://127.0.0.1:4318.", metavar="URL"),
+        about("Send traces to an OpenTelemetry collector with OTLP/HTTP, as http://127.0.0.1:4318.", metavar="URL"),
     ] = None
     otel_sample: Annotated[
         float,
-        about("Share of requests without a traceparent of which spans are sent, from 0 to 1.", metavar="SHARE"),
+        about("Share of the requests without a traceparent that are traced, from 0 to 1.", metavar="SHARE"),
         Meta(ge=0, le=1),
     ] = 0.01
     limits: Annotated[Limits, about("Limits, as long_poll_s=20.", metavar="NAME=VALUE")] = Limits()
 
-    # What the options mean together. ValueError says what is wrong.
+    # Options that depend on each other. Raises ValueError.
 
     def access(self) -> Access:
         proxies = TrustedProxies(self.trusted_proxy)
@@ -130,7 +131,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
             raise ValueError("a TLS key needs a certificate (tls_certificate)")
 
     def observer(self) -> Observer:
-        """With the access log and the tracer opened."""
+        """Open the access log and the tracer."""
         watchers: list[Watcher] = []
         if self.otel_endpoint is not None:
             watchers.append(open_tracer(self.otel_endpoint, self.otel_sample))
@@ -140,11 +141,11 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def is_development(self) -> bool:
-        """Loopback may be called, by http too."""
+        """Outbound requests to loopback addresses are allowed, with http as well."""
         return is_loopback(self.host.lower())
 
 
-# What is checked at the start, by the option that is named if it is wrong.
+# Checks at the start, by the option that an error names.
 _CHECKS: dict[str, Callable[[Settings], object]] = {
     "limits": lambda settings: fit_memory(settings.limits),
     "tls_key": Settings.check_tls,
@@ -161,7 +162,7 @@ OPTIONS: dict[str, Option] = {option.name: option for option in options_of(Setti
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """Settings, and where each that is no default is from; limits are there as `limits.NAME`."""
+    """Settings, and the source of each that is not a default. Limits are named `limits.NAME`."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -179,7 +180,7 @@ def variable(name: str) -> str:
 
 
 def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> Loaded:
-    """Settings of all sources, checked; OptionError names the source and the option that is wrong."""
+    """Combine and check the settings of all sources. OptionError names the source and the invalid option."""
     if config is None and environment.get(CONFIG):
         config = Path(environment[CONFIG])
     sources = [] if config is None else [_from_file(config)]
@@ -188,7 +189,7 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     found: dict[str, str] = {}
     for source in (*sources, _from_environment(environment), _from_flags(flags)):
         given = dict(_converted(source))
-        if "data_dir" in given:  # it says where data is kept, and counts before the memory of a weaker source
+        if "data_dir" in given:  # data_dir overrides `memory` of a source with lower precedence
             if given.get("memory"):
                 raise OptionError(f"{source.name_of('memory')} and {source.name_of('data_dir')} exclude each other")
             values.pop("memory", None)
@@ -219,7 +220,7 @@ def _from_file(path: Path) -> _Source:
 
 
 def _from_environment(environment: Mapping[str, str]) -> _Source:
-    """Empty variables count as not set. Lists are divided by commas."""
+    """Empty variables count as not set. Lists are separated by commas."""
     given = {name: environment[variable(name)] for name in OPTIONS if environment.get(variable(name))}
     given.pop("limits", None)
     options = {
@@ -236,7 +237,7 @@ def _from_environment(environment: Mapping[str, str]) -> _Source:
 
 
 def _from_flags(flags: Mapping[str, Any]) -> _Source:
-    """Flags that were given; the limits are a list of `NAME=VALUE`."""
+    """The given flags; the limits are a list of `NAME=VALUE`."""
     given = {name: value for name, value in flags.items() if value is not None and value != []}
     limits = {name: value for name, _, value in (text.partition("=") for text in given.pop("limits", ()))}
     return _Source(given, limits, lambda name: "--limit" if name.startswith("limits") else OPTIONS[name].flag)
@@ -266,7 +267,7 @@ def _decode(kind: type, value: object) -> object:
 
 
 def doubtful_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Variables that are no option, and are called almost like one."""
+    """Warnings for environment variables that look like misspelled options."""
     known = [name.upper() for name in (*OPTIONS, "config")]
     for name in environment:
         if name.startswith(ENVIRONMENT) and not name.startswith(_LIMIT):
@@ -277,7 +278,7 @@ def doubtful_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def as_toml(loaded: Loaded) -> Iterator[str]:
-    """The lines of a file that says the same, with where each setting is from. Secrets are left out."""
+    """The settings as a TOML file, with the source of each. Secrets are left out."""
     for option in OPTIONS.values():
         value, source = getattr(loaded.settings, option.name), loaded.sources.get(option.name, _DEFAULT)
         if option.name == "data_dir" and loaded.settings.memory:
@@ -304,7 +305,7 @@ def _literal(value: object) -> str:
 
 
 def _without_credentials(text: str) -> str:
-    """Text as it may be shown: if it has a URL, without user, password and query."""
+    """Text for display: without user, password and query of a URL in it."""
     if "://" not in text:
         return text
     name, equals, url = text.partition("=") if "=" in text.partition("://")[0] else ("", "", text)

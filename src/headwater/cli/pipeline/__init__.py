@@ -30,7 +30,7 @@ _HELP = {
     "replay": "Write an archive back to streams, byte for byte.",
     "materialize": "Keep the current state, or the history, of state streams in a Delta table.",
     "publish": "Publish the changes of a Delta table to a state stream or a table.",
-    "snapshot": "Make snapshots of state streams, from which new readers begin.",
+    "snapshot": "Make snapshots of state streams, from which new readers can start.",
 }
 _ENVIRONMENT = {"url": "HEADWATER_URL", "token": "HEADWATER_TOKEN"}
 
@@ -41,7 +41,7 @@ app = typer.Typer(
 
 
 def _command(kind: type[JobOptions]) -> Callable[..., None]:
-    """A command with a flag for each option. All may be in a file instead, so none is required here."""
+    """Make a command with a flag for each option. No flag is required, because options can be in a file."""
 
     def command(config: Path | None, **flags: Any) -> None:
         with exits():
@@ -73,7 +73,7 @@ _File = Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file with a 
 @app.command("run")
 def run(
     file: _File,
-    once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process the data that is there now, and exit.")] = False,
     master: Annotated[str | None, typer.Option(help="Spark's master.", show_default=False)] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve metrics for Prometheus on this port.")] = None,
 ) -> None:
@@ -85,7 +85,7 @@ def run(
 
 @app.command("status")
 def status(file: _File, as_json: AsJson = False) -> None:
-    """Show where the jobs of a file are, and how far behind. Spark is not started."""
+    """Show the position and lag of the jobs of a file, without starting Spark."""
     with exits():
         pipeline = load_pipeline(file)
         from headwater.cli.pipeline.positions import as_row, status_of

@@ -1,7 +1,7 @@
-"""The options of the jobs: one definition for flags and for TOML files. Nothing here needs Spark.
+"""The options of the jobs, defined once for flags and TOML files. This module does not need Spark.
 
-A file for one job has its options. A file for several has what they share, and a table `[jobs.NAME]` for each, whose
-`job` says which it is.
+A file for one job has the options of that job. A file for several jobs has their common options, and a table
+`[jobs.NAME]` for each job, whose `job` is the kind of the job.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class JobOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """What every job has."""
+    """Options of every job."""
 
     job: ClassVar[str] = ""
-    renamed: ClassVar[Mapping[str, str]] = {}  # options that the library calls otherwise
+    renamed: ClassVar[Mapping[str, str]] = {}  # options that have another name in the library
 
     url: Annotated[str, about("The server.")] = DEFAULT_URL
     token: Annotated[str | None, about("Sent as a bearer token.")] = None
 
     def start(self, spark: SparkSession, name: str) -> Job:
-        """Run it. The jobs are imported here: they import Spark."""
+        """Run the job. The jobs are imported here, because they import Spark."""
         function: Callable[..., Job] = getattr(importlib.import_module("headwater.pipeline"), self.job)
         fields = [field for field in msgspec.structs.fields(self) if getattr(self, field.name) != field.default]
         given = {self.renamed.get(field.name, field.name): getattr(self, field.name) for field in fields}
         return function(spark, name=name, **{"url": self.url, **given})
 
     def places(self) -> dict[str, str]:
-        """What it alone may write, by what it is."""
+        """The targets that only this job may write, by kind."""
         return {}
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class JobOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 
 class _Repeated(JobOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    once: Annotated[bool, about("Do what there is to do now, and end.")] = False
+    once: Annotated[bool, about("Process the data that is there now, and exit.")] = False
 
 
 class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -68,14 +68,16 @@ class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True)
     starting_offsets: Annotated[
         str | None, about("First start: earliest, latest, or offsets by stream as JSON. Default: earliest.")
     ] = None
-    starting_timestamp: Annotated[str | None, about("First start: what was appended at or after a time.")] = None
+    starting_timestamp: Annotated[str | None, about("First start: the data appended at or after a time.")] = None
     max_records: Annotated[Count | None, about("Messages in one batch at most.")] = None
     max_bytes: Annotated[Count | None, about("Bytes in one batch at most.")] = None
-    fail_on_data_loss: Annotated[bool, about("End if a stream was deleted or made again before it was read.")] = True
+    fail_on_data_loss: Annotated[bool, about("Fail if a stream was deleted or created again before it was read.")] = (
+        True
+    )
     compact_every: Annotated[int, about("Batches between two compactions; 0: none."), Meta(ge=0)] = (
         limits.PIPELINE_COMPACT_EVERY
     )
-    retain_hours: Annotated[int, about("Hours that files no version needs any more are kept."), Meta(ge=1)] = (
+    retain_hours: Annotated[int, about("Hours that files which no version needs are kept."), Meta(ge=1)] = (
         limits.PIPELINE_RETAIN_H
     )
 
@@ -118,7 +120,7 @@ class MaterializeOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fie
     scd: Annotated[int, about("1: the current state. 2: the history."), Meta(ge=1, le=2)] = 1
     track_history: Annotated[Names | None, about("SCD 2: columns whose changes make a new row. Default: all.")] = None
     path: Annotated[str, about("How rows are merged: auto, merge or buckets.")] = "auto"
-    buckets: Annotated[Count | None, about("Buckets of a table that is made.")] = None
+    buckets: Annotated[Count | None, about("Number of buckets of a new table.")] = None
 
 
 class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -132,7 +134,7 @@ class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields
     columns: Annotated[Names | None, about("Columns that make the value. Default: all but the keys.")] = None
     value_column: Annotated[str | None, about("The column that has the value as JSON text, instead.")] = None
     checkpoint: Annotated[str | None, about("Where the job keeps its place. Default: TABLE.published-…")] = None
-    every_s: Annotated[float, about("Seconds between two looks at the table."), Meta(gt=0)] = limits.PIPELINE_POLL_S
+    every_s: Annotated[float, about("Seconds between two checks of the table."), Meta(gt=0)] = limits.PIPELINE_POLL_S
 
     def places(self) -> dict[str, str]:
         target = f"stream {self.to}" if self.to is not None else f"table {self.to_table}"
@@ -156,21 +158,21 @@ KINDS: dict[str, type[JobOptions]] = {
 
 
 class SessionOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """The Spark session, and what is told about the jobs in it."""
+    """Options of the Spark session and its metrics."""
 
     master: Annotated[str, about("Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")] = "local[*]"
     metrics_port: Annotated[int | None, about("Serve metrics for Prometheus on this port.")] = None
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """What a file says: the session, and jobs by name."""
+    """The content of a file: the session, and jobs by name."""
 
     session: SessionOptions
     jobs: dict[str, JobOptions]
 
 
 def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> Pipeline:
-    """A file of jobs. Options above `[jobs.NAME]` are for every job that has them; `overrides` count before all."""
+    """Read a file of jobs. Options above `[jobs.NAME]` are for every job that has them; `overrides` take precedence."""
     given = {**read_toml(path), **(overrides or {})}
     tables = given.pop("jobs", None)
     if not isinstance(tables, dict) or not tables or not all(isinstance(table, dict) for table in tables.values()):
@@ -190,7 +192,7 @@ def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> Pip
 
 
 def _refuse_shared_places(jobs: Mapping[str, JobOptions]) -> None:
-    """A table has one job that writes it, and a checkpoint one job."""
+    """Check that no two jobs write the same table or use the same checkpoint."""
     owners: dict[str, str] = {}
     for name, options in jobs.items():
         for what, place in options.places().items():
@@ -208,7 +210,7 @@ def _kind_of(name: str, table: Mapping[str, Any]) -> type[JobOptions]:
 
 
 def job_options(kind: type[JobOptions], given: Mapping[str, Any], where: str) -> JobOptions:
-    """The options of one job, checked; `where` they are from is told with what is wrong."""
+    """Check the options of one job. Errors name their source, `where`."""
     given = underscored(given, where)
     defaults = {"url": os.environ.get("HEADWATER_URL"), "token": os.environ.get("HEADWATER_TOKEN")}
     known = {name: value for name, value in defaults.items() if value is not None}

@@ -20,7 +20,7 @@ _CALLING = "An error occurred while calling"  # begins every Py4JJavaError
 
 
 def exit_code(error: BaseException) -> int:
-    """Errors that another attempt cannot mend need a person; what nobody foresaw may be gone the next time."""
+    """The exit code of an error: non-retryable errors need a person, and unexpected ones may be tried again."""
     if isinstance(error, errors.OptionError):
         return WRONG_OPTIONS
     if isinstance(error, errors.NetworkError) or not isinstance(error, errors.HeadwaterError) or error.retryable:
@@ -30,7 +30,7 @@ def exit_code(error: BaseException) -> int:
 
 @contextlib.contextmanager
 def exits() -> Iterator[None]:
-    """Report errors in a line each, and leave with the code that says what to do about them."""
+    """Report errors as one line, and exit with the code that tells a scheduler what to do."""
     try:
         yield
     except typer.Exit:
@@ -38,7 +38,7 @@ def exits() -> Iterator[None]:
     except ImportError as error:
         way_out = "Install it with: pip install 'headwater[spark]'"
         fail(f"the pipeline needs Spark ({error})", way_out, code=WRONG_OPTIONS)
-    except ConnectionError:  # every other server's are HeadwaterErrors
+    except ConnectionError:  # connection errors to a server are HeadwaterErrors, so this one is of Spark's Java process
         fail("Spark's Java process has ended", "It can be tried again.", code=RETRY)
     except OSError as error:
         told = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
@@ -62,7 +62,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of what may be pages of stack traces, or the second, where the first one only names a call."""
+    """The first line of a message that can be pages long, or the second if the first only names a call."""
     lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
     if lines and lines[0].startswith(_CALLING):
         lines = lines[1:] or lines

@@ -1,4 +1,4 @@
-"""Where the jobs of a pipeline are, by their checkpoints and the server, without Spark."""
+"""Finds the positions of pipeline jobs from their checkpoints and the server, without Spark."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _of_snapshots(name: str, options: SnapshotOptions) -> JobStatus:
 
 
 def as_row(status: JobStatus) -> dict[str, Any]:
-    """For a table that people read."""
+    """The lag as text."""
     worst = max(status.lag_bytes, key=lambda path: status.lag_bytes[path], default=None)
     lag = f"{sum(status.lag_bytes.values()):,} bytes" if status.lag_bytes else None
     if status.lag_versions is not None:

@@ -1,4 +1,4 @@
-"""Running jobs from the command line: progress while they run, an end after the batch, and a summary."""
+"""Runs jobs from the command line: shows progress, stops them after the current batch, and prints a summary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run(pipeline: Pipeline) -> None:
-    """Run jobs until all have ended, one has failed, or a signal. Raises what failed."""
+    """Run jobs until all have ended, one has failed, or a signal arrives. Raises the error of a failed job."""
     import headwater.spark
     from headwater.pipeline.metrics import serving_metrics
 
@@ -33,10 +33,10 @@ def run(pipeline: Pipeline) -> None:
     stopping = _Stopping()
     with stopping, serving_metrics(jobs, pipeline.session.metrics_port):
         say("headwater: starting Spark, which takes some seconds", err=True)
-        quiet = {"spark.log.level": "OFF"}  # what fails is told at the end
+        quiet = {"spark.log.level": "OFF"}  # failures are reported at the end
         spark = headwater.spark.session("headwater-pipeline", master=pipeline.session.master, config=quiet)
         try:
-            stopping.listen()  # again: Spark has taken Ctrl-C for itself meanwhile
+            stopping.listen()  # again, because Spark has installed its own handler for Ctrl-C
             for name, options in pipeline.jobs.items():
                 if not stopping.is_asked:
                     jobs[name] = options.start(spark, name)
@@ -55,7 +55,7 @@ def _watch(jobs: Mapping[str, Job], stopping: _Stopping, began_s: float) -> None
 
 
 def _have_ended(jobs: Mapping[str, Job]) -> bool:
-    """Whether all have; raises what ended one that failed."""
+    """Whether all jobs have ended. Raises the error of a failed job."""
     ended = [job.wait(limits.PIPELINE_LOOK_S / len(jobs)) for job in jobs.values()]
     return all(ended)
 
@@ -71,7 +71,7 @@ def _looks(jobs: Mapping[str, Job]) -> dict[str, Progress]:
 
 
 class _Stopping:
-    """Whether a signal has come. A second one ends everything at once."""
+    """Whether a signal has arrived. A second signal ends the process at once."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -95,7 +95,7 @@ class _Stopping:
 
 
 class _Lines:
-    """A line now and then for each job that has done something, where there is no terminal."""
+    """Prints a line every few seconds for each job with progress, if there is no terminal."""
 
     def __init__(self) -> None:
         self._said_s = 0.0
@@ -109,7 +109,7 @@ class _Lines:
 
 
 class _Live:
-    """A table that stays in place."""
+    """A live table on a terminal."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -128,7 +128,7 @@ def _board() -> Iterator[_Lines | _Live]:
 
 
 def told(progress: Progress) -> str:
-    """One line: rows, rate, and the lag, with the streams that are furthest behind."""
+    """One line with rows, rate and lag, and the streams with the largest lag."""
     text = f"{progress.rows:,} rows in {progress.batches:,} batches, {progress.rows_per_s:,.0f} rows/s"
     if not progress.lag_bytes:
         return text

@@ -31,11 +31,11 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append changes, each once, whatever has to be sent again.
+    """Append changes, each exactly once, even if requests have to be retried.
 
     A change is a line of action, key and record, separated by tabs. The action is + to add a key or replace its record,
     and - to delete it; a deleted key needs no record. A file of less than 1 MiB with at most 100,000
-    changes is appended as a whole or not at all.
+    changes is appended atomically.
     """
     count, producer_id = 0, uuid.uuid4().hex
     with connected(server, name) as client, _opened(file) as source:
@@ -76,7 +76,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
 
 
 def _bodies(source: BinaryIO) -> Iterator[bytes]:
-    """Whole lines, as many as have arrived, up to about the size of one request."""
+    """The complete lines that have arrived, up to about the size of one request."""
     read = getattr(source, "read1", source.read)
     held = b""
     while chunk := read(limits.PRODUCER_BATCH_BYTES):
@@ -85,13 +85,13 @@ def _bodies(source: BinaryIO) -> Iterator[bytes]:
         if newline:
             yield from _split(whole + newline)
         if len(held) > limits.CHANGE_BYTES_MAX:
-            break  # it is refused before it fills the memory
+            break  # refuse a long line before it fills the memory
     if held:
         yield held
 
 
 def _split(body: bytes) -> Iterator[bytes]:
-    """Whole lines in bodies of as many as a server takes at once."""
+    """Split lines into bodies of at most as many lines as a server accepts."""
     if body.count(b"\n") <= limits.CHANGES_MAX:
         yield body
         return

@@ -1,4 +1,4 @@
-"""`headwater table create`: make a table."""
+"""`headwater table create`: create a table."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headwater.protocol.tables.escaping import Escape
 def command(
     server: Server,
     name: Name,
-    schema: str | None = typer.Option(None, help="What the records are: text, or json for a view, unless given."),
+    schema: str | None = typer.Option(None, help="The schema of the records. Default: text, or json for a view."),
     version: int = typer.Option(1, min=0, help="The version of the schema."),
-    escape: bool = typer.Option(False, "--escape", help="Let keys and records hold tabs and line ends, escaped."),
+    escape: bool = typer.Option(False, "--escape", help="Allow tabs and line ends in keys and records, escaped."),
     ttl: int | None = typer.Option(None, min=0, help="Seconds to live, renewed by every read and write."),
-    expires_at: str | None = typer.Option(None, help="When it ends, as 2030-01-01T00:00:00Z."),
+    expires_at: str | None = typer.Option(None, help="When it expires, as 2030-01-01T00:00:00Z."),
     view_of: str | None = typer.Option(None, metavar="STREAM", help="Make it a view of a stream's state events."),
     entity_type: str | None = typer.Option(None, "--type", help="Of a view: the type of its entities."),
     as_json: AsJson = False,
 ) -> None:
-    """Make a table. One that is there already, made alike, is left as it is."""
+    """Create a table. If it exists with the same configuration, nothing changes."""
     with connected(server, name) as client:
         table = client.table(name)
         made = table.create(

@@ -1,4 +1,4 @@
-"""`headwater table import`: make a table equal to a file, by appending only what differs."""
+"""`headwater table import`: make a table equal to a file, by appending only the differences."""
 
 from __future__ import annotations
 
@@ -24,17 +24,21 @@ def command(
     server: Server,
     name: Name,
     file: Annotated[str, typer.Argument(help="A CSV, TSV or JSON Lines file, - for standard input.")],
-    key: str = typer.Option(..., "--key", "-k", help="The column that has the keys."),
+    key: str = typer.Option(..., "--key", "-k", help="The column with the keys."),
     form: Format | None = typer.Option(None, "--format", help="The format, if the file's extension does not say."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print the changes, as append takes them, and send nothing."),
-    allow_empty: bool = typer.Option(False, "--allow-empty", help="Take a file without rows: every key is deleted."),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Print the changes in the format of append, and send nothing."
+    ),
+    allow_empty: bool = typer.Option(
+        False, "--allow-empty", help="Accept a file without rows, which deletes every key."
+    ),
     as_json: AsJson = False,
 ) -> None:
-    """Make a table equal to a file: append what is new or changed, and delete the keys that the file does not have.
+    """Make a table equal to a file: append new and changed rows, and delete the keys that the file does not have.
 
-    CSV and TSV begin with a line of column names, and their fields are texts. JSON Lines have an object a line. The
-    record of a row is the compact JSON object of all columns but the key, in the order of the file. The whole file is
-    read and checked before anything is sent. If the command is interrupted, run it again: it appends what is left.
+    CSV and TSV start with a line of column names, and their fields are text. JSON Lines have one object per line. The
+    record of a row is the compact JSON object of all columns except the key, in the order of the file. The whole file
+    is read and checked before anything is sent. If the command is interrupted, run it again: it appends the rest.
     """
     chosen = form or EXTENSIONS.get(Path(file).suffix.lower())
     if chosen is None:
@@ -68,7 +72,7 @@ def _read(file: str, form: Format, key: str, escaping: Escape) -> dict[str, str]
 
 @contextlib.contextmanager
 def _opened(file: str) -> Iterator[TextIO]:
-    """UTF-8, with the byte order mark that spreadsheets write or without."""
+    """Decode UTF-8, with or without the byte order mark that spreadsheets write."""
     if file == "-":
         yield io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
         return

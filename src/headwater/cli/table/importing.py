@@ -1,4 +1,4 @@
-"""What an import has to change: the rows of a file beside the live rows of a table, without input and output."""
+"""Computes the changes of an import from the rows of a file and the live rows of a table, without I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXTENSIONS = {
 
 
 class Difference(msgspec.Struct):
-    """The changes that make a table equal to a file, and how many there are of each kind."""
+    """The changes that make a table equal to a file, with counts by kind."""
 
     changes: list[tuple[Action, str, str]]
     added: int = 0
@@ -61,7 +61,7 @@ def read_rows(lines: Iterable[str], form: Format, key_column: str, escaping: Esc
 
 
 def _separated_rows(lines: Iterable[str], form: Format, key_column: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of text with the column names of the first line; a field in quotes may hold line ends."""
+    """Rows of text with the column names of the first line. A quoted field may contain line ends."""
     csv.field_size_limit(limits.CHANGE_BYTES_MAX)
     reader = csv.reader(lines, "excel-tab" if form is Format.TSV else "excel", strict=True)
     try:
@@ -93,7 +93,7 @@ def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _as_written(number: str) -> msgspec.Raw:
-    """A float would change it: prices have digits that it cannot hold."""
+    """Keep a number as it is written, because a float would lose digits."""
     return msgspec.Raw(number)
 
 
@@ -107,7 +107,7 @@ def _key(row: Mapping[str, Any], column: str, number: int) -> str:
 
 
 def difference(wanted: Mapping[str, str], live: Mapping[str, Row]) -> Difference:
-    """Records that are the same JSON count as equal, however they are written."""
+    """Whether two records are equal. Different spellings of the same JSON are equal."""
     found = Difference(changes=[])
     for key, record in wanted.items():
         row = live.get(key)

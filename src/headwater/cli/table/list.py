@@ -16,10 +16,10 @@ COLUMNS = ["name", "last_seqno", "bytes", "schema", "version", "closed", "create
 
 def command(
     server: Server,
-    prefix: Annotated[str, typer.Argument(help="Only names that begin so.", autocompletion=complete_name)] = "",
+    prefix: Annotated[str, typer.Argument(help="Only names with this prefix.", autocompletion=complete_name)] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List tables in the order of their names; with --json one object a line."""
+    """List tables, ordered by name. With --json, print one object per line."""
     with connected(server) as client:
         found = [
             {name: value for name, value in msgspec.structs.asdict(info).items() if name in COLUMNS}

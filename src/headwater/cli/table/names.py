@@ -1,4 +1,4 @@
-"""The argument that names a table, completed by the shell."""
+"""The argument for the name of a table, with shell completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwater.errors import HeadwaterError
 
 
 def complete_name(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of tables that begin like that, for the shell; none if the server does not answer at once."""
+    """Complete the name of a table for the shell; nothing if the server does not answer quickly."""
     most = limits.CLI_COMPLETE_PATHS_MAX
     try:
         with quick_client(context) as client:

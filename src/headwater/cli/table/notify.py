@@ -16,14 +16,14 @@ COLUMNS = ["event", "url", "since"]
 def command(
     server: Server,
     name: Name,
-    add: str | None = typer.Option(None, metavar="NURL", help="Have a URL called when the table gets rows."),
-    event: str | None = typer.Option(None, help="The event type that --add names.", show_default="rows"),
-    remove: str | None = typer.Option(None, metavar="NURL", help="Have a URL no longer called."),
+    add: str | None = typer.Option(None, metavar="NURL", help="A URL to notify when the table gets rows."),
+    event: str | None = typer.Option(None, help="The event type of --add.", show_default="rows"),
+    remove: str | None = typer.Option(None, metavar="NURL", help="A URL to notify no longer."),
     as_json: AsJson = False,
 ) -> None:
-    """List the NURLs of a table, the URLs that are told when it gets rows; or add or remove one.
+    """List the NURLs of a table, the URLs that are notified when it gets rows, or add or remove one.
 
-    With --json each line is a NURL as an object.
+    With --json, each line is a NURL as a JSON object.
     """
     if add is not None and remove is not None:
         fail("add one NURL or remove one", "Leave --add or --remove out.", code=WRONG_CALL)

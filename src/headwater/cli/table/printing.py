@@ -1,4 +1,4 @@
-"""Rows on standard output, to the byte as a server sends them, or as lines of JSON."""
+"""Prints rows on standard output, exactly as the server sends them, or as lines of JSON."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def command(
     server: Server,
     name: Name,
     since_id: int | None = typer.Option(
-        None, help="Only rows with a larger SeqNo; if it is negative, that many of the last rows.", show_default="0"
+        None, help="Only rows with a larger SeqNo. If negative: only that many of the last rows.", show_default="0"
     ),
     until_id: int | None = typer.Option(None, min=0, help="Only rows up to this SeqNo."),
     active: bool = typer.Option(False, "--active", help="Only the last row of each key that is not deleted."),
@@ -28,7 +28,7 @@ def command(
 ) -> None:
     """Print the rows of a table: SeqNo, timestamp, action, key and record, separated by tabs.
 
-    With --json each line is a row as an object.
+    With --json, each line is a row as a JSON object.
     """
     if (active or key is not None) and (since_id is not None or until_id is not None):
         what = "--active and --key are for the table as it is now"

@@ -13,11 +13,11 @@ def command(
     server: Server,
     name: Name,
     since_id: int | None = typer.Option(
-        None, help="Begin after this SeqNo; if it is negative, with that many of the last rows.", show_default="now"
+        None, help="Start after this SeqNo. If negative: start with that many of the last rows.", show_default="now"
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Print the rows that are appended from now on, until the table is closed or Ctrl-C.
+    """Print new rows as they are appended, until the table is closed or Ctrl-C.
 
     Lost connections are made again.
     """

@@ -15,16 +15,22 @@ def command(
     file: File,
     scope: Annotated[
         list[str],
-        typer.Option("--scope", metavar="ACTION:GLOB", help="What it allows, as 'read:prices/**'. Repeatable."),
+        typer.Option(
+            "--scope", metavar="ACTION:GLOB", help="A scope that the token allows, as 'read:prices/**'. Repeatable."
+        ),
     ],
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="SPAN", help="From now, as 12h or 30d.", show_default=False)
+        str | None,
+        typer.Option("--expires", metavar="SPAN", help="Time until it expires, as 12h or 30d.", show_default=False),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="For lists and logs.", show_default=False)
+        str | None, typer.Option("--name", metavar="NAME", help="A name for lists and logs.", show_default=False)
     ] = None,
 ) -> None:
-    """Add a token to an auth file and print it, once: the file keeps only its hash. The file is made if missing."""
+    """Add a token to an auth file and print it. The file holds only its hash, so it cannot be shown again.
+
+    The file is created if it does not exist.
+    """
     moment = None if expires is None else after(expires)
     with file_errors(file):
         token, entry = add_token(file, name, scope, moment)

@@ -1,4 +1,4 @@
-"""What the commands of tokens share: the file, spans of time, and errors of the file as one line."""
+"""Common parts of the token commands: the file argument, time spans, and errors of the file."""
 
 from __future__ import annotations
 

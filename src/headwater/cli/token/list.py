@@ -13,7 +13,7 @@ COLUMNS = ["name", "scopes", "created", "expires", "expired"]
 
 
 def command(file: File, as_json: AsJson = False) -> None:
-    """List the tokens of an auth file by name. Tokens themselves are not in it, only their hashes."""
+    """List the tokens of an auth file by name. The file holds only their hashes, not the tokens."""
     with file_errors(file):
         entries = read_auth_file(file).token
     found = [_shown(entry) for entry in entries]

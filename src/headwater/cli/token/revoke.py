@@ -1,4 +1,4 @@
-"""`headwater token revoke`: take a token back."""
+"""`headwater token revoke`: revoke a token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from headwater.server.auth.editing import revoke_token
 
 
 def command(
-    file: File, name: Annotated[str, typer.Argument(help="The token's name, as the list has it.", show_default=False)]
+    file: File,
+    name: Annotated[
+        str, typer.Argument(help="The token's name, as shown by headwater token list.", show_default=False)
+    ],
 ) -> None:
     """Remove a token from an auth file. A running server refuses it within a second and ends its live reads."""
     with file_errors(file):

@@ -1,4 +1,4 @@
-"""`headwater token sign`: a URL that can be read without a token for a while."""
+"""`headwater token sign`: make a signed URL, which can be read without a token."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ def command(
     file: File,
     url: Annotated[str, typer.Argument(help="The URL of a stream or table.", show_default=False)],
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The token that signs; it must allow the read.")],
-    expires: Annotated[str, typer.Option("--expires", metavar="SPAN", help="From now, at most 7d.")] = "1h",
+    expires: Annotated[
+        str, typer.Option("--expires", metavar="SPAN", help="Time until it expires, at most 7d.")
+    ] = "1h",
 ) -> None:
-    """Print a URL that lets anyone read one stream or table for a while, as browsers' EventSource has to.
+    """Print a signed URL that lets its holder read one stream or table for a while, for example with EventSource.
 
-    It ends at its time, and when the token that signed it expires or is revoked.
+    It becomes invalid when it expires, and when the token that signed it expires or is revoked.
     """
     until_s = int(after(expires).timestamp())
     if after(expires) > after("1s") + timedelta(seconds=SIGNED_URL_S_MAX):
