@@ -1,7 +1,7 @@
-"""Blocking shells are made from the asyncio ones: `python -m tools.twins`, or with `--check` only compared.
+"""Generate the blocking shells from the asyncio ones: `python -m tools.twins`. With `--check`, only compare them.
 
-Flows do the work of both; what is left of each shell is the same words with and without `await`. Transports,
-producers and what runs in the background differ in kind (threads, locks) and are written by hand.
+The logic is in flows, which both use. The shells are the same code with and without `await`. Transports, producers
+and background work use threads and locks in one and tasks in the other, and are written by hand.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ WORDS = (
     (r", Awaitable\b", ""),
     # Words about tasks and event loops.
     (r"(?m)^(\"\"\".*), asyncio\.\"\"\"$", r'\1, blocking."""'),
-    (r"the asyncio client", "the blocking client"),
-    (r"by URL, for one event loop; close", "by URL. Safe to share between threads; close"),
-    (r"\n    All functions may be coroutine functions\.", ""),
-    (r"another task waits", "another thread waits"),
+    (r"server, for one event loop\. Close", "server. It can be shared between threads. Close"),
+    (r"\n    All of these functions may be coroutine functions\.", ""),
+    (r"\btask (that )?waits\b", r"thread \1waits"),
     (r"suppress\(RuntimeError\)(?=:  # it is running)", "suppress(ValueError)"),
 )
 

@@ -1,4 +1,4 @@
-"""The client: streams and tables by URL, blocking or asynchronous, with one logic under both."""
+"""The client for streams and tables, blocking and asyncio. Both share one implementation of the protocol."""
 
 from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream, AsyncTable, AsyncTableReader
 from headwater.client.effects import Batch, Report

@@ -1,4 +1,4 @@
-"""From an answer to an error: by the problem type our server names, else by status and headers."""
+"""Turns a response into an error: by the problem type that Headwater sends, else by status and headers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
 from headwater.protocol.tables.headers import LAST_SEQNO
 
-# What a body that is no JSON of the type is found to be; a lone byte that is no UTF-8 is no DecodeError.
+# What msgspec raises for a body that is not JSON of the type. Invalid UTF-8 can raise another error than DecodeError.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -58,7 +58,7 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
     if request.guarded and 300 <= reply.status < 400:
         kind, detail = errors.RedirectError, f"status {reply.status}, to {reply.headers.get('location', '')[:200]!r}"
     error = kind(detail)
-    # Our server says 503 and 507 of what it refused; a gateway may say so of what it passed on.
+    # Headwater sends 503 and 507 only for requests that had no effect. A gateway may also send them for others.
     error.nothing_done = reply.status == 429 or (is_ours and reply.status in (503, 507))
     error.status = reply.status
     error.url = request.url
@@ -76,7 +76,7 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
 
 
 def integer(reply: HttpReply, name: str) -> int | None:
-    """The number in a header; None if it is absent, or no number that means anything."""
+    """The number in a header; None if the header is absent or not a valid number."""
     value = reply.headers.get(name, "")
     return int(value) if value.isascii() and value.isdigit() and len(value) <= limits.SEQNO_DIGITS_MAX else None
 
@@ -123,7 +123,7 @@ def _until(date: str) -> float:
 
 
 def required(request: HttpRequest, reply: HttpReply, *names: str) -> str:
-    """The first of some headers that the answer has; ProtocolError if it has none of them."""
+    """The value of the first of these headers that is present; ProtocolError if none is."""
     for name in names:
         if name in reply.headers:
             return reply.headers[name]

@@ -1,7 +1,7 @@
-"""Values to bytes and back: what a content type and a Python type make of a stream.
+"""Encoding and decoding of messages, by content type and Python type.
 
-A stream of JSON is made of messages, and an item is what one of them decodes to. Any other stream is made of bytes,
-and an item is a run of them as it arrived, or the text in it.
+A JSON stream consists of messages, and an item is one decoded message. Any other stream consists of bytes, and an item
+is a run of them as it arrived, or the text in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JSON = "application/json"
 
 
 def encoder_of(content_type: str) -> Callable[[Any], bytes]:
-    """How one value becomes one message of a stream."""
+    """Return the function that encodes a value as a message of a stream."""
     kind = kind_of(content_type)
     if kind is ContentKind.JSON:
         return encode_json
@@ -33,7 +33,7 @@ def encoder_of(content_type: str) -> Callable[[Any], bytes]:
 
 
 def encode_json(value: Any) -> bytes:
-    """One JSON text. Bytes are taken for JSON that is encoded already."""
+    """Encode a value as JSON. Bytes must be JSON text and are passed through."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _checked_json(bytes(value))
     if hasattr(value, "__pydantic_serializer__"):
@@ -84,13 +84,13 @@ def body_of(content_type: str, messages: Iterable[bytes]) -> bytes:
 
 @runtime_checkable
 class ArrayDecoder(Protocol):
-    """A type to read that decodes whole arrays of messages itself."""
+    """A type that decodes whole arrays of messages by itself."""
 
     def decode_array(self, text: bytes, /) -> list[Any]: ...
 
 
 class Decoder:
-    """Makes items of a stream's answers."""
+    """Decodes the responses of a stream to items."""
 
     def __init__(self, kind: ContentKind, wanted: Any) -> None:
         self.kind = kind
@@ -104,7 +104,7 @@ class Decoder:
 
     @property
     def held_bytes(self) -> int:
-        """Of a character that is cut in two: taken, but not delivered."""
+        """The number of bytes at the end that are an incomplete character. They are consumed but not delivered."""
         return len(self._text.held) if self._text is not None else 0
 
     def answer(self, skip: int) -> JsonAnswer | BytesAnswer:
@@ -112,13 +112,13 @@ class Decoder:
 
 
 class _Text:
-    """UTF-8 across answers."""
+    """Decodes UTF-8 across several responses."""
 
     def __init__(self) -> None:
         self.held = b""
 
     def decode(self, data: bytes) -> tuple[str, str | None]:
-        """The text as far as it is text, and what is wrong with what follows."""
+        """The valid text at the start of the data, and the error in the data after it."""
         data, self.held = self.held + data, b""
         try:
             return data.decode(), None
@@ -145,14 +145,14 @@ def _is_pydantic(wanted: Any) -> bool:
 
 
 def _pydantic_decoder(wanted: Any) -> Callable[[bytes], list[Any]]:
-    from pydantic import TypeAdapter  # only who has a model has pydantic
+    from pydantic import TypeAdapter  # pydantic is imported only if a model is given, which needs it anyway
 
     adapter: TypeAdapter[list[Any]] = TypeAdapter(list[wanted])
     return adapter.validate_json
 
 
 class BytesAnswer:
-    """The bytes of an answer, or the text in them."""
+    """The bytes of a response, or the text in them."""
 
     def __init__(self, text: _Text | None, skip: int) -> None:
         self._text = text
@@ -168,7 +168,7 @@ class BytesAnswer:
         self.size += len(chunk)
 
     def some(self) -> list[Any]:
-        """What arrived so far; it is not held any longer."""
+        """Return and release what has arrived so far."""
         data = b"".join(self._chunks)
         before = max(0, self._skip - self.taken)
         self._chunks, self.size = [], 0
@@ -183,16 +183,16 @@ class BytesAnswer:
     event = feed
 
     def cut(self, surplus: int) -> list[Any]:
-        """What is left, without so many bytes at its end."""
+        """Return the rest, without this many bytes at its end."""
         data = b"".join(self._chunks)
         self._chunks = [data[: max(0, len(data) - surplus)]]
         return self.some()
 
 
 class JsonAnswer:
-    """The JSON array of an answer, taken in parts if it is large.
+    """The JSON array of a response, decoded in parts if it is large.
 
-    A comma is between two messages exactly if what precedes it is a valid array once a bracket is put in its place.
+    A comma separates two messages if and only if the text before it is a valid array once `]` is appended.
     """
 
     def __init__(self, decode: Callable[[bytes], list[Any]], skip: int) -> None:
@@ -202,7 +202,7 @@ class JsonAnswer:
         self.size = 0
         self.taken = 0  # messages, the skipped ones included
         self.fed = 0
-        self.bad: str | None = None  # what is wrong with the message after those
+        self.bad: str | None = None  # the error of the message after those
         self._retry_size = 0
         self._in_events = False
 
@@ -211,7 +211,7 @@ class JsonAnswer:
         self.size += len(chunk)
 
     def some(self) -> list[Any]:
-        """The messages that are complete; they are not held any longer."""
+        """Return and release the messages that are complete."""
         if self.size < self._retry_size:
             return []
         text = self._text()
@@ -224,11 +224,11 @@ class JsonAnswer:
             if _is_array(head):
                 self._hold(b"[" + text[end + 1 :])
                 return self._items(head)
-        self._retry_size = 2 * self.size  # a long message: not worth looking for its end at every chunk
+        self._retry_size = 2 * self.size  # a long message: do not search for its end at every chunk
         return []
 
     def rest(self) -> list[Any]:
-        """The messages that are left, now that the answer is complete."""
+        """Return the remaining messages of a complete response."""
         if self._in_events:
             self.feed(b"]")
         text = self._text()
@@ -245,7 +245,7 @@ class JsonAnswer:
             self._in_events = True
 
     def cut(self, surplus: int) -> list[Any]:
-        """The messages that are left, without so many at the end."""
+        """Return the remaining messages, without this many at the end."""
         messages = _split(self._text())
         self._hold(b"")
         return self._items(b"[" + b",".join(messages[: max(0, len(messages) - surplus)]) + b"]")
@@ -266,7 +266,7 @@ class JsonAnswer:
             text = b"[" + b",".join(messages[before:]) + b"]"
         try:
             items = self._decode(text)
-        except (ValueError, RecursionError):  # of msgspec and pydantic alike: it does not fit, or is no JSON at all
+        except (ValueError, RecursionError):  # msgspec and pydantic raise it for a wrong type and for invalid JSON
             items = self._up_to_invalid(_split(text))
         self.taken += len(items)
         return items
@@ -283,7 +283,7 @@ class JsonAnswer:
 
 
 def _split(text: bytes) -> list[bytes]:
-    """The messages of an array. One that is no JSON, or nested too deeply, is its reader's to refuse."""
+    """The messages of an array as raw JSON. Invalid or too deeply nested messages are found when they are decoded."""
     try:
         return split_array(text)  # type: ignore[return-value]  # as good as bytes here
     except (msgspec.DecodeError, RecursionError) as error:
@@ -292,7 +292,7 @@ def _split(text: bytes) -> list[bytes]:
             with contextlib.suppress(ValueError):
                 return elements(array[1:-1])
         broken = ProtocolError(f"expected an array of JSON messages: {error}")
-        broken.retryable = True  # most likely cut short on the way
+        broken.retryable = True  # most likely cut off by a lost connection
         raise broken from None
 
 

@@ -1,4 +1,4 @@
-"""Where a reader is: what it has in hand, and the position after what it handed out."""
+"""The state of a reader: its current batch, and the position after the last delivered message."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Cursor(Generic[T]):
-    """Items are handed out by plain iteration over a list; what is left of it tells how far that got."""
+    """Items are delivered by plain iteration over a list. The position follows from the number of items left in it."""
 
     def __init__(self, position: Position) -> None:
-        self._done: Batch[T] = Batch([], position)  # the last one that was handed out to its end
+        self._done: Batch[T] = Batch([], position)  # the last batch that was delivered completely
         self._held = self._done
         self._rest: Iterator[T] = iter(())
 
@@ -38,7 +38,7 @@ class Cursor(Generic[T]):
         return self._place() is self._held and self._held.closed
 
     def hold(self, batch: Batch[T]) -> None:
-        """A batch has arrived whose items are handed out one by one from now on."""
+        """Start to deliver the items of a batch one by one."""
         self._place()
         self._held, self._rest = batch, iter(batch.items)
 
@@ -47,17 +47,17 @@ class Cursor(Generic[T]):
         return length_hint(self._rest) > 0
 
     def items(self) -> Iterator[T]:
-        """What is left of the batch in hand; taking from it moves the cursor."""
+        """The rest of the current batch. Taking items from it moves the cursor."""
         return self._rest
 
     def batch(self, batch: Batch[T]) -> Batch[T]:
-        """A batch that is handed out at once."""
+        """Deliver a whole batch at once."""
         self._held = self._done = batch
         self._rest = iter(())
         return batch
 
     def remainder(self) -> Batch[T] | None:
-        """What is left of the batch in hand, handed out at once."""
+        """Deliver the rest of the current batch at once."""
         rest = list(self._rest)
         return self.batch(msgspec.structs.replace(self._held, items=rest)) if rest else None
 

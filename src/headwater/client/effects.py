@@ -1,7 +1,7 @@
-"""What a flow asks of the world.
+"""Effects: what a flow asks its shell to do.
 
-A flow is a generator that holds the client's logic. It yields one of these, and the shell that drives it, synchronous
-or not, sends back what came of it, or throws a NetworkError into it.
+A flow is a generator with the client's logic. It yields effects. The shell, blocking or asyncio, performs each effect
+and sends the result back into the flow, or throws a NetworkError into it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ T = TypeVar("T")
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """A request. One that is `guarded` goes to an address that others may have named: redirects are not followed, and
-    nothing else is asked of another server.
-    """
+    """A request. A `guarded` request goes to a URL that may come from others, so redirects are not followed."""
 
     method: str
     url: str
@@ -32,7 +30,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class HttpReply(msgspec.Struct, frozen=True):
-    """An answer; the names of its headers are in lower case. The body is empty where it is yet to be received."""
+    """A response with header names in lower case. The body is empty until it is received."""
 
     status: int
     headers: Mapping[str, str]
@@ -64,7 +62,7 @@ class Sleep(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Tell the `on_error` hook of an error that will be retried; what the hook raises ends the flow."""
+    """Call the `on_error` hook with an error that will be retried. If the hook raises, the flow ends."""
 
     error: HeadwaterError
     attempt: int
@@ -72,16 +70,16 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Call a hook of the user's, which may be a coroutine function for the asyncio client, and get what it returns."""
+    """Call a hook of the user and get its result. In the asyncio client it may be a coroutine function."""
 
     hook: Callable[[], Any]
 
 
 class Batch(msgspec.Struct, Generic[T], frozen=True):
-    """Messages that arrived together, and where to read on after them.
+    """Messages that arrived together, and the position after them.
 
-    `skip` is more than 0 only when a server answers with more than fits in memory at once. A batch without messages
-    says that the reader is up to date.
+    `skip` is more than 0 only if the batch is a part of a response that is too large for memory. A batch without
+    messages means that the reader is up to date.
     """
 
     items: list[T]
@@ -96,12 +94,12 @@ class Batch(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def skip(self) -> int:
-        """The number of messages after that offset that were delivered too."""
+        """The number of messages after that offset that were delivered as well."""
         return self.position.skip
 
 
 class Emit(msgspec.Struct, frozen=True):
-    """Hand a batch to the reader."""
+    """Deliver a batch to the reader."""
 
     batch: Batch[Any]
 
@@ -111,7 +109,7 @@ Flow: TypeAlias = Generator[Effect, Any, T]
 
 
 class Progress(Generic[T]):
-    """A flow on its way: `go` takes what came of one effect and gives the next, None at the end."""
+    """A running flow. `go` takes the result of one effect and returns the next one, or None at the end."""
 
     result: T
 

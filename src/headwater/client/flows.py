@@ -1,4 +1,4 @@
-"""The requests that are answered at once: create, head, append, close, delete, fork, list, splits, record times."""
+"""Flows of single requests: create, head, append, close, delete, fork, list, splits, record times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headwater.protocol.streams.paths import RESERVED
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of a stream."""
+    """The metadata of a stream."""
 
     path: str
     content_type: str
@@ -43,14 +43,14 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Where the stream ends after an append; `duplicate` if the server had it already from this producer."""
+    """The tail of the stream after an append. `duplicate` if the server already had it from this producer."""
 
     offset: str
     duplicate: bool = False
 
 
 class Splits(msgspec.Struct, frozen=True):
-    """Places in a range of a stream where a read may begin or end, and how many bytes the range has."""
+    """Offsets in a range of a stream where a read may start or end, and the size of the range in bytes."""
 
     offset: str
     until: str
@@ -59,7 +59,7 @@ class Splits(msgspec.Struct, frozen=True):
 
 
 class RecordInfo(msgspec.Struct, frozen=True):
-    """One append, of one or more messages: where it begins and ends, and when the server stored it, in UTC."""
+    """One record, of one or more messages: where it starts and ends, and when the server stored it, in UTC."""
 
     offset: str
     next_offset: str
@@ -81,8 +81,8 @@ class RecordPage(msgspec.Struct):
 
 
 class RecordTimes(msgspec.Struct, frozen=True):
-    """The times of the records in a range of a stream, as columns: where each ends, in bytes after `offset`, and when
-    it was stored, in milliseconds since 1970."""
+    """The times of the records in a range of a stream, as columns: the end of each record in bytes after `offset`, and
+    the time when it was stored in milliseconds since 1970."""
 
     offset: str
     next_offset: str
@@ -115,7 +115,7 @@ def create(
     messages: Iterable[Any] = (),
     named: dict[str, str] | None = None,
 ) -> Flow[bool]:
-    """Make a stream. False if it was there already, made alike. `named` are the headers of a fork or a view."""
+    """Create a stream. False if it exists with the same configuration. `named` are the headers of a fork or a view."""
     given = dict(named or {})
     if content_type is not None:
         given["content-type"] = content_type
@@ -153,7 +153,7 @@ def fork(
 
 
 def view_headers(source: str | None, entity_type: str | None, record: RecordFormat) -> dict[str, str]:
-    """The headers that make a stream a view of a table; none without one."""
+    """The headers that make a stream a view of a table; none if it is not a view."""
     check_view(source, entity_type)
     return format_stream_view(urlsplit(source).path, entity_type, record) if source and entity_type else {}
 
@@ -200,7 +200,7 @@ def append_request(
 
 
 def condition(if_tail: str | int | None) -> dict[str, str]:
-    """The header of a write that is to happen only if the stream or table ends there."""
+    """The header of a write that the server must refuse if the stream or table does not end there."""
     return {} if if_tail is None else {headers.IF_MATCH: f'"{if_tail}"'}
 
 
@@ -215,10 +215,10 @@ def append(
     close: bool = False,
     if_tail: str | None = None,
 ) -> Flow[Appended]:
-    """Append messages in one request. Without a producer it is not repeated when its fate is unknown.
+    """Append messages in one request. Without a producer it is not retried if it may have been stored.
 
-    With `if_tail` a repeat would not double it. But its answer would not tell whether the tail was moved by the first
-    attempt or by another writer.
+    With `if_tail` a retry could not store it twice. But the response could not tell whether the first attempt or
+    another writer has moved the tail.
     """
     encoded = list(map(encoder_of(content_type), messages))
     if not encoded and not close:
@@ -248,7 +248,7 @@ def append_body(
 
 
 def appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | None) -> Appended:
-    # A duplicate has no offset at the reference server, and a close may have none anywhere.
+    # The reference server sends no offset for a duplicate, and any server may send none for a close.
     required(request, reply, headers.NEXT_OFFSET, headers.PRODUCER_EPOCH, headers.CLOSED)
     duplicate = producer is not None and reply.status == 204 and bool(request.body)
     return Appended(reply.headers.get(headers.NEXT_OFFSET, ""), duplicate)
@@ -258,7 +258,7 @@ def delete(session: Session, url: str, *, if_tail: str | int | None = None, guar
     try:
         yield from exchange(session, HttpRequest("DELETE", url, condition(if_tail), guarded=guarded))
     except (StreamNotFoundError, StreamGoneError) as error:
-        if error.attempts == 1:  # else an earlier attempt did it, and its answer was lost
+        if error.attempts == 1:  # otherwise an earlier attempt succeeded and its response was lost
             raise
 
 
@@ -312,7 +312,7 @@ def _record_page(session: Session, url: str, kind: type[Page], **query: str | No
         reply = yield from exchange(session, HttpRequest("GET", asked))
         return msgspec.json.decode(reply.body, type=kind)
     except StreamNotFoundError as error:
-        yield from head(session, url)  # raises if it is the stream that does not exist
+        yield from head(session, url)  # raises if the stream itself does not exist
         reason: Exception = error
     except (UnknownRouteError, MethodNotAllowedError, *UNREADABLE) as error:
         reason = error
@@ -320,7 +320,7 @@ def _record_page(session: Session, url: str, kind: type[Page], **query: str | No
 
 
 def _not_before(time: datetime) -> str:
-    """A moment to the millisecond, which is how exact record times are; rounded up, so that nothing precedes it."""
+    """A time in milliseconds, the precision of record times. It is rounded up, so that no earlier record matches."""
     if time.tzinfo is None:
         raise ValueError(f"the time needs a time zone, such as datetime.now(UTC); got {time.isoformat()}")
     try:
@@ -347,6 +347,6 @@ def _own_path(session: Session, url: str) -> str:
 
 
 def path_of(session: Session, url: str) -> str | None:
-    """A stream's path below the client's root; None if it is elsewhere."""
+    """A stream's path on the client's server; None if it is on another server."""
     root = session.root
     return unquote(urlsplit(url).path[len(urlsplit(root).path) :]) if url.startswith(root) else None

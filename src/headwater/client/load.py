@@ -1,6 +1,6 @@
-"""Load for `headwater bench`: what any Durable Streams server does, measured from outside.
+"""Load for `headwater bench`, which measures any Durable Streams server from outside.
 
-Appends go over bare connections, since a general HTTP client would measure itself; the rest goes through the client.
+Appends use plain connections, because a general HTTP client would be the bottleneck. The rest uses the client.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 class _Writer(asyncio.Protocol):
-    """One connection that appends the same message as fast as it is answered."""
+    """One connection that appends the same message again as soon as the server has answered."""
 
     def __init__(self, request: bytes, until_s: float, latencies_s: list[float], done: asyncio.Future[None]) -> None:
         self._request = request
@@ -91,7 +91,7 @@ class _Writer(asyncio.Protocol):
 
 
 class LoadTest:
-    """One run against a server, on streams of its own that it deletes afterwards."""
+    """One run against a server. It creates streams and deletes them afterwards."""
 
     def __init__(self, client: AsyncClient, prefix: str, *, seconds: float, connections: int, size: int) -> None:
         self._client = client
@@ -118,7 +118,7 @@ class LoadTest:
         return stream
 
     async def _appends(self) -> Measured:
-        """Closed loop: every connection appends to a stream of its own and waits for the answer."""
+        """Closed loop: every connection appends to its own stream and waits for the response."""
         loop = asyncio.get_running_loop()
         streams = [await self._stream(f"appends-{number}") for number in range(self._connections)]
         latencies_s: list[float] = []

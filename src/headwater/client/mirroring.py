@@ -1,7 +1,7 @@
 """Writing a mirror: the rows of a table, appended to another one with their SeqNos and timestamps.
 
-The position is the last row of the mirror. Each request begins with that row, so that a source that was made again is
-noticed even if it has more rows by then.
+The position is the last row of the mirror. Each request starts with that row, so that a source that was deleted and
+created again is detected even if it already has more rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headwater.protocol.tables.rows import Row
 
 
 class Mirrored(msgspec.Struct, frozen=True):
-    """What a mirror has got: `rows` new ones, all of them stored.
+    """Progress of a mirror: the number of new `rows`, all of them stored.
 
-    `last_seqno` is the last row of the mirror. `source_last_seqno` is that of the source, as its server last said; None
-    if it does not say.
+    `last_seqno` is the SeqNo of the mirror's last row. `source_last_seqno` is that of the source, from its last
+    response; None if its server does not send it.
     """
 
     rows: int
@@ -47,7 +47,7 @@ def find(session: Session, url: str) -> Flow[TableType | None]:
 
 
 class Mirroring:
-    """The writing side. It goes on for as long as it takes when the server does not answer: it has answered before."""
+    """Writes the mirror. It retries without limit if the server does not answer, because it has answered before."""
 
     def __init__(self, session: Session, url: str, table: TableType | None, last: list[Row]) -> None:
         self._session = session
@@ -64,7 +64,7 @@ class Mirroring:
         return self._last[0].seqno if self._last else 0
 
     def write(self, table: TableType, rows: list[Row], *, close: bool = False) -> Flow[None]:
-        """Append rows; the mirror is made if it does not exist."""
+        """Append rows; create the mirror if it does not exist."""
         if self._table is None:
             yield from tables.create(self._session, self._url, table, mirror=True, attempts_max=sys.maxsize)
             self._table = table

@@ -16,7 +16,7 @@ from headwater.protocol.tables.notify import FORM_TYPE, Notification, format_not
 from headwater.protocol.tables.paths import NOTIFY
 from headwater.protocol.tables.urls import url_fault
 
-ROWS = "rows"  # the event type of a NURL that is told of new rows
+ROWS = "rows"  # the event type of NURLs that are notified of new rows
 
 
 class Nurl(msgspec.Struct, frozen=True):
@@ -28,13 +28,13 @@ class Nurl(msgspec.Struct, frozen=True):
 
 
 def nurl_of(surl: str) -> str:
-    """Where Headwater has the NURL of a table."""
+    """The NURL of a table on a Headwater server."""
     parts = urlsplit(surl)
     return urlunsplit(parts._replace(path=f"{parts.path}/{NOTIFY}"))
 
 
 def notify(session: Session, nurl: str, surl: str | None, nurls: Mapping[str, str]) -> Flow[None]:
-    """POST a form. It can be repeated: the recipient treats a repeat as done."""
+    """POST a form. It can be retried, because a Notify is idempotent."""
     if not nurls and surl is None:
         raise ValueError("a Notify form names a SURL or a NURL, or both")
     if fault := url_fault(nurl):
@@ -50,7 +50,7 @@ def withdraw(session: Session, surl: str, nurl: str) -> Flow[None]:
 
 
 def advertised(session: Session, surl: str) -> Flow[list[Nurl]]:
-    """The NURLs of a table, those advertised first before the others."""
+    """The NURLs of a table, in the order in which they were registered."""
     try:
         live, _ = yield from table_reading.active(session, nurl_of(surl), None)
     except StreamNotFoundError:

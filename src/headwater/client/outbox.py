@@ -1,9 +1,9 @@
-"""The idempotent producer without its input and output: what to send when, and what an answer means.
+"""The logic of the idempotent producer, without I/O: what to send when, and how to handle responses.
 
-Messages wait in the order given, are packed into batches by size or after `linger_s`, and go out numbered, up to
-`in_flight_max` at a time. A batch is retried until it is answered, always with its number, so the server stores it once
-and in order. One that arrives before its predecessor is refused (409) and waits for it. A non-retryable error fails
-the batch and all that follow it: no batch is ever left out in the middle.
+Messages are queued in order and packed into batches, by size or after `linger_s`. Batches are numbered, and up to
+`in_flight_max` of them are sent at a time. A batch is retried with the same number until it is answered, so the server
+stores it once and in order. A batch that arrives before its predecessor is refused (409) and sent again later. A
+non-retryable error fails the batch and all later ones, so that there is never a gap.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EPOCH_START_S = 1_704_067_200  # 2024-01-01: milliseconds and 12 bits from then 
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """What became of messages: stored, the stream now ending at `offset`, or failed with `error`."""
+    """The outcome of messages: stored, with `offset` as the tail, or failed with `error`."""
 
     count: int
     offset: str = ""
@@ -52,7 +52,7 @@ OnDelivery: TypeAlias = Callable[[Delivery], Any]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of `messages` messages, and the callbacks to call with it."""
+    """The outcome of a number of messages, and the callbacks to call with it."""
 
     messages: int = 0
     report: Report | None = None  # of an error that will be retried
@@ -62,12 +62,12 @@ class Outcome(msgspec.Struct, frozen=True):
         for callback, delivery in self.calls:
             try:
                 callback(delivery)
-            except Exception:  # it must not take the producer with it
+            except Exception:  # an error in a callback must not stop the producer
                 log.exception("a delivery callback failed")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who the server takes a producer for."""
+    """The id and epoch by which the server knows a producer."""
 
     id: str
     epoch: int
@@ -75,7 +75,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def identity(producer_id: str | None, epoch: int | None, *, auto_claim: bool) -> Identity:
-    """A new producer if it has no id; one that goes on under its id with a higher epoch, given or claimed."""
+    """Without an id, a new producer. With an id, its next session, with a higher epoch that is given or claimed."""
     if epoch is not None and not 0 <= epoch <= limits.PRODUCER_INTEGER_MAX:
         raise ValueError(f"epoch must be from 0 to 2^53-1, got {epoch}")
     if producer_id is None:
@@ -91,7 +91,7 @@ def identity(producer_id: str | None, epoch: int | None, *, auto_claim: bool) ->
 
 
 class ProducerMetrics(msgspec.Struct):
-    """Counts since the producer was made; what waits and is in flight as of now."""
+    """Counts since the producer was created, and what is queued and in flight now."""
 
     messages: int = 0
     messages_delivered: int = 0
@@ -100,7 +100,7 @@ class ProducerMetrics(msgspec.Struct):
     batches_delivered: int = 0
     requests: int = 0
     retries: int = 0
-    duplicates: int = 0  # batches that the server had already
+    duplicates: int = 0  # batches that the server already had
     bytes_waiting: int = 0
     in_flight: int = 0
 
@@ -120,7 +120,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingBatch(msgspec.Struct, eq=False):
-    """A batch that is not stored yet: its number, and what happened to it so far."""
+    """A batch that is not stored yet: its number and its history."""
 
     messages: list[bytes]
     bytes: int
@@ -130,7 +130,7 @@ class PendingBatch(msgspec.Struct, eq=False):
     seq: int = -1
     attempts: int = 0
     in_flight: bool = False
-    uncertain: bool = False  # an attempt may have been stored without our knowing
+    uncertain: bool = False  # an attempt may have been stored although its response was lost
     is_first: bool = False  # all its predecessors were stored when it was sent
     out_of_order: bool = False  # arrived before its predecessor
     closes: bool = False  # the stream is closed with it
@@ -138,7 +138,7 @@ class PendingBatch(msgspec.Struct, eq=False):
 
 
 class Outbox:
-    """All that a producer knows. Time and chance come in as arguments; shells do the rest."""
+    """The state of a producer. Time and random numbers are arguments; the shells do the I/O."""
 
     def __init__(
         self,
@@ -154,20 +154,20 @@ class Outbox:
         self.closing = False
         self.stopped = False
         self.flushing = 0
-        self.finishing = False  # the stream is to be closed behind what was appended
+        self.finishing = False  # close the stream after the queued messages
         self.stream_closed = False
         self.settled = 0  # messages that are stored or failed, and whose callbacks were called
         self._settings = settings
         self._retry = retry
         self._on_delivery = on_delivery
         self._claims_left = limits.PRODUCER_CLAIMS_MAX if identity.claiming else 0
-        self._epoch_confirmed = False  # something was stored in this epoch: it is ours
+        self._epoch_confirmed = False  # something was stored in this epoch, so it belongs to this producer
         self._next_seq = 0
         self._open: PendingBatch | None = None
         self._packed: deque[PendingBatch] = deque()
         self._window: deque[PendingBatch] = deque()
 
-    # What waits
+    # The queue
 
     @property
     def full(self) -> bool:
@@ -180,7 +180,7 @@ class Outbox:
             raise RuntimeError("the producer is closed")
 
     def add(self, message: bytes, callback: OnDelivery | None, now: float) -> bool:
-        """Take a message; True if that gives a sender something to do."""
+        """Queue a message. True if a sender now has something to do."""
         batch = self._open
         size = len(message) + 1
         wake = batch is None
@@ -198,7 +198,7 @@ class Outbox:
         return wake or batch.bytes >= self._settings.batch_bytes
 
     def finish(self, message: bytes | None, now: float) -> None:
-        """Close the stream behind all that was appended, with a last message or without one. Again it does nothing."""
+        """Close the stream after all queued messages, with a last message if given. A second call has no effect."""
         if self.finishing:
             return
         self.check()
@@ -210,10 +210,10 @@ class Outbox:
         self._packed.append(batch)
         self.finishing = self.closing = True
 
-    # What to send
+    # Sending
 
     def take(self, now: float) -> PendingBatch | None:
-        """A batch to send now. It counts as in flight until `stored` or `failed` is called with it."""
+        """Return a batch to send now. It counts as in flight until `stored` or `failed` is called with it."""
         batch = self._next_retry(now) or self._next_new(now)
         if batch is None:
             return None
@@ -226,7 +226,7 @@ class Outbox:
         return batch
 
     def wait_s(self, now: float) -> float | None:
-        """How long until `take` may have something; None if only an event can bring it about."""
+        """How long to wait until `take` may return a batch; None if that needs another event first."""
         dues = [batch.due for batch in self._window if not batch.in_flight and not batch.out_of_order]
         if self._has_room() and self._open is not None:
             dues.append(self._open.since + self._settings.linger_s)
@@ -253,7 +253,7 @@ class Outbox:
         return batch
 
     def _has_room(self) -> bool:
-        # The first batch of an epoch goes alone: it settles whose epoch it is.
+        # The first batch of an epoch is sent alone: its response shows whether the epoch is free.
         return len(self._window) < (self._settings.in_flight_max if self._epoch_confirmed else 1)
 
     def _is_ready(self, batch: PendingBatch, now: float) -> bool:
@@ -261,14 +261,14 @@ class Outbox:
         ready = batch.bytes >= settings.batch_bytes or now - batch.since >= settings.linger_s
         return ready or self.flushing > 0 or self.closing
 
-    # What an answer means
+    # Responses
 
     def stored(self, batch: PendingBatch, sent: Appended) -> Outcome:
         self._end_attempt(batch)
         if batch not in self._window:
             return Outcome()  # given up meanwhile
         if sent.duplicate and not batch.uncertain and not self._epoch_confirmed:
-            # Later ones were sent twice by the network: nobody else has numbered batches in this epoch.
+            # Once the epoch is confirmed, a duplicate is a retry of ours: no other producer uses this epoch.
             return self._fail(batch, ProducerReusedError(f"batch {batch.seq} of {self.id!r} in epoch {batch.epoch}"))
         return self._settle(batch, sent)
 
@@ -287,7 +287,7 @@ class Outbox:
         return self._outcome([batch], sent.offset, duplicate=sent.duplicate)
 
     def failed(self, batch: PendingBatch, error: HeadwaterError, now: float, chance: float) -> Outcome:
-        """Arrange for another attempt, or fail for good and say so to everyone who waits."""
+        """Schedule another attempt, or fail permanently and notify the callbacks."""
         self._end_attempt(batch)
         if batch not in self._window:
             return Outcome()  # given up meanwhile
@@ -295,7 +295,7 @@ class Outbox:
             batch.out_of_order = batch is not self._window[0]
             return Outcome()
         if isinstance(error, StreamClosedError) and batch.closes and not batch.messages:
-            return self._settle(batch, Appended(""))  # which is what was wanted
+            return self._settle(batch, Appended(""))  # the stream is closed, as requested
         if isinstance(error, StaleEpochError) and self._claim(batch, error):
             return Outcome()
         if not error.retryable or now - batch.since >= self._settings.delivery_timeout_s:
@@ -306,13 +306,13 @@ class Outbox:
         return Outcome(report=Report(error, batch.attempts, batch.due - now))
 
     def broken(self, batch: PendingBatch, cause: Exception) -> Outcome:
-        """Something else went wrong than a request can: a hook raised, the client was closed, a defect."""
+        """Handle an error that is not one of a request: a hook raised, the client was closed, or there is a bug."""
         if batch.in_flight:
             self._end_attempt(batch)
         return self.give_up(ClientError(f"{type(cause).__name__}: {cause}"))
 
     def give_up(self, error: HeadwaterError) -> Outcome:
-        """Fail for good: everything that is not stored yet is told so."""
+        """Fail permanently: all messages that are not stored yet fail with this error."""
         waiting = [*self._window, *self._packed, *([self._open] if self._open else [])]
         self.failure = self.failure or error
         return self._fail(waiting[0], error) if waiting else Outcome()
@@ -322,7 +322,7 @@ class Outbox:
         self.metrics.in_flight -= 1
 
     def _claim(self, batch: PendingBatch, error: StaleEpochError) -> bool:
-        """Take the next epoch, as long as nothing of this one can have been stored."""
+        """Claim the next epoch, provided that nothing can have been stored in this one."""
         current = error.epoch
         if self._epoch_confirmed or batch.uncertain or not self._claims_left or current is None:
             return False
@@ -334,7 +334,7 @@ class Outbox:
         return True
 
     def _fail(self, failed: PendingBatch, error: HeadwaterError) -> Outcome:
-        """Give up a batch and all that follows; what precedes it may still arrive."""
+        """Fail a batch and all later ones. Earlier batches may still be stored."""
         self.failure = self.failure or error
         spared = [batch for batch in self._window if batch.seq < failed.seq]
         given_up = [batch for batch in self._window if batch not in spared]
@@ -363,10 +363,11 @@ class Outbox:
 
 
 def claimed_epoch(now_s: float, chance: float) -> int:
-    """An epoch above all that were claimed before, by this clock or one that agrees with it.
+    """Return an epoch that is higher than all epochs that were claimed before, if the clocks agree.
 
-    The milliseconds with a few random digits behind them: two that start at once differ, and the later one of two
-    starts has the higher epoch. If the clock was put back, the server says so (403) and the next higher one is taken.
+    It is the time in milliseconds followed by random bits, so that two producers that start at the same time differ
+    and a later start has a higher epoch. If the clock was set back, the server answers 403 and the producer claims the
+    next higher epoch.
     """
     low = int(chance * (1 << EPOCH_CHANCE_BITS))
     since_ms = max(0, int((now_s - EPOCH_START_S) * 1000))
@@ -374,7 +375,7 @@ def claimed_epoch(now_s: float, chance: float) -> int:
 
 
 def deliver(session: Session, url: str, content_type: str, box: Outbox, batch: PendingBatch) -> Flow[Appended]:
-    """One attempt to have a batch stored."""
+    """Send a batch once."""
     producer = ProducerTuple(box.id, batch.epoch, batch.seq)
     body = body_of(content_type, batch.messages) if batch.messages else b""
     request = append_request(url, content_type, body, producer=producer, close=batch.closes)

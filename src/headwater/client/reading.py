@@ -1,12 +1,12 @@
-"""Reading a stream: every message once, in order, whatever happens to the connections.
+"""Reading a stream: every message once and in order, across lost connections.
 
-A read catches up with plain requests, which are bounded, compressed and cacheable, and goes live when it has arrived
-at the tail. Its position is an offset the server gave and the number of items delivered after it. It moves only with
-what was delivered, so that after any failure the next request begins exactly there.
+A read catches up with plain requests, which are bounded, compressed and cacheable, and goes live at the tail. Its
+position is an offset from the server and the number of items delivered after it. The position only moves when items
+are delivered, so after any failure the next request starts exactly there.
 
-Live by server-sent events unless they do not get through: an answer that is no event stream, or two connections in a
-row that ended without one whole event (five where they got through before). Then by long-poll, as from the beginning
-for text, whose carriage returns server-sent events cannot carry.
+A live read uses server-sent events. It falls back to long-poll if they do not work: the response is not an event
+stream, or two consecutive connections ended without a complete event (five if events have worked before). Text
+streams always use long-poll, because server-sent events cannot transmit carriage returns.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from headwater.protocol.streams import headers
 from headwater.protocol.streams.sse import EventReader
 
 LiveMode: TypeAlias = Literal["long-poll", "sse"] | bool
-"""How to follow: False not at all, True as the network allows, or one way and no other."""
+"""How to follow a stream: False not at all, True with the mode that works, or only with the given mode."""
 
 
 class _Control(msgspec.Struct, rename="camel"):
-    """The event that follows the data of a feed."""
+    """The control event that follows the data in a feed."""
 
     stream_next_offset: str
     stream_cursor: str | None = None
     up_to_date: bool = False
     stream_closed: bool = False
-    stream_deleted: bool = False  # Headwater's: the last event of a stream that was deleted
+    stream_deleted: bool = False  # an extension of Headwater: the last event of a stream that was deleted
 
 
 class Reading:
-    """One read of one stream: its position and how it goes about it."""
+    """One read of one stream: its position and its settings."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Reading:
                 yield from pause(self._session, error, self._failures)
 
     def _raise_if_final(self, error: HeadwaterError) -> None:
-        """Raise an error that no retry can help with."""
+        """Raise an error that is not retryable."""
         if isinstance(error, ProtocolError) and error.retryable:
             self._broken += 1
             if self._broken >= limits.READ_BROKEN_ANSWERS_MAX:
@@ -111,7 +111,7 @@ class Reading:
         if not self._contacted and self._failures >= self._session.retry.attempts:
             raise error
 
-    # One bounded answer
+    # One bounded response
 
     def _piece(self) -> Flow[None]:
         polling = self._reached_tail and self._mode == "long-poll"
@@ -124,7 +124,7 @@ class Reading:
         if polling:
             self._cursor = reply.headers.get(headers.CURSOR)
         if self._until is not None and self.position.offset == NOW and self._until <= next_offset:
-            self.position, self._ended = Position(next_offset), True  # the end is behind us
+            self.position, self._ended = Position(next_offset), True  # the read has already passed `until`
             return
         answer = self._decoded(reply).answer(self.position.skip)
         bounded = self._until is not None and next_offset > self._until  # the server does not know `until`
@@ -141,14 +141,14 @@ class Reading:
         yield from self._arrive(answer, next_offset, up_to_date=up_to_date or closed, closed=closed)
         waited = self._session.clock() - started >= limits.READ_EMPTY_POLL_S if polling else up_to_date
         if not (moved or waited or self._ended):
-            yield Sleep(limits.READ_EMPTY_POLL_S)  # from a server that neither waits nor moves on
+            yield Sleep(limits.READ_EMPTY_POLL_S)  # the server neither waits nor advances the offset
 
     def _prefetch(self, offset: str) -> Flow[None]:
-        """Request the next answer before this one is decoded and delivered."""
+        """Request the next response before this one is decoded and delivered."""
         try:
             self._prefetched = yield from self._open(self._request(None, offset))
         except HeadwaterError:
-            yield CloseReply()  # it is requested again when its turn comes
+            yield CloseReply()  # it is requested again later
 
     def _receive(self, request: HttpRequest, answer: JsonAnswer | BytesAnswer, *, partly: bool) -> Flow[None]:
         while chunk := (yield Receive()):
@@ -182,10 +182,10 @@ class Reading:
                 self._mode = "long-poll"
         return self._decoder
 
-    # Delivery, and with it the only moves of the position
+    # Delivery; nothing else moves the position
 
     def _deliver(self, answer: JsonAnswer | BytesAnswer, items: list[Any]) -> Flow[None]:
-        """A part of an answer: the offset stays, the count of what was delivered after it grows."""
+        """Deliver a part of a response: the offset stays, and the count of items after it grows."""
         if answer.taken > self.position.skip:
             self.position = Position(self.position.offset, answer.taken)
             self._mark_held(answer)
@@ -195,7 +195,7 @@ class Reading:
             raise MessageError(answer.bad, self._place())
 
     def _mark_held(self, answer: JsonAnswer | BytesAnswer) -> None:
-        """Where a character begins that is cut in two, while it is: the place to read on from is before it."""
+        """The position before an incomplete character, if the data ends with one. A later read must start before it."""
         held = self._decoder.held_bytes if self._decoder is not None else 0
         if not held:
             self._held_at = None
@@ -205,12 +205,12 @@ class Reading:
     def _arrive(
         self, answer: JsonAnswer | BytesAnswer, next_offset: str, *, up_to_date: bool, closed: bool
     ) -> Flow[None]:
-        """The rest of an answer: the position moves to the offset it ends at."""
+        """Deliver the rest of a response: the position moves to the offset at its end."""
         items = answer.rest()
         if answer.bad is not None:
             yield from self._deliver(answer, items)
         self._mark_held(answer)
-        if next_offset != self.position.offset or self._mode != "sse":  # a feed may go on after an event without news
+        if next_offset != self.position.offset or self._mode != "sse":  # a feed can send an event without data
             self._broken = 0
         self.position = Position(next_offset, max(0, self.position.skip - answer.taken))
         self._failures = 0
@@ -226,13 +226,13 @@ class Reading:
         yield Emit(Batch(items, self._place(), up_to_date, closed))
 
     def _place(self) -> Position:
-        """Where a later read goes on."""
+        """The position from which a later read continues."""
         return self._held_at or self.position
 
-    # An end that the server does not know of
+    # An `until` that the server does not support
 
     def _trim(self, answer: JsonAnswer | BytesAnswer, past: str) -> Flow[None]:
-        """Leave out what follows `until` in an answer that goes past it."""
+        """Remove the items after `until` from a response that goes past it."""
         until = self._until or past
         yield CloseReply()
         items = answer.cut((yield from self._surplus(until, past)))
@@ -243,9 +243,9 @@ class Reading:
         yield from self._emit(items)
 
     def _surplus(self, until: str, past: str) -> Flow[int]:
-        """How many items there are between two offsets, one of which the server may never end an answer at.
+        """Count the items between two offsets, even if no response of the server ends at one of them.
 
-        Answers are read on from both until they end at the same offset, which they do at the tail if nowhere else.
+        It reads from both offsets until two responses end at the same offset, which happens at the tail at the latest.
         """
         surplus = 0
         for _ in range(limits.READ_TRIM_ANSWERS_MAX):
@@ -260,7 +260,7 @@ class Reading:
         raise ProtocolError("the server does not know `until`, and the stream grows too fast to do without")
 
     def _size(self, offset: str) -> Flow[tuple[int, str]]:
-        """How many items an answer holds, and where it ends."""
+        """The number of items in a response, and the offset at its end."""
         timeout_s = self._session.timeouts.answer_s
         request = HttpRequest("GET", with_query(self._url, offset=offset), read_timeout_s=timeout_s)
         reply = yield from self._open(request)
@@ -277,7 +277,7 @@ class Reading:
     # Server-sent events
 
     def _feeds(self) -> Flow[None]:
-        """One connection, and a wait if it was so short that the next would follow it in no time."""
+        """Read one connection. If it was very short, wait before the next one."""
         session = self._session
         started = session.clock()
         self._event_received = False
@@ -290,7 +290,7 @@ class Reading:
             if not (self._event_received and isinstance(error, NetworkError)):
                 self._count_sse_failure(error)
                 raise
-            if error.how != "timeout":  # silence is no failure on a stream that nothing is appended to
+            if error.how != "timeout":  # on a stream without appends, silence is not a failure
                 yield Report(error, 1, 0.0)
         yield CloseReply()
         if self._ended or not self._reached_tail or session.clock() - started >= limits.SSE_SHORT_FEED_S:
@@ -319,11 +319,11 @@ class Reading:
                         return
                     answer = self._fresh_answer()
             if events.pending_bytes >= self._piece_bytes:
-                self._reached_tail = False  # too much for an event: plain requests take it in parts
+                self._reached_tail = False  # the event is too large: use plain requests, which deliver it in parts
                 return
 
     def _receive_control(self, request: HttpRequest, answer: JsonAnswer | BytesAnswer, data: bytes) -> Flow[None]:
-        """A control event: deliver what preceded it, unless that goes past `until`, which takes plain requests."""
+        """Handle a control event: deliver the data before it. Data past `until` is read with plain requests instead."""
         try:
             control = msgspec.json.decode(data, type=_Control)
         except UNREADABLE as error:
@@ -331,7 +331,7 @@ class Reading:
         self._event_received = self._sse_proven = True
         self._sse_failures = 0
         if control.stream_deleted:
-            self._reached_tail = False  # a plain request says whether forks still read it
+            self._reached_tail = False  # a plain request then gets the right error: 404, or 410 if forks keep the path
             return
         self._cursor = control.stream_cursor
         if self._until is not None and control.stream_next_offset > self._until:
@@ -347,10 +347,10 @@ class Reading:
         return self._decoder.answer(self.position.skip)
 
     def _count_sse_failure(self, error: HeadwaterError) -> None:
-        """Fall back to long-poll if server-sent events do not get through.
+        """Fall back to long-poll if server-sent events do not work.
 
-        Counted are connections in a row that ended without a whole event. A server that cannot be reached at all does
-        not count, and more failures are allowed where events got through before.
+        It counts consecutive connections that ended without a complete event. A server that cannot be reached does not
+        count, and more failures are allowed if events have worked before.
         """
         broken = isinstance(error, ProtocolError)
         refused = (broken and not error.retryable) or error.status in (400, 405, 406, 415, 501)
@@ -366,7 +366,7 @@ class Reading:
 
 
 def _check_size(request: HttpRequest, answer: JsonAnswer | BytesAnswer) -> None:
-    """Refuse a message without end before it fills the memory."""
+    """Refuse a message that is too long before it fills the memory."""
     if answer.size > limits.READ_MESSAGE_BYTES_MAX:
         error = ProtocolError(f"a message is longer than {limits.READ_MESSAGE_BYTES_MAX} bytes")
         error.url = request.url
@@ -374,7 +374,7 @@ def _check_size(request: HttpRequest, answer: JsonAnswer | BytesAnswer) -> None:
 
 
 def _broken(request: HttpRequest, reason: str) -> ProtocolError:
-    """An answer that makes no sense. It may have been damaged on the way; after some in a row it was not."""
+    """Handle an unreadable response. It may be a transmission error; after several in a row the read fails."""
     error = ProtocolError(reason)
     error.url = request.url
     error.retryable = True

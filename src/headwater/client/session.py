@@ -1,4 +1,4 @@
-"""What all requests of a client share: where to, as whom, and how patiently."""
+"""The settings that all requests of a client share: URL, credentials, headers, retries and timeouts."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from headwater.protocol.tables.urls import url_fault
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-# The value of a header or a parameter, or a function that is called for it before every request.
+# The value of a header or a parameter, or a function that returns it and is called before every request.
 Setting: TypeAlias = str | Callable[[], Any]
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """Exponential backoff with full jitter.
 
-    A request fails after `attempts`. So does a read as long as the server has never answered; after that it is retried
-    without end.
+    A request fails after `attempts`. A read also fails after `attempts` if the server has never answered; after its
+    first response, a read is retried without limit.
     """
 
     attempts: int = limits.RETRY_ATTEMPTS_MAX
@@ -47,7 +47,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"waits must be more than 0 and finite, got {self.first_s} and {self.most_s} s")
 
     def delay_s(self, failures: int, chance: float, at_least_s: float | None = None) -> float:
-        """The wait after so many failures; at least what the server asked for."""
+        """The wait after this many failures, and at least the time that the server asked for."""
         ceiling = min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 30))
         return max(ceiling * chance, at_least_s or 0.0)
 
@@ -63,7 +63,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Credentials(msgspec.Struct):
-    """The token of a client, shared by all its handles: it is the only thing that changes."""
+    """The token of a client, shared by all its handles, because it can change."""
 
     token: str | None = None
     hook: Callable[[], Any] | None = None
@@ -103,7 +103,7 @@ class Session:
         self.clock = time.monotonic
 
     def with_settings(self, headers: Mapping[str, Setting] | None, params: Mapping[str, Setting] | None) -> Session:
-        """The same session with headers and parameters of a handle's own besides."""
+        """A copy of the session with additional headers and parameters of a handle."""
         if not headers and not params:
             return self
         session = copy.copy(self)
@@ -112,7 +112,7 @@ class Session:
         return session
 
     def url_of(self, path: str) -> str:
-        """The URL of a stream, given its path below the root or the URL itself."""
+        """The URL of a stream, given its path on this server or its full URL."""
         if path.startswith(("http://", "https://")):
             return self._foreign(path)
         path = path.strip("/")
@@ -133,7 +133,7 @@ class Session:
         return f"{self.table_root}{quote_path(check_path(check_name(name)))}"
 
     def _foreign(self, url: str) -> str:
-        """A URL that is given whole. Its path is taken as it is, so it has no segments that would be resolved."""
+        """Check a full URL. Its path is used unchanged, so it must not have segments such as `..`."""
         parts = urlsplit(url)
         for segment in parts.path.split("/"):
             if unquote(segment) in (".", ".."):
@@ -150,7 +150,7 @@ class Session:
         return not parts.netloc or _origin(parts) == self._origin
 
     def prepared(self, request: HttpRequest) -> Flow[HttpRequest]:
-        """The request as it is sent. Headers, parameters and token of the client are for its own server alone."""
+        """The request as it is sent. The client's headers, parameters and token are only added for its own server."""
         given, url = {"accept-encoding": self._encodings}, request.url
         if self.is_own(url):
             given |= yield from _resolved(self.headers)
@@ -178,7 +178,7 @@ class Session:
             credentials.token = yield Call(credentials.hook)
 
     def refresh_token(self, refused: str | None) -> Flow[bool]:
-        """Replace a token that the server refused; False if there is no other."""
+        """Replace a token that the server refused. False if there is no other token."""
         credentials = self.credentials
         if credentials.hook is None:
             return False
@@ -205,7 +205,7 @@ def _checked(url: str) -> SplitResult:
 
 
 def redacted(url: str) -> str:
-    """A URL as it may be shown: without a user's name and password."""
+    """A URL without user name and password, for messages."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=_host(parts))) if "@" in parts.netloc else url
 
@@ -217,7 +217,7 @@ def _host(parts: SplitResult) -> str:
 def _origin(parts: SplitResult) -> tuple[str, str, int | None]:
     try:
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    except ValueError:  # no number: it is nobody's origin
+    except ValueError:  # the port is not a number, so it matches no origin
         port = -1
     return parts.scheme, parts.hostname or "", port
 
@@ -232,7 +232,7 @@ def _lowered(headers: Mapping[str, Setting] | None) -> dict[str, Setting]:
 
 
 def _resolved(settings: Mapping[str, Setting]) -> Flow[dict[str, str]]:
-    """Settings as they are for this request: functions are called for their values."""
+    """The values of settings for this request; functions are called."""
     found = {}
     for name, value in settings.items():
         found[name] = (yield Call(value)) if callable(value) else value
@@ -240,13 +240,13 @@ def _resolved(settings: Mapping[str, Setting]) -> Flow[dict[str, str]]:
 
 
 def _missing(url: str, params: dict[str, str]) -> dict[str, str]:
-    """The parameters that a URL does not have; one that was redirected may have them."""
+    """The parameters that a URL does not have yet. The target of a redirect may have them."""
     present = {pair.partition("=")[0] for pair in urlsplit(url).query.split("&")}
     return {name: value for name, value in params.items() if quote_plus(name) not in present}
 
 
 def with_query(url: str, /, **query: str | None) -> str:
-    """The URL with parameters added to those it has, in the order of their names: caches compare URLs as text."""
+    """Add parameters to a URL, sorted by name, because caches compare URLs as text."""
     parts = urlsplit(url)
     pairs = [pair for pair in parts.query.split("&") if pair]
     pairs += [urlencode({name: value}) for name, value in query.items() if value is not None]
@@ -254,7 +254,7 @@ def with_query(url: str, /, **query: str | None) -> str:
 
 
 def ask(session: Session, request: HttpRequest, how: type[Send | Open]) -> Flow[HttpReply]:
-    """Send a request, a second time if the token had run out. What has no body follows redirects."""
+    """Send a request, and again with a new token after 401. Requests without a body follow redirects."""
     for _ in range(limits.REDIRECTS_MAX + 1):
         reply = yield from _ask_once(session, request, how)
         location = reply.headers.get("location")
@@ -282,13 +282,13 @@ def _ask_once(session: Session, request: HttpRequest, how: type[Send | Open]) ->
         if reply.status == 401 and own and (yield from session.refresh_token(token)):
             reply = yield how((yield from session.prepared(request)))
     except HeadwaterError as error:
-        error.url = request.url  # without the client's parameters, which may be secret
+        error.url = request.url  # without the client's parameters, which may be secrets
         raise
     return reply
 
 
 def opened(session: Session, request: HttpRequest, *statuses: int) -> Flow[HttpReply]:
-    """Open a request; what has no status of these is read to its end, within reason, and raised."""
+    """Open a response. If its status is not one of these, read its body up to a limit and raise the error."""
     reply: HttpReply = yield from ask(session, request, Open)
     if reply.status in statuses:
         return reply
@@ -299,7 +299,7 @@ def opened(session: Session, request: HttpRequest, *statuses: int) -> Flow[HttpR
 
 
 def attempt(session: Session, request: HttpRequest) -> Flow[HttpReply]:
-    """Send once. Any answer that is not a success is an error."""
+    """Send once. Raise an error for any response that is not a success."""
     reply: HttpReply = yield from ask(session, request, Send)
     if reply.status >= 300:
         raise error_of(request, reply)
@@ -309,9 +309,9 @@ def attempt(session: Session, request: HttpRequest) -> Flow[HttpReply]:
 def exchange(
     session: Session, request: HttpRequest, *, repeatable: bool = True, attempts_max: int | None = None
 ) -> Flow[HttpReply]:
-    """Send until there is a success or no hope of one.
+    """Send until the request succeeds or fails permanently.
 
-    What must not happen twice is sent again only if the server said that it did nothing.
+    A request that must not be repeated is sent again only if it certainly had no effect.
     """
     attempts, attempts_max = 0, attempts_max or session.retry.attempts
     while True:

@@ -1,4 +1,4 @@
-"""Reading and following a table: `protocol.tables.following` over requests that can fail."""
+"""Reading and following a table: runs `protocol.tables.following` over HTTP requests, with retries."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ AT_ONCE = "0"  # the `timeout` of a read that is not held open
 
 
 class TableReading:
-    """One read of one table: what a Following asks for, and rows as it takes them.
+    """One read of one table: sends the requests of a Following and delivers the rows that it accepts.
 
-    `query` goes with every request. With `attempts` the read fails after so many, else as the client's retries say.
-    `last_row` is the row at which the Following begins, as it was handed out.
+    `query` is sent with every request. With `attempts` the read fails after that many attempts, otherwise the client's
+    retry settings apply. `last_row` is the last delivered row, at which the Following starts.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TableReading:
             except NetworkError as error:
                 if error.how != "timeout" or following.awaits_rows:
                     raise
-                return  # silence is no failure of a table that nothing is appended to
+                return  # on a table without appends, silence is not a failure
             if not chunk:
                 return
             if rows := following.feed(chunk):
@@ -115,10 +115,10 @@ def _unescaped(row: Row) -> Row:
 def active(
     session: Session, url: str, table: TableType | None, key: str | None = None
 ) -> Flow[tuple[dict[str, Row], TableType | None]]:
-    """The live rows of a table by their keys, or the one of a key, as of one moment; and the type of the table.
+    """Read the active view of a table, or the live row of one key, as of one moment, and the type of the table.
 
-    A server that does not know views answers with every row; what is live follows from these as well. After a failure
-    everything is asked for anew: the rest of a later view would not fit the beginning of an earlier one.
+    A server without active views sends every row, and the view is computed from them. After a failure the whole view
+    is requested again, because parts of two views from different moments do not fit together.
     """
     query = {"view": "active", "key": key, "timeout": AT_ONCE}
     attempts = 0
@@ -138,7 +138,7 @@ def active(
 
 
 def _fold(flow: Flow[None], live: dict[str, Row]) -> Flow[None]:
-    """Run a read and apply its rows instead of handing them out."""
+    """Run a read and apply its rows instead of delivering them."""
     try:
         effect = next(flow)
         while True:

@@ -1,4 +1,4 @@
-"""The requests of tables that are answered at once: create, info, append, delete, list."""
+"""Flows of single requests to tables: create, info, append, delete, list."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Change: TypeAlias = Put | Remove | tuple[Action, str, str]
 
 
 class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of a table. `last_seqno` is None if it does not say."""
+    """The metadata of a table. `last_seqno` is None if the server does not send it."""
 
     name: str
     schema: str
@@ -69,7 +69,7 @@ class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppendedRows(msgspec.Struct, frozen=True):
-    """The SeqNo of the table's last row after an append; `duplicate` if the server had it already."""
+    """The SeqNo of the table's last row after an append. `duplicate` if the server already had the append."""
 
     last_seqno: int
     duplicate: bool = False
@@ -95,7 +95,7 @@ def create(
     attempts_max: int | None = None,
     view: dict[str, str] | None = None,
 ) -> Flow[bool]:
-    """Make a table. False if it was there already, made alike."""
+    """Create a table. False if it exists with the same configuration."""
     given = {"content-type": format_table_type(table), **(view or {})}
     if ttl_s is not None:
         given[headers.TTL] = str(ttl_s)
@@ -108,7 +108,7 @@ def create(
 
 
 def view_headers(source: str | None, entity_type: str | None) -> dict[str, str]:
-    """The headers that make a table a view of a stream; none without one."""
+    """The headers that make a table a view of a stream; none if it is not a view."""
     flows.check_view(source, entity_type)
     return format_table_view(urlsplit(source).path, entity_type) if source and entity_type else {}
 
@@ -118,7 +118,7 @@ def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
     try:
         reply = yield from exchange(session, request)
     except StreamNotFoundError as error:
-        error.detail = error.detail or "there is no such table"  # an answer to HEAD cannot say it
+        error.detail = error.detail or "there is no such table"  # a response to HEAD has no body with the detail
         raise
     table = parse_answer_type(reply.headers.get("content-type"))
     found = TableInfo(
@@ -145,7 +145,7 @@ def append(
     close: bool = False,
     if_tail: int | None = None,
 ) -> Flow[AppendedRows]:
-    """Append changes in one request. Without a producer it is not repeated when its fate is unknown."""
+    """Append changes in one request. Without a producer it is not retried if it may have been stored."""
     given = [_as_tuple(change) for change in changes]
     if not given and not close:
         raise ValueError("nothing to append")
@@ -163,7 +163,7 @@ def append_all(
     producer_id: str | None,
     epoch: int,
 ) -> Flow[AppendedRows]:
-    """Append any number of changes in as many requests as it takes, each numbered, so that it is stored once."""
+    """Append any number of changes in as many requests as needed. Each is numbered, so that it is stored once."""
     producer_id = producer_id or uuid.uuid4().hex
     done: AppendedRows | None = None
     for seq, batch in enumerate(_batches(changes, batch_bytes)):
@@ -202,7 +202,7 @@ def append_rows(
     close: bool = False,
     attempts_max: int | None = None,
 ) -> Flow[AppendedRows]:
-    """Append rows to a mirror in one request. It can be repeated: rows that are there are left out."""
+    """Append rows to a mirror in one request. It can be retried: the server skips rows that it has."""
     body = b"".join([format_row(escaped(row, table.escape)) for row in rows])
     if not body and not close:
         raise ValueError("nothing to append")
@@ -231,7 +231,7 @@ def _as_tuple(change: Change) -> tuple[Action, str, str]:
 
 
 def _batches(changes: Iterable[Change], batch_bytes: int) -> Iterator[list[tuple[Action, str, str]]]:
-    """Changes in runs of about so many characters, each at least one change and no more than a server takes."""
+    """Split changes into groups of about this many characters, each with at least one change and within the limit."""
     batch: list[tuple[Action, str, str]] = []
     size = 0
     for change in map(_as_tuple, changes):
@@ -258,7 +258,7 @@ def table_page(session: Session, prefix: str, after: str | None, limit: int) -> 
 
 
 def name_of(session: Session, url: str) -> str:
-    """A table's name on the client's server; for any other the whole SURL."""
+    """A table's name if it is on the client's server, otherwise its SURL."""
     if not url.startswith(session.table_root):
         return url
     return unquote(urlsplit(url).path[len(urlsplit(session.table_root).path) :])

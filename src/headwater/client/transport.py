@@ -1,4 +1,4 @@
-"""What the two shells share in their use of httpx."""
+"""How both shells use httpx: connection pool, TLS, and errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headwater.client.effects import HttpReply, HttpRequest
 from headwater.client.session import Session, lost
 from headwater.errors import NetworkError, ProtocolError
 
-# Without a bound on connections: every live reader holds one.
+# No limit on connections, because every live reader holds one.
 POOL = httpx.Limits(max_connections=None, max_keepalive_connections=limits.IDLE_CONNECTIONS_MAX)
 
 
 def tls_context(ca_file: str | None = None, certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
-    """What clients trust, and how they show who they are. It is loaded once, which takes some 30 ms, and again when a
-    file has changed. With a `ca_file` nothing else is trusted."""
+    """The TLS context of clients: trusted authorities and the client certificate. Loading takes about 30 ms, so it is
+    cached until a file changes. With a `ca_file`, only that authority is trusted."""
     files = [file for file in (ca_file, certificate, key) if file is not None]
     return _loaded(ca_file, certificate, key, tuple(os.stat(file).st_mtime_ns for file in files))
 
@@ -28,7 +28,7 @@ def tls_context(ca_file: str | None = None, certificate: str | None = None, key:
 def _loaded(ca_file: str | None, certificate: str | None, key: str | None, _: tuple[int, ...]) -> ssl.SSLContext:
     context = httpx.create_ssl_context() if ca_file is None else ssl.create_default_context(cafile=ca_file)
     if certificate is not None:
-        context.load_cert_chain(certificate, key, password=lambda: b"")  # else it would ask at the terminal for one
+        context.load_cert_chain(certificate, key, password=lambda: b"")  # otherwise OpenSSL would prompt for it
     return context
 
 
@@ -43,7 +43,7 @@ def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: Htt
 
 
 def check_size(reply: HttpReply, size_bytes: int) -> bool:
-    """Whether enough of an answer was received: of an error a part will do. Any other that is too large is an error."""
+    """Whether enough of a response was received. Long error bodies are cut off; other long responses are an error."""
     if reply.status >= 300:
         return size_bytes >= limits.ERROR_BODY_BYTES_MAX
     if size_bytes > limits.ANSWER_BYTES_MAX:

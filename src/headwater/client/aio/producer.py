@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 
 class AsyncProducer:
-    """Appends in the background, in order, each message once. Use it as a context manager or call `close`.
+    """An idempotent producer: it appends messages in the background, in order, each exactly once.
 
-    `append` waits only when `queue_bytes` are on their way. An error that cannot be retried ends the producer: it is
-    raised by whatever is called next, and told to the callbacks of all that was not stored.
+    Use it as a context manager or call `close`. `append` waits only while `queue_bytes` of messages are not stored yet.
+    A non-retryable error stops the producer: the next call raises it, and the delivery callbacks of all messages that
+    were not stored receive it.
 
     ```python
     async with AsyncClient("http://127.0.0.1:4437") as client:
@@ -61,21 +62,21 @@ class AsyncProducer:
 
     @property
     def id(self) -> str:
-        """The id of the producer, given or made."""
+        """The id of the producer: the given one, or a generated one."""
         return self._box.id
 
     @property
     def epoch(self) -> int:
-        """The epoch; higher than the one given if `auto_claim` had to raise it."""
+        """The epoch. With `auto_claim` it can be higher than the given one."""
         return self._box.epoch
 
     @property
     def metrics(self) -> ProducerMetrics:
-        """The counts as of now: a copy."""
+        """A copy of the current counts."""
         return copy.copy(self._box.metrics)
 
     async def append(self, value: Any, on_delivery: OnDelivery | None = None) -> None:
-        """Queue one message. `on_delivery` hears when it is stored, or why not."""
+        """Queue one message. `on_delivery` is called when it is stored or has failed."""
         box = self._box
         encode = self._encode or await self._learn()
         message = encode(value)
@@ -86,12 +87,13 @@ class AsyncProducer:
         box.check()
         if box.add(message, on_delivery, self._session.clock()):
             self._pump()
-            await asyncio.sleep(0)  # once a batch, so that sending goes on beside a loop that only appends
+            await asyncio.sleep(0)  # once per batch, so that the senders run even if the caller only appends
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was appended is stored. TimeoutError if that takes too long: it goes on all the same.
+        """Wait until all appended messages are stored.
 
-        Not from a delivery callback, which is a part of what is waited for.
+        Raises TimeoutError after `timeout_s`; sending continues nevertheless. Do not call it from a delivery callback:
+        it would wait for itself.
         """
         box = self._box
         target = box.metrics.messages
@@ -108,9 +110,9 @@ class AsyncProducer:
             raise box.failure
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flush and end; appending is an error from then on. The stream itself stays open.
+        """Flush and stop the producer; later appends raise an error. The stream stays open.
 
-        What is not stored in time is given up: its callbacks are told, and it is a TimeoutError.
+        Raises TimeoutError after `timeout_s`. Messages that are not stored by then fail; their callbacks are called.
         """
         self._box.closing = True
         try:
@@ -126,9 +128,9 @@ class AsyncProducer:
                 task.cancel()
 
     async def close_stream(self, final: Any = UNSET, timeout_s: float | None = None) -> None:
-        """Close the stream behind all that was appended, with `final` as its last message if given; then end.
+        """Close the stream after all appended messages, with `final` as its last message if given. Then stop.
 
-        The close is stored once, as every message is. Calling it again changes nothing.
+        A retry does not repeat the close. A second call has no effect.
         """
         box = self._box
         encode = self._encode or await self._learn()
@@ -149,7 +151,7 @@ class AsyncProducer:
     ) -> None:
         if kind is None or issubclass(kind, Exception):
             await self.close()
-        else:  # cancellation and the like do not wait for a server that does not answer
+        else:  # after a cancellation, do not wait for a server that does not answer
             with contextlib.suppress(TimeoutError, HeadwaterError):
                 await self.close(limits.PRODUCER_LEAVE_S)
 
@@ -159,7 +161,7 @@ class AsyncProducer:
         return self._encode
 
     def _pump(self) -> None:
-        """Send what is due now, and come back when the next batch will be."""
+        """Send the batches that are due, and set a timer for the next one."""
         loop, box = asyncio.get_running_loop(), self._box
         while (batch := box.take(self._session.clock())) is not None:
             task = loop.create_task(self._send(batch))
@@ -191,6 +193,6 @@ class AsyncProducer:
                 return box.stored(batch, sent)
             if outcome.report is not None and session.on_error is not None:
                 await resolved(session.on_error(outcome.report))
-        except Exception as error:  # noqa: BLE001  # a sender that died would leave everyone waiting
+        except Exception as error:  # noqa: BLE001  # if a sender died, `flush` would wait forever
             return box.broken(batch, error)
         return outcome

@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class AsyncReader(Generic[T]):
-    """Messages as they arrive: iterate over it, or over its `batches()`; either goes on where the other stopped.
+    """A read of one stream. Iterate over it for messages, or over `batches()`; both continue from the same position.
 
-    All before `position` was handed out: a later read goes on there.
+    Everything before `position` was delivered. Save it to continue there later.
 
     ```python
     async with AsyncClient("http://127.0.0.1:4437") as client:
@@ -51,7 +51,7 @@ class AsyncReader(Generic[T]):
 
     @property
     def position(self) -> Position:
-        """Where a later read goes on: everything before it was handed out."""
+        """The position to continue from: everything before it was delivered."""
         return self._cursor.position
 
     @property
@@ -61,17 +61,17 @@ class AsyncReader(Generic[T]):
 
     @property
     def skip(self) -> int:
-        """The number of messages after that offset that were handed out; bytes, for streams that are not JSON."""
+        """The number of messages after that offset that were delivered; bytes for streams that are not JSON."""
         return self.position.skip
 
     @property
     def up_to_date(self) -> bool:
-        """Whether the end of the stream, as it was then, has been handed out."""
+        """Whether everything up to the tail, as of the last response, was delivered."""
         return self._cursor.up_to_date
 
     @property
     def closed(self) -> bool:
-        """Whether the stream is closed and all of it was handed out."""
+        """Whether the stream is closed and all of it was delivered."""
         return self._cursor.closed
 
     async def __aiter__(self) -> AsyncIterator[T]:
@@ -80,14 +80,14 @@ class AsyncReader(Generic[T]):
             for item in cursor.items():
                 yield item
             if cursor.has_items:
-                continue  # another iterator over the same reader went on meanwhile
+                continue  # another iterator over the same reader has advanced it
             batch = await self._next()
             if batch is None:
                 return
             cursor.hold(batch)
 
     async def batches(self) -> AsyncIterator[Batch[T]]:
-        """Messages as they came together, each batch with the offset after it."""
+        """Iterate over batches of messages that arrived together, each with the offset after it."""
         cursor = self._cursor
         while True:
             if (remainder := cursor.remainder()) is not None:
@@ -98,18 +98,18 @@ class AsyncReader(Generic[T]):
             yield cursor.batch(batch)
 
     async def all(self) -> list[T]:
-        """Everything up to the end of the read."""
+        """Return all messages up to the end of the read as a list."""
         return [item async for batch in self.batches() for item in batch.items]
 
     async def close(self) -> None:
-        """Stop reading and close the connection, also while another task waits for the next message.
+        """Stop reading and close the connection, even while another task waits for the next message.
 
-        One that waits for the answer to a long-poll ends with it.
+        A task that waits for the response to a long-poll stops waiting.
         """
         self._ended = True
         await self._transport.interrupt()
         if self._arrived is not None:
-            with contextlib.suppress(RuntimeError):  # it is running, and finds itself interrupted
+            with contextlib.suppress(RuntimeError):  # it is running and will see the interruption
                 await self._arrived.aclose()
 
     def _begin(self) -> None:
@@ -117,7 +117,7 @@ class AsyncReader(Generic[T]):
         self._arrived = self._client._drive(Progress(reading.flow()), self._transport)
 
     async def _next(self) -> Batch[T] | None:
-        """What arrives next. After an error it goes on from where the reader is."""
+        """Return the next batch. After an error, continue from the reader's position."""
         if self._ended:
             return None
         if self._arrived is None:

@@ -1,4 +1,4 @@
-"""A handle on one stream, asyncio."""
+"""A handle for one stream, asyncio."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class AsyncStream:
-    """A handle on one stream. It holds the URL and, once it is known, the content type; nothing else.
+    """A handle for one stream. It holds the URL and, once known, the content type, and no other state.
 
     ```python
     async with AsyncClient("http://127.0.0.1:4437") as client:
@@ -52,12 +52,12 @@ class AsyncStream:
 
     @property
     def client(self) -> AsyncClient:
-        """The client that this handle is of."""
+        """The client that made this handle."""
         return self._client
 
     @property
     def path(self) -> str | None:
-        """The stream's path below the client's root; None if it is elsewhere."""
+        """The stream's path on the client's server; None if the stream is on another server."""
         return flows.path_of(self._session, self.url)
 
     async def create(
@@ -72,12 +72,13 @@ class AsyncStream:
         entity_type: str | None = None,
         record: RecordFormat = RecordFormat.JSON,
     ) -> bool:
-        """Make the stream, of JSON unless told otherwise, with first messages or none.
+        """Create the stream, with initial messages if given. The default content type is JSON.
 
-        With the URL of a table on the same server as `view_of` it is a view: the server keeps it current with the
-        table's rows, as state events of an entity type. `record` says how a record becomes a value.
+        With `view_of`, the URL of a table on the same server, the stream is a view: the server keeps it current with
+        the table's rows, as state events of the given entity type. `record` says how a record becomes a value.
 
-        False if it was there already with the same configuration; with another it is a ConfigurationError.
+        Returns False if the stream exists with the same configuration. Raises ConfigurationError if it exists with
+        another one.
         """
         content_type_used = content_type or self.content_type or JSON
         made = await self._client._run(
@@ -96,7 +97,7 @@ class AsyncStream:
         return made
 
     async def head(self) -> StreamInfo:
-        """What the server says of the stream."""
+        """Return the metadata of the stream."""
         info = await self._client._run(flows.head(self._session, self.url))
         self.content_type = info.content_type
         return info
@@ -110,8 +111,8 @@ class AsyncStream:
         part_bytes: int | None = None,
         limit: int | None = None,
     ) -> Splits:
-        """Where to cut a range for several readers: into `parts` of about equal size, or into parts of at most
-        `part_bytes`. An extension of Headwater's; another server answers with an error."""
+        """Find offsets that split a range for several readers, into `parts` of about equal size or into parts of at
+        most `part_bytes`. This is an extension of Headwater; other servers answer with an error."""
         return await self._client._run(
             flows.splits(
                 self._session,
@@ -127,10 +128,10 @@ class AsyncStream:
     async def records(
         self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_DEFAULT
     ) -> AsyncIterator[RecordInfo]:
-        """The appends from an offset on, up to `until` or to the end as it is now, each with its time.
+        """Iterate over the records from an offset up to `until` or the current tail, each with its time.
 
-        Fetched in pages of so many records as they are iterated over. An extension of Headwater's; with another server
-        it is a ProtocolError.
+        They are fetched in pages during the iteration. This is an extension of Headwater; with another server it
+        raises ProtocolError.
         """
         begin: str | None = offset
         while begin is not None:
@@ -142,7 +143,7 @@ class AsyncStream:
     async def record_times(
         self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_MAX
     ) -> AsyncIterator[RecordTimes]:
-        """The same as columns of numbers, page by page: for the times of many appends."""
+        """The same as columns of numbers, one page at a time. Use it for the times of many records."""
         begin: str | None = offset
         while begin is not None:
             found = await self._client._run(flows.record_times(self._session, self.url, begin, until, page))
@@ -150,9 +151,10 @@ class AsyncStream:
             begin = found.continues_at(until)
 
     async def offset_at(self, time: datetime) -> str:
-        """The offset from which everything was appended at or after a time, which needs a time zone.
+        """Return the offset of the first record that was appended at or after a time, which needs a time zone.
 
-        The end of the stream if nothing was. An extension of Headwater's; with another server it is a ProtocolError.
+        Without such a record it is the tail. This is an extension of Headwater; with another server it raises
+        ProtocolError.
         """
         return await self._client._run(flows.offset_at(self._session, self.url, time))
 
@@ -165,13 +167,13 @@ class AsyncStream:
         close: bool = False,
         if_tail: str | None = None,
     ) -> Appended:
-        """Append one message: an object for a stream of JSON, bytes or text for any other.
+        """Append one message: an object for a JSON stream, bytes or text for any other.
 
-        Bytes for a stream of JSON are taken for JSON text. If the answer is lost the append may have happened: use
-        a producer where that matters. `close` closes the stream with this message.
+        Bytes for a JSON stream must be JSON text. If the response is lost, the message may or may not be stored; use a
+        producer where that matters. `close` closes the stream with this message.
 
-        With `if_tail` it is appended only if the stream ends at that offset, and otherwise a TailMovedError, whose
-        `offset` is where it ends. "-1" stands for an empty stream. Servers other than Headwater's may ignore this.
+        With `if_tail`, the message is appended only if the stream ends at that offset ("-1": if it is empty). Otherwise
+        TailMovedError is raised, whose `offset` is the tail. Servers other than Headwater may ignore `if_tail`.
         """
         return await self.append_many((value,), seq=seq, producer=producer, close=close, if_tail=if_tail)
 
@@ -184,7 +186,7 @@ class AsyncStream:
         close: bool = False,
         if_tail: str | None = None,
     ) -> Appended:
-        """Append messages in one request: all of them or none."""
+        """Append messages in one atomic request: all of them are stored, or none."""
         return await self._client._run(
             flows.append(
                 self._session,
@@ -201,9 +203,9 @@ class AsyncStream:
     async def append_body(
         self, body: bytes, *, producer: ProducerTuple | None = None, if_tail: str | None = None
     ) -> Appended:
-        """Append a body as it is, all of it or nothing: for a stream of JSON one text, or an array of messages.
+        """Append an encoded body in one atomic request. For a JSON stream it is one JSON text or an array of messages.
 
-        The server alone checks it.
+        The client does not check it; the server does.
         """
         content_type_used = await self._known_content_type()
         return await self._client._run(
@@ -211,11 +213,11 @@ class AsyncStream:
         )
 
     async def close(self, *, if_tail: str | None = None) -> Appended:
-        """Close the stream: readers come to an end, appends are refused. Closing it again changes nothing."""
+        """Close the stream: readers reach an end, and appends are refused. Closing it again has no effect."""
         return await self.append_many((), close=True, if_tail=if_tail)
 
     async def delete(self, *, if_tail: str | None = None) -> None:
-        """Delete the stream and all that is in it. Its forks keep what they inherited."""
+        """Delete the stream and its data. Forks keep the data that they inherited."""
         await self._client._run(flows.delete(self._session, self.url, if_tail=if_tail))
 
     async def fork(
@@ -227,7 +229,7 @@ class AsyncStream:
         ttl_s: int | None = None,
         expires_at: datetime | str | None = None,
     ) -> AsyncStream:
-        """Make a stream that begins with this one's messages up to an offset, or to its end as it is now."""
+        """Create a stream that starts with this one's messages up to an offset, or up to the current tail."""
         forked = self._client.stream(path, content_type=self.content_type)
         await self._client._run(
             flows.fork(
@@ -272,12 +274,12 @@ class AsyncStream:
         until: str | None = None,
         live: LiveMode = False,
     ) -> AsyncReader[Any]:
-        """Read from an offset ("-1" is the beginning, "now" the end), up to `until` or to what is there now.
+        """Read from an offset ("-1" is the beginning, "now" the tail) up to `until` or the current tail.
 
-        The position of another read is a place to begin too. `skip` leaves out so many messages after it.
-        With `live` the read goes on until the stream is closed: True takes the mode that fits, "sse" and "long-poll"
-        are those. `type` is what to decode messages of JSON to, or bytes or str; without it they become plain
-        objects, text streams str and other streams bytes.
+        `offset` may also be the position of another read. `skip` leaves out that many messages after it.
+        With `live`, the read continues until the stream is closed: True chooses the mode, "sse" and "long-poll" force
+        one. `type` is the type to decode JSON messages to, or bytes or str. Without it, JSON messages become plain
+        objects, text becomes str and other data bytes.
         """
         start = Position(offset) if isinstance(offset, str) else offset
         return AsyncReader(
@@ -299,7 +301,7 @@ class AsyncStream:
         delivery_timeout_s: float = limits.PRODUCER_DELIVERY_TIMEOUT_S,
         on_delivery: OnDelivery | None = None,
     ) -> AsyncProducer:
-        """A producer whose every message is stored once and in order, whatever is sent twice or lost."""
+        """Return a producer that stores every message exactly once and in order, even if requests are retried."""
         settings = ProducerSettings(
             batch_bytes=batch_bytes,
             linger_s=linger_s,
@@ -313,5 +315,5 @@ class AsyncStream:
         return f"AsyncStream({self.url!r})"
 
     async def _known_content_type(self) -> str:
-        """The content type; the server is asked once if nobody said."""
+        """Return the content type; ask the server if it is not known yet."""
         return self.content_type or (await self.head()).content_type

@@ -1,4 +1,4 @@
-"""A handle on one table, asyncio."""
+"""A handle for one table, asyncio."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class AsyncTable:
-    """A handle on one table: of the client's server, by name, or any SURL.
+    """A handle for one table, given by its name on the client's server or by any SURL.
 
-    It holds the URL and, once it is known, the type: a read of a table that has another schema or version by then is an
-    error. Reading works with every server of the State Transfer Protocol, writing with Headwater's.
+    It holds the URL and, once known, the table's type. A read fails if the table has another schema or version by then.
+    Reading works with every STP server, writing only with Headwater.
 
     ```python
     async with AsyncClient("http://127.0.0.1:4437") as client:
@@ -42,7 +42,7 @@ class AsyncTable:
         assert list(active) == ["tea"]
     ```
 
-    Redirects are not followed, and the client's token and headers go to the client's own server only.
+    Redirects are not followed, and the client's token and headers are only sent to the client's own server.
     """
 
     def __init__(self, client: AsyncClient, url: str, table_type: TableType | None, session: Session) -> None:
@@ -63,13 +63,14 @@ class AsyncTable:
         view_of: str | None = None,
         entity_type: str | None = None,
     ) -> bool:
-        """Make the table. With Escape.BACKSLASH its keys and records may hold tabs and line ends.
+        """Create the table. With Escape.BACKSLASH its keys and records may contain tabs and line ends.
 
-        A `mirror` takes rows with the SeqNos that another server gave them: `append_rows`, or all of it by `mirror`.
-        With the URL of a stream on the same server as `view_of` it is a view: the server keeps it current with the
-        stream's state events of one entity type. The schema is `json` for a view and `text` otherwise, unless given.
+        A `mirror` stores rows with the SeqNos that another server gave them: write it with `append_rows` or `mirror`.
+        With `view_of`, the URL of a stream on the same server, the table is a view: the server keeps it current with
+        the stream's state events of one entity type. The default schema is `json` for a view and `text` otherwise.
 
-        False if it was there already with the same configuration; with another it is a ConfigurationError.
+        Returns False if the table exists with the same configuration. Raises ConfigurationError if it exists with
+        another one.
         """
         view = tables.view_headers(view_of, entity_type)
         table = TableType(schema or ("json" if view else "text"), version, escape)
@@ -80,7 +81,7 @@ class AsyncTable:
         return made
 
     async def info(self) -> TableInfo:
-        """What the server says of the table."""
+        """Return the metadata of the table."""
         found, self.table_type = await self._client._run(tables.info(self._session, self.url))
         return found
 
@@ -92,14 +93,14 @@ class AsyncTable:
         close: bool = False,
         if_tail: int | None = None,
     ) -> AppendedRows:
-        """Append changes in one request, all of them or none.
+        """Append changes in one atomic request: all of them are stored, or none.
 
         A change is `Put(key, record)`, `Remove(key)` or a tuple of action, key and record. With a `producer` the
-        request is repeated until it is answered, and its changes are stored once; without one it is repeated only if
-        the server certainly did nothing. With `close` nothing can be appended afterwards.
+        request is retried until it is answered, and its changes are stored once. Without one it is retried only if
+        it certainly had no effect. `close` closes the table with these changes.
 
-        With `if_tail` they are appended only if that is the SeqNo of the table's last row, 0 for a table without rows,
-        and otherwise it is a TailMovedError, whose `last_seqno` is that of the last row.
+        With `if_tail`, the changes are appended only if that is the SeqNo of the table's last row (0: if it has no
+        rows). Otherwise TailMovedError is raised, with the table's `last_seqno`.
         """
         table_type = await self._known_type()
         return await self._client._run(
@@ -114,9 +115,9 @@ class AsyncTable:
         producer_id: str | None = None,
         epoch: int = 0,
     ) -> AppendedRows:
-        """Append any number of changes, in as many requests as it takes, each of which is stored once.
+        """Append any number of changes, in as many requests as needed. Each change is stored exactly once.
 
-        Only the changes of one request are stored together: a reader can see some of them before the others.
+        Each request is atomic, but not all of them together: a reader can see some changes before the others.
         """
         return await self._client._run(
             tables.append_all(
@@ -143,11 +144,11 @@ class AsyncTable:
         )
 
     async def append_rows(self, rows: Iterable[Row], *, after: int, close: bool = False) -> AppendedRows:
-        """Append rows to a mirror in one request, all of them or none. They keep their SeqNos and timestamps.
+        """Append rows to a mirror in one atomic request. They keep their SeqNos and timestamps.
 
-        They must be all rows of the source with a SeqNo above `after`, up to the last of them. Rows that the mirror has
-        are left out, so this can be repeated. It is a MirrorMismatchError if they differ from those that it has, or if
-        the mirror lacks rows up to `after`. With `close` nothing can be appended afterwards.
+        They must be all rows of the source with a SeqNo above `after`, up to the last of them. Rows that the mirror
+        already has are skipped, so the call can be repeated. Raises MirrorMismatchError if rows differ from those of
+        the mirror, or if the mirror lacks rows up to `after`. `close` closes the table with these rows.
         """
         table_type = await self._known_type()
         return await self._client._run(
@@ -155,7 +156,7 @@ class AsyncTable:
         )
 
     async def close(self, *, if_tail: int | None = None) -> AppendedRows:
-        """Close the table: followers come to an end, appends are refused. Closing it again changes nothing."""
+        """Close the table: followers reach an end, and appends are refused. Closing it again has no effect."""
         return await self.append((), close=True, if_tail=if_tail)
 
     async def delete(self, *, if_tail: int | None = None) -> None:
@@ -163,7 +164,7 @@ class AsyncTable:
         await self._client._run(tables.delete(self._session, self.url, if_tail=if_tail))
 
     def rows(self, *, since_id: int = 0, until_id: int | None = None) -> AsyncTableReader:
-        """The rows that the table has now, with a SeqNo above `since_id` and up to `until_id`.
+        """Read the current rows with a SeqNo above `since_id`, up to `until_id`.
 
         A negative `since_id` asks for that many of the last rows.
         """
@@ -179,16 +180,16 @@ class AsyncTable:
         timeout_s: float | None = None,
         idle_s: float | None = None,
     ) -> AsyncTableReader:
-        """The rows above `since_id`, and every later one as it comes, until the table is closed.
+        """Read the rows above `since_id` and every later row as it arrives, until the table is closed.
 
-        Each row comes once and in order, whatever happens to the connections. If the server breaks its promises it is
-        an error: MissingRowError, RowOrderError, HistoryChangedError, SchemaChangedError. A follower that goes on after
-        a restart gives the last row it took instead of `since_id`; then a table that has become another is noticed.
+        Each row is delivered once and in order; lost connections are made again. If the server violates the protocol,
+        the read raises MissingRowError, RowOrderError, HistoryChangedError or SchemaChangedError. A follower that
+        continues after a restart passes its last row instead of `since_id`, to detect a table that was created again.
 
             for row in client.table("https://partner.example/prices").follow(since_id=43):
                 print(row.key, row.record)
 
-        `timeout_s` and `idle_s` ask Headwater to hold a request open longer or shorter than it does by itself.
+        `timeout_s` and `idle_s` override how long Headwater holds a request open.
         """
         following = Following(since_id, table=self.table_type, last_row=last_row)
         query = {
@@ -200,12 +201,12 @@ class AsyncTable:
         )
 
     async def mirror(self, source: AsyncTable | str) -> AsyncIterator[Mirrored]:
-        """Mirror a table into this one until it is closed, and tell what was stored after each step.
+        """Mirror a table into this one until the source is closed. Yields the progress after each append.
 
-        The rows keep their SeqNos and timestamps. The table is made if it does not exist, and is closed when the source
-        is. Its last row is the position: after a crash the same call goes on there, and nothing is doubled or left out.
-        Lost connections to both servers are made again. The errors are those of `follow`, and a ConfigurationError if
-        there is a table of this name that is no mirror.
+        The rows keep their SeqNos and timestamps. The table is created if it does not exist, and closed when the source
+        is closed. Its last row is the position: after a crash, the same call continues there without duplicates or
+        gaps. Lost connections to both servers are made again. Raises the errors of `follow`, and ConfigurationError if
+        this table exists and is not a mirror.
 
             async for progress in client.table("copy").mirror("https://partner.example/prices"):
                 print(progress.last_seqno, progress.lag_rows)
@@ -224,32 +225,32 @@ class AsyncTable:
 
     @property
     def nurl(self) -> str:
-        """Where the table takes Notify POSTs, if its server is Headwater."""
+        """The table's own NURL, if its server is Headwater."""
         return notifying.nurl_of(self.url)
 
     async def advertise(self, nurl: str, *, event: str = notifying.ROWS) -> None:
-        """Have a NURL called when the table gets rows: the server POSTs the SURL there. A repeat changes nothing."""
+        """Register a NURL: the server POSTs the SURL to it when the table gets rows. Repeating it has no effect."""
         await self._client._run(notifying.notify(self._session, self.nurl, None, {event: nurl}))
 
     async def withdraw(self, nurl: str) -> None:
-        """Have a NURL no longer called, whether it was advertised or not."""
+        """Remove a NURL, if it is registered."""
         await self._client._run(notifying.withdraw(self._session, self.url, nurl))
 
     async def nurls(self) -> list[Nurl]:
-        """The NURLs that are called when the table gets rows."""
+        """Return the NURLs that are registered for the table."""
         return await self._client._run(notifying.advertised(self._session, self.url))
 
     async def active(self) -> dict[str, Row]:
-        """The last row of every key that is not deleted, by key, as of one moment.
+        """Return the active view: the last row of each key that is not deleted, by key, all as of one moment.
 
-        Headwater answers with these rows alone. From other servers the whole table is read.
+        Headwater sends only these rows. From other servers the whole table is read.
         """
         read = table_reading.active(self._session, self.url, self.table_type)
         live, self.table_type = await self._client._run(read)
         return live
 
     async def get(self, key: str) -> Row | None:
-        """The last row of a key; None if the key is deleted or was never there."""
+        """Return the last row of a key; None if the key is deleted or never existed."""
         read = table_reading.active(self._session, self.url, self.table_type, key)
         live, self.table_type = await self._client._run(read)
         return live.get(key)
@@ -258,7 +259,7 @@ class AsyncTable:
         return f"AsyncTable({self.url!r})"
 
     async def _known_type(self) -> TableType:
-        """The type, from the server if it is not known yet."""
+        """Return the type; ask the server if it is not known yet."""
         if self.table_type is None:
             await self.info()
         return self.table_type or TableType()

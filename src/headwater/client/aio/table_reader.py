@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class AsyncTableReader:
-    """Rows as they arrive: iterate over it, or over its `batches()`; either goes on where the other stopped.
+    """A read of one table. Iterate over it for rows, or over `batches()`; both continue from the same row.
 
-    `seqno` is the SeqNo of the last row that was handed out, which is the `since_id` of a later read.
-    An error is final: the rows before it were handed out, and whoever iterates again gets it again.
+    `seqno` is the SeqNo of the last delivered row: pass it as `since_id` to continue later.
+    An error is final. The rows before it were delivered, and iterating again raises it again.
 
     ```python
     async with AsyncClient("http://127.0.0.1:4437") as client:
@@ -57,7 +57,7 @@ class AsyncTableReader:
 
     @property
     def closed(self) -> bool:
-        """Whether the table is closed, and the read ended because every row of it was read."""
+        """Whether the table is closed and every row was delivered."""
         return self._following.closed and self._following.ended
 
     @property
@@ -76,7 +76,7 @@ class AsyncTableReader:
             self._rest = iter(batch.items)
 
     async def batches(self) -> AsyncIterator[list[Row]]:
-        """Rows in the lists they arrive in. An empty list says that every row of the table was read."""
+        """Iterate over lists of rows that arrived together. An empty list means that the reader is up to date."""
         if rest := list(self._rest):
             self.seqno = rest[-1].seqno
             yield rest
@@ -86,16 +86,16 @@ class AsyncTableReader:
             yield batch.items
 
     async def all(self) -> list[Row]:
-        """Every row that is left, in one list."""
+        """Return all remaining rows as a list."""
         return [row async for rows in self.batches() for row in rows]
 
     async def close(self) -> None:
-        """Stop reading and close the connection, also while another task waits for the next row.
+        """Stop reading and close the connection, even while another task waits for the next row.
 
-        The iteration then ends. Closing it again changes nothing.
+        The iteration then ends. Closing it again has no effect.
         """
         await self._transport.interrupt()
-        with contextlib.suppress(RuntimeError):  # it is running, and finds itself interrupted
+        with contextlib.suppress(RuntimeError):  # it is running and will see the interruption
             await self._arrived.aclose()
         self._rest = iter(())
 

@@ -1,4 +1,4 @@
-"""Does over httpx what flows ask for, in an event loop."""
+"""Performs the effects of flows with httpx, asyncio."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headwater.protocol.inflating import Inflater
 
 
 class AsyncTransport:
-    """Does what flows ask for. At most one answer is open at a time; errors of httpx become NetworkErrors."""
+    """Performs effects. At most one response is open at a time. Errors of httpx become NetworkErrors."""
 
     def __init__(self, http: httpx.AsyncClient, session: Session) -> None:
         self._http = http
@@ -42,11 +42,11 @@ class AsyncTransport:
         self.interrupted = asyncio.Event()
 
     async def interrupt(self) -> None:
-        """End what another task is waiting for here."""
+        """Interrupt another task that waits in this transport."""
         self.interrupted.set()
         response = self._response
         if response is not None:
-            with contextlib.suppress(OSError, AttributeError, KeyError):  # gone already, or no socket at all
+            with contextlib.suppress(OSError, AttributeError, KeyError):  # already closed, or not a socket
                 response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     async def perform(self, effect: Effect) -> Any:
@@ -91,7 +91,7 @@ class AsyncTransport:
             )
         except httpx.HTTPError as error:
             raise network_error(request, error) from error
-        # A transport that was given may have received, and decompressed, an answer already.
+        # The user's httpx transport may have received and decompressed the whole response already.
         received = self._response.is_stream_consumed
         self._chunks = self._response.aiter_bytes() if received else self._response.aiter_raw()
         self._inflater = Inflater(None if received else self._response.headers.get("content-encoding"))
@@ -121,5 +121,5 @@ class AsyncTransport:
 
 
 async def resolved(value: Any) -> Any:
-    """What a hook returned, awaited if it is a coroutine."""
+    """Return the result of a hook; await it if it is a coroutine."""
     return await value if inspect.isawaitable(value) else value

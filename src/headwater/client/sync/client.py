@@ -1,5 +1,5 @@
 # Made by `python -m tools.twins` from aio/client.py: change that one.
-"""A server, by URL: the blocking client."""
+"""The client of a server, blocking."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ R = TypeVar("R")
 
 
 class Client:
-    """A Durable Streams server, by URL. Safe to share between threads; close it when done.
+    """A client of a Durable Streams server. It can be shared between threads. Close it when done.
 
-    `token` is sent as a bearer token. If it is a function, it is called for the first one and again whenever the
-    server answers 401. `headers` and `params` (of the query) go with every request; a value that is a function is
-    called before each of them. All of these are for the server of the client: another one, to which a URL or a
-    redirect leads, does not get them. `tls` has the certificates to trust and to show. `on_error` hears of every
-    failure that will be retried; what it raises ends the operation.
+    `token` is sent as a bearer token. If it is a function, the client calls it for the first token, and again
+    whenever the server answers 401. `headers` and `params` (of the query) are sent with every request; a value that
+    is a function is called before each request. Token, headers and params are only sent to this server, not to
+    another one that a URL or a redirect leads to. `tls` is the context with the certificates to trust and to present.
+    `on_error` is called before every retry; if it raises, the operation fails with that exception.
 
     ```python
     with Client("http://127.0.0.1:4437", token="a token") as client:
@@ -65,14 +65,14 @@ class Client:
         http: httpx.Client | None = None,
     ) -> None:
         if tls is not None and http is not None:
-            raise ValueError("give tls to the httpx client that is given")
+            raise ValueError("with http, set tls on the httpx client instead")
         self._session = Session(url, headers, params, token, retry, timeouts, on_error)
         self._http = http or httpx.Client(limits=POOL, verify=tls or tls_context())
         self._owns_http = http is None
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request carries, the token included, but for headers that are functions."""
+        """The headers of every request, including the token but not headers that are functions."""
         return self._session.fixed_headers()
 
     def stream(
@@ -83,15 +83,15 @@ class Client:
         headers: Mapping[str, Setting] | None = None,
         params: Mapping[str, Setting] | None = None,
     ) -> Stream:
-        """A handle on a stream, given its path below the server's root or its whole URL. Nothing is sent yet.
+        """Return a handle for a stream, given its path on this server or its full URL. Sends no request.
 
-        `headers` and `params` go with every request of the handle, besides those of the client.
+        `headers` and `params` are sent with every request of the handle, in addition to those of the client.
         """
         session = self._session.with_settings(headers, params)
         return Stream(self, session.url_of(path), content_type, session)
 
     def list(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> Iterator[StreamInfo]:
-        """Every stream whose path begins with the prefix, in path order."""
+        """Iterate over the streams whose path starts with the prefix, ordered by path."""
         after: str | None = None
         while True:
             page = self._run(flows.list_page(self._session, prefix, after, page_size))
@@ -108,16 +108,16 @@ class Client:
         headers: Mapping[str, Setting] | None = None,
         params: Mapping[str, Setting] | None = None,
     ) -> Table:
-        """A handle on a table, given its name on this server or any SURL. Nothing is sent yet.
+        """Return a handle for a table, given its name on this server or any SURL. Sends no request.
 
-        With a `table_type` a read asks for that schema and version, and a table of another is an error. `headers` and
-        `params` go with every request of the handle, besides those of the client.
+        With a `table_type`, reads ask for that schema and version, and fail if the table has another one. `headers`
+        and `params` are sent with every request of the handle, in addition to those of the client.
         """
         session = self._session.with_settings(headers, params)
         return Table(self, session.table_url_of(name), table_type, session)
 
     def tables(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> Iterator[TableInfo]:
-        """Every table whose name begins with the prefix, in the order of names."""
+        """Iterate over the tables whose name starts with the prefix, ordered by name."""
         after: str | None = None
         while True:
             page = self._run(tables.table_page(self._session, prefix, after, page_size))
@@ -127,9 +127,10 @@ class Client:
                 return
 
     def notify(self, nurl: str, /, *, surl: str | None = None, **nurls: str) -> None:
-        """Send a Notify POST to a NURL of any server: there may be new state at a SURL, and here are NURLs of ours.
+        """Send a Notify request to a NURL of any server.
 
-        The NURLs are given by their event types. Without a SURL it is a handshake. The recipient may ignore all of it.
+        It says that the table at `surl` may have new rows, and advertises `nurls`, by event type. Without a SURL it is
+        a handshake. The recipient may ignore the request.
 
             client.notify(partner_nurl, surl="https://me.example/manifest", rows="https://me.example/nurl")
         """
@@ -155,7 +156,7 @@ class Client:
         return progress.result
 
     def _drive(self, progress: Progress[Any], transport: Transport) -> Generator[Batch[Any], None, None]:
-        """Do what a flow asks for until it ends, or the transport is interrupted."""
+        """Perform the effects of a flow until it ends or the transport is interrupted."""
         with contextlib.closing(transport):
             effect = progress.go()
             while effect is not None:

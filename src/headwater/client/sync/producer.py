@@ -33,10 +33,11 @@ log = logging.getLogger(__name__)
 
 
 class Producer:
-    """Appends in the background, in order, each message once. Use it as a context manager or call `close`.
+    """An idempotent producer: it appends messages in the background, in order, each exactly once.
 
-    `append` waits only when `queue_bytes` are on their way. An error that cannot be retried ends the producer: it is
-    raised by whatever is called next, and told to the callbacks of all that was not stored.
+    Use it as a context manager or call `close`. `append` waits only while `queue_bytes` of messages are not stored yet.
+    A non-retryable error stops the producer: the next call raises it, and the delivery callbacks of all messages that
+    were not stored receive it.
 
     ```python
     with Client("http://127.0.0.1:4437") as client:
@@ -68,26 +69,26 @@ class Producer:
 
     @property
     def id(self) -> str:
-        """The id of the producer, given or made."""
+        """The id of the producer: the given one, or a generated one."""
         return self._box.id
 
     @property
     def epoch(self) -> int:
-        """The epoch; higher than the one given if `auto_claim` had to raise it."""
+        """The epoch. With `auto_claim` it can be higher than the given one."""
         return self._box.epoch
 
     @property
     def metrics(self) -> ProducerMetrics:
-        """The counts as of now: a copy."""
+        """A copy of the current counts."""
         with self._changed:
             return copy.copy(self._box.metrics)
 
     def append(self, value: Any, on_delivery: OnDelivery | None = None) -> None:
-        """Queue one message. `on_delivery` hears when it is stored, or why not, in another thread."""
+        """Queue one message. `on_delivery` is called, in another thread, when it is stored or has failed."""
         box = self._box
         message = self._encode(value)
         with self._changed:
-            if not self._is_sender():  # a callback that waited for room would wait for itself
+            if not self._is_sender():  # a delivery callback must not wait: it would wait for itself
                 while box.full and box.failure is None and not box.closing:
                     self._changed.wait()
             box.check()
@@ -95,9 +96,10 @@ class Producer:
                 self._changed.notify()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was appended is stored. TimeoutError if that takes too long: it goes on all the same.
+        """Wait until all appended messages are stored.
 
-        Not from a delivery callback, which is a part of what is waited for.
+        Raises TimeoutError after `timeout_s`; sending continues nevertheless. Do not call it from a delivery callback:
+        it would wait for itself.
         """
         box = self._box
         if self._is_sender():
@@ -115,15 +117,15 @@ class Producer:
                 raise box.failure
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush and end; appending is an error from then on. The stream itself stays open.
+        """Flush and stop the producer; later appends raise an error. The stream stays open.
 
-        What is not stored in time is given up: its callbacks are told, and it is a TimeoutError.
+        Raises TimeoutError after `timeout_s`. Messages that are not stored by then fail; their callbacks are called.
         """
         with self._changed:
             self._box.closing = True
             self._changed.notify_all()
         if self._is_sender():
-            return  # from a delivery callback: what was appended is still sent
+            return  # called from a delivery callback: queued messages are still sent
         try:
             self.flush(timeout_s)
         except BaseException:
@@ -136,9 +138,9 @@ class Producer:
             atexit.unregister(self._at_exit)
 
     def close_stream(self, final: Any = UNSET, timeout_s: float | None = None) -> None:
-        """Close the stream behind all that was appended, with `final` as its last message if given; then end.
+        """Close the stream after all appended messages, with `final` as its last message if given. Then stop.
 
-        The close is stored once, as every message is. Calling it again changes nothing.
+        A retry does not repeat the close. A second call has no effect.
         """
         box = self._box
         message = None if final is UNSET else self._encode(final)
@@ -159,12 +161,12 @@ class Producer:
     ) -> None:
         if kind is None or issubclass(kind, Exception):
             self.close()
-        else:  # Ctrl-C and the like do not wait for a server that does not answer
+        else:  # after Ctrl-C, do not wait for a server that does not answer
             with contextlib.suppress(TimeoutError, HeadwaterError):
                 self.close(limits.PRODUCER_LEAVE_S)
 
     def _at_exit(self) -> None:
-        """A producer that nobody closed still sends what it has."""
+        """At exit, send the queued messages of a producer that was not closed."""
         try:
             self.close()
         except HeadwaterError as error:
@@ -207,7 +209,7 @@ class Producer:
                     return box.stored(batch, sent)
             if outcome.report is not None and session.on_error is not None:
                 session.on_error(outcome.report)
-        except Exception as error:  # noqa: BLE001  # a sender that died would leave everyone waiting
+        except Exception as error:  # noqa: BLE001  # if a sender died, `flush` would wait forever
             with self._changed:
                 return box.broken(batch, error)
         return outcome

@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class Reader(Generic[T]):
-    """Messages as they arrive: iterate over it, or over its `batches()`; either goes on where the other stopped.
+    """A read of one stream. Iterate over it for messages, or over `batches()`; both continue from the same position.
 
-    All before `position` was handed out: a later read goes on there.
+    Everything before `position` was delivered. Save it to continue there later.
 
     ```python
     with Client("http://127.0.0.1:4437") as client:
@@ -52,7 +52,7 @@ class Reader(Generic[T]):
 
     @property
     def position(self) -> Position:
-        """Where a later read goes on: everything before it was handed out."""
+        """The position to continue from: everything before it was delivered."""
         return self._cursor.position
 
     @property
@@ -62,17 +62,17 @@ class Reader(Generic[T]):
 
     @property
     def skip(self) -> int:
-        """The number of messages after that offset that were handed out; bytes, for streams that are not JSON."""
+        """The number of messages after that offset that were delivered; bytes for streams that are not JSON."""
         return self.position.skip
 
     @property
     def up_to_date(self) -> bool:
-        """Whether the end of the stream, as it was then, has been handed out."""
+        """Whether everything up to the tail, as of the last response, was delivered."""
         return self._cursor.up_to_date
 
     @property
     def closed(self) -> bool:
-        """Whether the stream is closed and all of it was handed out."""
+        """Whether the stream is closed and all of it was delivered."""
         return self._cursor.closed
 
     def __iter__(self) -> Iterator[T]:
@@ -80,14 +80,14 @@ class Reader(Generic[T]):
         while True:
             yield from cursor.items()
             if cursor.has_items:
-                continue  # another iterator over the same reader went on meanwhile
+                continue  # another iterator over the same reader has advanced it
             batch = self._next()
             if batch is None:
                 return
             cursor.hold(batch)
 
     def batches(self) -> Iterator[Batch[T]]:
-        """Messages as they came together, each batch with the offset after it."""
+        """Iterate over batches of messages that arrived together, each with the offset after it."""
         cursor = self._cursor
         while True:
             if (remainder := cursor.remainder()) is not None:
@@ -98,18 +98,18 @@ class Reader(Generic[T]):
             yield cursor.batch(batch)
 
     def all(self) -> list[T]:
-        """Everything up to the end of the read."""
+        """Return all messages up to the end of the read as a list."""
         return [item for batch in self.batches() for item in batch.items]
 
     def close(self) -> None:
-        """Stop reading and close the connection, also while another thread waits for the next message.
+        """Stop reading and close the connection, even while another thread waits for the next message.
 
-        One that waits for the answer to a long-poll ends with it.
+        A thread that waits for the response to a long-poll stops waiting.
         """
         self._ended = True
         self._transport.interrupt()
         if self._arrived is not None:
-            with contextlib.suppress(ValueError):  # it is running, and finds itself interrupted
+            with contextlib.suppress(ValueError):  # it is running and will see the interruption
                 self._arrived.close()
 
     def _begin(self) -> None:
@@ -117,7 +117,7 @@ class Reader(Generic[T]):
         self._arrived = self._client._drive(Progress(reading.flow()), self._transport)
 
     def _next(self) -> Batch[T] | None:
-        """What arrives next. After an error it goes on from where the reader is."""
+        """Return the next batch. After an error, continue from the reader's position."""
         if self._ended:
             return None
         if self._arrived is None:

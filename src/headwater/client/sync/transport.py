@@ -1,4 +1,4 @@
-"""Does over httpx what flows ask for, blocking."""
+"""Performs the effects of flows with httpx, blocking."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headwater.protocol.inflating import Inflater
 
 
 class Transport:
-    """Does what flows ask for. At most one answer is open at a time; errors of httpx become NetworkErrors."""
+    """Performs effects. At most one response is open at a time. Errors of httpx become NetworkErrors."""
 
     def __init__(self, http: httpx.Client, session: Session) -> None:
         self._http = http
@@ -41,11 +41,11 @@ class Transport:
         self.interrupted = threading.Event()
 
     def interrupt(self) -> None:
-        """End what another thread is waiting for here."""
+        """Interrupt another thread that waits in this transport."""
         self.interrupted.set()
         response = self._response
         if response is not None:
-            with contextlib.suppress(OSError, AttributeError, KeyError):  # gone already, or no socket at all
+            with contextlib.suppress(OSError, AttributeError, KeyError):  # already closed, or not a socket
                 response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def perform(self, effect: Effect) -> Any:
@@ -88,7 +88,7 @@ class Transport:
             )
         except httpx.HTTPError as error:
             raise network_error(request, error) from error
-        # A transport that was given may have received, and decompressed, an answer already.
+        # The user's httpx transport may have received and decompressed the whole response already.
         received = self._response.is_stream_consumed
         self._chunks = self._response.iter_bytes() if received else self._response.iter_raw()
         self._inflater = Inflater(None if received else self._response.headers.get("content-encoding"))
