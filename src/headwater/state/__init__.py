@@ -1,4 +1,4 @@
-"""State over a stream: events that fold into typed, current collections, live, queryable and quick to restart."""
+"""The State Protocol: state events, and StreamDB, which keeps typed collections current from a stream of them."""
 
 from headwater.state.aio import AsyncStreamDB
 from headwater.state.database import Counts, Transaction

@@ -1,9 +1,9 @@
-"""How a database gets its first state: from a checkpoint of its own, from a snapshot stream, or by reading everything.
+"""The initial state of a database: from its checkpoint file, from a snapshot stream, or by reading the whole stream.
 
 The convention for snapshots: the state of the stream at `path` at an offset is the stream `{path}.snapshots/{offset}`.
-Its events are inserts of every entity of every type, with the values as they are in the stream, between a
-snapshot-start and a snapshot-end. It counts once it is closed, and is never changed
-after that; the newest closed one counts. If it was begun more than once, what follows the last snapshot-start counts.
+It has an insert for every entity of every type, with the values as they are in the stream, between a snapshot-start and
+a snapshot-end. A snapshot is valid once it is closed, and never changes after that. Readers use the newest closed one.
+If it has more than one snapshot-start, only the events after the last one count.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MAGIC = b"headwater checkpoint 1\n"
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A state, and where to read on from it."""
+    """A state, and the position to continue from."""
 
     position: Position
-    texts: dict[str, dict[str, bytes]] = {}  # for each collection the JSON of its rows, as it was in the stream
+    texts: dict[str, dict[str, bytes]] = {}  # for each collection the JSON of its rows, as in the stream
     txids: list[str] = []
 
 
@@ -40,14 +40,14 @@ def snapshot_path(path: str, offset: str) -> str:
 
 
 def newest_first(infos: Iterable[StreamInfo], path: str) -> list[tuple[str, str]]:
-    """Path and offset of every closed snapshot of a stream; offsets are ordered as text."""
+    """Path and offset of every closed snapshot of a stream. Offsets sort as text."""
     prefix = f"{path}{SNAPSHOTS}"
     found = [(info.path.removeprefix(prefix), info.path) for info in infos if info.closed]
     return [(name, offset) for offset, name in sorted(found, reverse=True) if "/" not in offset]
 
 
 class RawState:
-    """The state of a stream whatever its types are: the JSON of each value, as it was in the stream."""
+    """The state of a stream for all types: the JSON of each value, as in the stream."""
 
     def __init__(self) -> None:
         self.texts: dict[str, dict[str, bytes]] = {}
@@ -67,7 +67,7 @@ class RawState:
             table[event.key] = bytes(event.value)
 
     def events(self, offset: str) -> Iterator[StateEvent]:
-        """The events of a snapshot of it."""
+        """The events of a snapshot of this state."""
         yield control_event("snapshot-start", offset)
         for name, table in self.texts.items():
             for key, text in table.items():
@@ -77,7 +77,7 @@ class RawState:
 
 
 class SnapshotFold:
-    """What a snapshot stream holds."""
+    """The content of a snapshot stream."""
 
     def __init__(self) -> None:
         self.state = RawState()
@@ -103,21 +103,21 @@ class SnapshotFold:
             self._is_open = False
 
     def texts(self, definition: StateDefinition) -> dict[str, dict[str, bytes]] | None:
-        """The rows of each collection; None if the snapshot is not whole, or a value does not fit its schema.
+        """The rows of each collection; None if the snapshot is incomplete or a value does not match its schema.
 
-        Then the value before it counts, if there was a good one, which only the stream itself can tell.
+        In that case the state has the previous valid value, if there is one, and only the stream itself has it.
         """
         found = {name: self.state.texts.get(made.type, {}) for name, made in definition.items()}
         return found if self.is_whole and fits(definition, found) else None
 
 
 def fits(definition: StateDefinition, texts: Mapping[str, Mapping[str, bytes]]) -> bool:
-    """Whether every value is what its collection's schema says."""
+    """Whether every value matches the schema of its collection."""
     try:
         for name, table in texts.items():
             for key, text in table.items():
                 definition[name].row(key, text)
-    except Exception:  # noqa: BLE001  # whatever a schema raises
+    except Exception:  # noqa: BLE001  # a schema may raise anything
         return False
     return True
 
@@ -142,9 +142,9 @@ def encode_checkpoint(url: str, definition: StateDefinition, start: Start) -> by
 
 
 def decode_checkpoint(data: bytes, url: str, definition: StateDefinition) -> Start:
-    """What was saved; ValueError if it is damaged, of another stream, or of other types and schemas.
+    """Decode a checkpoint. ValueError if it is damaged, of another stream, or of other types and schemas.
 
-    By another schema other events would have been good, which only the stream itself can tell.
+    With another schema, other events are valid, so that the whole stream has to be read again.
     """
     body = data[len(MAGIC) + 4 :]
     if not data.startswith(MAGIC):

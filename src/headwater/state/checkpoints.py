@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole or not at all."""
+"""Checkpoint files, which are replaced atomically."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def save(path: Path, data: bytes) -> None:
-    """Put the data in place of what was there, in one step that survives a crash."""
+    """Replace a file atomically and durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -1,8 +1,8 @@
-"""The heart of a StreamDB: events in, current collections out. No input, no output, no clock.
+"""The core of a StreamDB: it applies events to collections. It has no I/O and no clock.
 
-Events are staged: decoded and checked where nobody sees them. `commit` makes all that was staged visible in one step,
-and tells of the changes after that. What the stream says is in the rows. Optimistic changes lie over them until their
-transaction comes back through the stream or fails. A position goes with the state: the offset that it is the state at.
+Events are staged first: decoded and checked, but not visible. `commit` makes everything staged visible in one step and
+then calls the watchers. The rows hold the state of the stream. Optimistic changes hide the rows until their transaction
+comes back through the stream or fails. The state has a position: the offset that it is the state of.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ LOG, RAISE, SKIP = "log", "raise", "skip"
 
 
 class Counts(msgspec.Struct):
-    """What went through a database since it was opened."""
+    """Counts since a database was opened."""
 
     events: int = 0
     controls: int = 0
-    ignored: int = 0  # changes of types that no collection has, controls that the protocol does not name
+    ignored: int = 0  # changes of types without a collection, and unknown controls
     bad: int = 0
 
 
 class Transaction:
-    """Changes that are shown at once and become real when the stream has them.
+    """Optimistic changes: visible at once, and confirmed when they come back through the stream.
 
     ```python
     users = Collection("user", dict)
@@ -68,7 +68,7 @@ class Transaction:
 
 
 class TransactionTable:
-    """A collection inside a transaction: what is written is shown at once."""
+    """A collection inside a transaction. Changes are visible at once."""
 
     def __init__(self, transaction: Transaction, table: Table[Any]) -> None:
         self._transaction = transaction
@@ -94,7 +94,7 @@ class TransactionTable:
 
 
 class _Stage:
-    """What was read and is not visible yet; changes of tables that nobody watches are with the tables, by key."""
+    """Data that was read and is not visible yet. Changes of tables without watchers are in the tables, by key."""
 
     def __init__(self) -> None:
         self.is_reset = False
@@ -105,7 +105,7 @@ class _Stage:
 
 
 class Database:
-    """Collections and what keeps them current, whoever reads the stream."""
+    """The collections, and the code that applies events to them. The caller reads the stream."""
 
     def __init__(
         self,
@@ -138,20 +138,20 @@ class Database:
     # The stream
 
     def apply(self, events: Sequence[ChangeEvent[Any] | ControlEvent | BadEvent]) -> None:
-        """Apply events that belong together: all of them or, if a bad one is raised, none."""
+        """Apply events that belong together: all of them or, if a bad event raises, none."""
         self.stage(events)
         self.commit()
 
     def stage(self, events: Sequence[ChangeEvent[Any] | ControlEvent | BadEvent]) -> None:
-        """Take events that become visible with the next commit.
+        """Stage events, which become visible with the next commit.
 
-        InvalidEventError if a bad event is to be raised: its `skip` says how many have been staged before it, and
-        nothing is staged any more.
+        Raises InvalidEventError for a bad event if `on_bad_event` is "raise". Its `skip` is the number of events before
+        it; nothing stays staged.
         """
         stage, by_type = self._stage, self._by_type
         number = 0
         try:
-            for number, event in enumerate(events):  # noqa: B007  # used if one is refused
+            for number, event in enumerate(events):  # noqa: B007  # used if an event is refused
                 if type(event) is ChangeEvent:
                     table = by_type.get(event.type)
                     if table is not None:
@@ -176,13 +176,13 @@ class Database:
             stage.bad.clear()
 
     def unstage(self) -> None:
-        """Forget what was staged."""
+        """Drop everything that is staged."""
         self._stage = _Stage()
         for table in self.tables.values():
             table.unstage()
 
     def commit(self) -> None:
-        """Make everything visible that was staged, and tell of it."""
+        """Make everything staged visible, and call the watchers."""
         with self.lock:
             stage, self._stage = self._stage, _Stage()
             if stage.is_reset:
@@ -203,7 +203,7 @@ class Database:
         if headers.operation != "delete":
             try:
                 value = table.definition.row(key, text)  # type: ignore[arg-type]
-            except Exception as error:  # noqa: BLE001  # the schema's own: whatever it is, the value does not fit
+            except Exception as error:  # noqa: BLE001  # a schema may raise anything for a value that does not match
                 reason = "no value" if text is UNSET else str(error) or type(error).__name__
                 self._bad(BadEvent(_plain(event), f"{headers.operation} of {event.type} {key!r}: {reason}"))
                 return
@@ -233,7 +233,7 @@ class Database:
             self._stage.ignored += 1
 
     def _bad(self, event: BadEvent) -> None:
-        """As the policy says: the state is as if the event were not there."""
+        """Handle a bad event by the policy. It has no effect on the state."""
         self.counts.bad += 1
         if callable(self._on_bad_event):
             self._on_bad_event(event)
@@ -243,7 +243,7 @@ class Database:
             self._stage.bad.append(event.reason)
 
     def reset(self, texts: Mapping[str, Mapping[str, bytes]] | None = None) -> None:
-        """Begin anew, with nothing or with the rows of each collection as JSON."""
+        """Start again, empty or with the rows of each collection as JSON."""
         with self.lock:
             self.unstage()
             self._in_snapshot = False
@@ -255,7 +255,7 @@ class Database:
             table.reset((texts or {}).get(name))
 
     def _tell(self) -> None:
-        """Tell of all changes, now that all of them are visible; those that a callback makes come after them."""
+        """Call the watchers for all changes once all are visible. Changes by a callback are reported after them."""
         if self._is_telling:
             return
         self._is_telling = True
@@ -277,7 +277,7 @@ class Database:
 
     @contextlib.contextmanager
     def expecting(self, txid: str) -> Iterator[None]:
-        """While someone waits for a transaction it is not forgotten, however many others arrive."""
+        """Keep a transaction id as long as a caller waits for it, however many others arrive."""
         with self.lock:
             self._expected[txid] += 1
         try:
@@ -291,11 +291,11 @@ class Database:
 
     @property
     def txids(self) -> list[str]:
-        """Those seen lately, oldest first."""
+        """The transaction ids seen recently, oldest first."""
         return list(self._txids)
 
     def recall(self, txids: Sequence[str]) -> None:
-        """Remember what was seen before a restart."""
+        """Restore the transaction ids that were seen before a restart."""
         self._remember(dict.fromkeys(txids))
 
     def _remember(self, txids: dict[str, None]) -> None:
@@ -321,7 +321,7 @@ class Database:
             self._tell()
 
     def settle(self, txid: str) -> None:
-        """A transaction came back through the stream, or failed: its optimistic changes are no longer shown."""
+        """End a transaction that came back through the stream or failed: remove its optimistic changes."""
         with self.lock:
             self._settle(txid)
             self._tell()
@@ -332,7 +332,7 @@ class Database:
             for table in self.tables.values():
                 table.remove_optimistic(transaction)
 
-    # Everything at once
+    # The whole state
 
     def on_change(self, callback: OnChange) -> Callable[[], None]:
         ends = [table.on_change(callback) for table in self.tables.values()]
@@ -356,5 +356,5 @@ class Database:
 
 
 def _plain(event: ChangeEvent[Any]) -> Any:
-    """The event as it was on the stream."""
+    """The event as it was in the stream."""
     return plain(msgspec.json.encode(event))

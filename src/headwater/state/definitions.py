@@ -1,4 +1,4 @@
-"""What a state is made of: collections, each an entity type with a schema and a primary key."""
+"""Definitions of collections: an entity type with a schema and a primary key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"-?[1-9][0-9]{0,18}|0")
 
 
 class Collection(Generic[T]):
-    """One entity type: how its values are checked and keyed, and the events that change them.
+    """The definition of a collection: its entity type, schema and primary key. It also makes events.
 
     ```python
     class User(msgspec.Struct):
@@ -74,7 +74,7 @@ class Collection(Generic[T]):
         timestamp: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
-        """An event that adds an entity; the key is the value's primary key unless it is given."""
+        """Return an event that adds an entity. The key is the value's primary key unless it is given."""
         return self._change("insert", value, key, _headers("insert", txid, timestamp, headers))
 
     def update(
@@ -87,7 +87,7 @@ class Collection(Generic[T]):
         timestamp: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
-        """An event that changes an entity. `old_value` is for people and is never applied."""
+        """Return an event that changes an entity. `old_value` is informative and is never applied."""
         return self._change("update", value, key, _headers("update", txid, timestamp, headers), old_value)
 
     def upsert(
@@ -99,7 +99,7 @@ class Collection(Generic[T]):
         timestamp: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
-        """An event that adds an entity or changes it."""
+        """Return an event that adds or changes an entity."""
         return self._change("upsert", value, key, _headers("upsert", txid, timestamp, headers))
 
     def delete(
@@ -111,7 +111,7 @@ class Collection(Generic[T]):
         timestamp: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
-        """Delete by key, or by the value that is to go."""
+        """Return an event that deletes an entity, given its key or its old value."""
         found = self.key_of(old_value) if key is None and old_value is not UNSET else _key_text(key)
         if old_value is not UNSET:
             self.checked(old_value, "delete, old value", found)
@@ -121,14 +121,14 @@ class Collection(Generic[T]):
         return ChangeEvent(type=self.type, key=found, old_value=old_value, headers=made)
 
     def row(self, key: str, text: bytes | msgspec.Raw) -> T:
-        """The value in a JSON text as the schema has it, with the event's key as its primary key.
+        """Decode a value with the schema, with the event's key as its primary key.
 
-        The key is put into an object that has none or another. Where the schema has no room for it, an integer for
-        example and a key that is no number, the value is kept as it was written.
+        If the object has no primary key or another one, it is set to the event's key. If the schema does not allow
+        that key, for example if it needs an integer, the value stays as it was written.
         """
         try:
             row = self._decode(text)
-        except Exception as error:  # whatever the schema raises
+        except Exception as error:  # a schema may raise anything
             with contextlib.suppress(Exception):
                 return self._with_key(key, text)
             raise error from None
@@ -142,7 +142,7 @@ class Collection(Generic[T]):
             return row
         try:
             return self._with_key(key, text)
-        except Exception:  # noqa: BLE001  # as above: there is no room for the key
+        except Exception:  # noqa: BLE001  # the schema does not allow the key
             return row
 
     def _with_key(self, key: str, text: bytes | msgspec.Raw) -> T:
@@ -152,12 +152,12 @@ class Collection(Generic[T]):
             fields[self._key_in_json] = spelled
             try:
                 return self.schema.decode(msgspec.json.encode(fields))
-            except Exception as error:  # noqa: BLE001  # the other spelling may fit
+            except Exception as error:  # noqa: BLE001  # the other form of the key may match
                 refused = error
         raise refused
 
     def checked(self, value: Any, what: str = "value", key: str | None = None) -> T:
-        """The value as the schema has it, with its key if that is known; ValueError if it does not fit."""
+        """Decode a value with the schema, with its key if known. ValueError if it does not match."""
         if isinstance(value, (bytes, bytearray, memoryview)):
             raise ValueError(f"{self.type} {what}: give the value itself, not its JSON text")
         try:
@@ -167,7 +167,7 @@ class Collection(Generic[T]):
             raise ValueError(f"{self.type} {what}: {error}") from error
 
     def key_of(self, value: Any) -> str | None:
-        """The primary key in a value as text; None if it has none."""
+        """The primary key of a value as text; None if it has none."""
         found = value.get(self.key) if isinstance(value, Mapping) else getattr(value, self.key, None)
         return _key_text(found)
 
@@ -184,7 +184,7 @@ class Collection(Generic[T]):
 
     @property
     def fingerprint(self) -> str:
-        """What tells this collection from another that would make another state of the same stream."""
+        """A text that differs between collections that would get different states from the same stream."""
         text = f"{self.type}\n{self.key}\n{fingerprint_of(self.schema)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -193,7 +193,7 @@ class Collection(Generic[T]):
 
 
 def _key_text(key: Any) -> str | None:
-    """A key as text: numbers are spelled out, nothing else is a key."""
+    """A key as text. Keys are text or numbers."""
     if isinstance(key, bool) or not isinstance(key, (str, int)):
         return None
     return str(key) or None
@@ -216,7 +216,7 @@ def _headers(
 
 
 class _Spelled(msgspec.Struct, forbid_unknown_fields=True):
-    """A collection spelled as a dictionary."""
+    """The definition of a collection as a dictionary."""
 
     type: str
     schema: Any
@@ -225,7 +225,7 @@ class _Spelled(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StateDefinition(Mapping[str, Collection[Any]]):
-    """Collections by name; also as attributes."""
+    """Collections by name, also available as attributes."""
 
     def __init__(self, collections: Mapping[str, Collection[Any]]) -> None:
         self._collections = dict(collections)
@@ -248,9 +248,9 @@ class StateDefinition(Mapping[str, Collection[Any]]):
 
 
 def define_state(collections: Mapping[str, Collection[Any] | Mapping[str, Any]]) -> StateDefinition:
-    """A state of named collections: `{"users": Collection("user", User)}`, or spelled as dictionaries.
+    """Define a state of named collections: `{"users": Collection("user", User)}`, or with dictionaries.
 
-    A name is an attribute of a database, so it is an identifier; at most one collection has a given entity type.
+    A name becomes an attribute of the database, so it must be an identifier. Entity types must be unique.
 
     ```python
     shop = define_state({

@@ -1,12 +1,12 @@
 """State events: changes of entities, and controls that concern the stream.
 
-What the State Protocol makes normative is checked: an event with `headers.control` is a control, whatever else it has;
-any other is a change, with `headers.operation`. Type and key are text and not empty, a txid is text, operations are
-those it names and `upsert`, which its reference implementation has. Controls that it does not name are events too, for
-consumers to ignore.
+Events are checked against the normative part of the State Protocol. An event with `headers.control` is a control; any
+other is a change, with `headers.operation`. Type and key are non-empty text, a txid is text, and the operations are
+those of the protocol and `upsert`, which its reference implementation has. Unknown controls are valid events that
+consumers ignore.
 
-Advisory fields never make an event a bad one: `old_value`, `timestamp`, the `value` of a delete and custom headers are
-kept as they came, or left out where they cannot be decoded. Other fields are ignored.
+Advisory fields never make an event invalid: `old_value`, `timestamp`, the `value` of a delete and custom headers are
+kept unchanged, or dropped if they cannot be decoded. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChangeHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """The headers that the protocol names; an event that has others has `CustomHeaders`."""
+    """The headers of the protocol. An event with other headers has `CustomHeaders`."""
 
     operation: Operation
     txid: str | UnsetType = UNSET
@@ -39,12 +39,12 @@ class ChangeHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_
 
     @property
     def custom(self) -> Mapping[str, Any]:
-        """The headers that the protocol does not name."""
+        """The headers that the protocol does not define."""
         return _NONE
 
 
 class CustomHeaders(dict[str, Any]):
-    """Headers of a change with others among them; they look like ChangeHeaders, and are encoded side by side."""
+    """Headers of a change with custom headers. They are used like ChangeHeaders, and encoded into one object."""
 
     @property
     def operation(self) -> Operation:
@@ -68,7 +68,7 @@ _OPERATIONS = get_args(Operation)
 
 
 def change_headers(named: Mapping[str, Any], custom: Mapping[str, Any]) -> ChangeHeaders:
-    """Headers of these values, those that are UNSET left out."""
+    """Make headers from these values, without those that are UNSET."""
     if not custom:
         return ChangeHeaders(**named)
     together = {**{name: value for name, value in named.items() if value is not UNSET}, **custom}
@@ -76,7 +76,7 @@ def change_headers(named: Mapping[str, Any], custom: Mapping[str, Any]) -> Chang
 
 
 class ChangeEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=False):
-    """An entity was inserted, updated, upserted or deleted. `old_value` is for people and never relied on."""
+    """An entity was inserted, updated, upserted or deleted. `old_value` is informative and never applied."""
 
     type: Text
     key: Text
@@ -86,7 +86,7 @@ class ChangeEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=Fals
 
 
 class _AnyChange(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=False):
-    """A change with any headers, which are yet to be checked."""
+    """A change with any headers, which are not checked yet."""
 
     type: Text
     key: Text
@@ -107,14 +107,14 @@ class _AnyChange(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=False
 
 
 class ControlHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which control it is, and the offset that it may name."""
+    """The kind of a control, and its offset if it has one."""
 
     control: str
     offset: Any = UNSET
 
 
 class ControlEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something about the stream and not about an entity."""
+    """An event about the stream instead of an entity."""
 
     headers: ControlHeaders
 
@@ -124,9 +124,9 @@ StateEvent: TypeAlias = ChangeEvent[Any] | ControlEvent
 
 
 class BadEvent(msgspec.Struct, frozen=True):
-    """A message that is no state event, or whose value is not what its type should have.
+    """A message that is not a state event, or whose value does not match the schema of its type.
 
-    `message` is the message decoded, or its text as bytes if it cannot be.
+    `message` is the decoded message, or its bytes if it cannot be decoded.
     """
 
     message: Any
@@ -134,17 +134,17 @@ class BadEvent(msgspec.Struct, frozen=True):
 
 
 def is_change_event(event: object) -> TypeGuard[ChangeEvent[Any]]:
-    """Whether it is a `ChangeEvent`, so that a type checker knows it too."""
+    """Whether an event is a `ChangeEvent`. Type checkers understand it (TypeGuard)."""
     return type(event) is ChangeEvent
 
 
 def is_control_event(event: object) -> TypeGuard[ControlEvent]:
-    """Whether it is a `ControlEvent`, so that a type checker knows it too."""
+    """Whether an event is a `ControlEvent`. Type checkers understand it (TypeGuard)."""
     return type(event) is ControlEvent
 
 
 def control_event(control: Control, offset: str | UnsetType = UNSET) -> ControlEvent:
-    """A control event, such as `control_event("reset")`; InvalidEventError if the protocol has no such control."""
+    """Make a control event, such as `control_event("reset")`. InvalidEventError if the protocol has no such control."""
     if control not in get_args(Control):
         raise InvalidEventError(f"{control!r} is no control; there are {', '.join(get_args(Control))}")
     return ControlEvent(headers=ControlHeaders(control=control, offset=offset))
@@ -152,11 +152,11 @@ def control_event(control: Control, offset: str | UnsetType = UNSET) -> ControlE
 
 # One event, field by field
 
-_Read: TypeAlias = Callable[[Any, Any], Any]  # a field to a type; ValueError if it does not fit
+_Read: TypeAlias = Callable[[Any, Any], Any]  # convert a field to a type; ValueError if it does not match
 
 
 def parse_event(message: Any) -> StateEvent:
-    """The event in a decoded JSON value; InvalidEventError if there is none."""
+    """Make an event from a decoded JSON value. InvalidEventError if it is not an event."""
     if not isinstance(message, dict) or not isinstance(message.get("headers"), dict):
         raise InvalidEventError("an event is an object with headers")
     try:
@@ -201,7 +201,7 @@ def _required(fields: Mapping[str, Any], name: str, wanted: Any, read: _Read) ->
 
 
 def _advisory(fields: Mapping[str, Any], name: str, wanted: Any, read: _Read) -> Any:
-    """A field that never matters: UNSET if it is not there or cannot be read."""
+    """An advisory field: UNSET if it is missing or invalid."""
     try:
         return read(fields[name], wanted) if name in fields else UNSET
     except (ValueError, RecursionError):
@@ -212,7 +212,7 @@ def _advisory(fields: Mapping[str, Any], name: str, wanted: Any, read: _Read) ->
 
 
 class EventDecoder:
-    """JSON arrays to events, with plain values or, for who decodes them by a schema, with their JSON text."""
+    """Decodes JSON arrays to events, with decoded values or, for callers with a schema, with values as JSON text."""
 
     def __init__(self, value_type: Any = Any) -> None:
         self._value_type = value_type
@@ -221,9 +221,9 @@ class EventDecoder:
         self._change = msgspec.json.Decoder(ChangeEvent[value_type])
 
     def decode_array(self, text: bytes | bytearray | str) -> list[ChangeEvent[Any] | ControlEvent | BadEvent]:
-        """The events of an array. What is none becomes a BadEvent in its place, whatever is wrong with it.
+        """Decode the events of an array. An invalid event becomes a BadEvent in its place.
 
-        Text that is no array, or not all of one, is a ValueError.
+        Raises ValueError if the text is not a complete array.
         """
         try:
             return self._changes.decode(text)  # type: ignore[return-value]  # all of them changes, as nearly always
@@ -256,7 +256,7 @@ def _decode(text: bytes | msgspec.Raw, wanted: Any) -> Any:
 
 
 def _messages(text: bytes | bytearray | str) -> list[msgspec.Raw] | list[bytes]:
-    """The elements of an array, those included that are no JSON or nested too deeply."""
+    """The elements of an array as text, including invalid and too deeply nested ones."""
     try:
         return split_array(text)
     except (ValueError, RecursionError):
@@ -270,7 +270,7 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def _members(text: bytes | msgspec.Raw) -> dict[str, Any] | None:
-    """The fields of an object as text, those that can be told apart; None if it is no object."""
+    """The fields of an object as text, as far as they can be separated; None if it is not an object."""
     try:
         return _object.decode(text)
     except msgspec.ValidationError:
@@ -286,12 +286,12 @@ def _members(text: bytes | msgspec.Raw) -> dict[str, Any] | None:
         try:
             found[msgspec.json.decode(name, type=str)] = value if colon else b""
         except ValueError:
-            continue  # a name that is no text, or with a colon in it: none of ours
+            continue  # an invalid name, or one with a colon: not a field of an event
     return found
 
 
 def plain(text: bytes | msgspec.Raw) -> Any:
-    """A message decoded, or its bytes if it cannot be."""
+    """The decoded message, or its bytes if it cannot be decoded."""
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -302,7 +302,7 @@ _events = EventDecoder()
 
 
 def decode_events(text: bytes | str) -> list[StateEvent]:
-    """The events in a JSON array; InvalidEventError says which one is none.
+    """Decode the events of a JSON array. InvalidEventError names the first invalid one.
 
     ```python
     (event,) = decode_events('[{"type":"user","key":"1","value":{"n":1},"headers":{"operation":"insert"}}]')

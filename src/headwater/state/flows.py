@@ -1,7 +1,7 @@
-"""How a StreamDB begins, goes on after its stream was made again, and publishes snapshots.
+"""How a StreamDB starts, continues after its stream was created again, and publishes snapshots.
 
-Flows are generators, as in the client: they yield what they want done with streams, and a shell, blocking or not, sends
-back what came of it or throws the error. A path of None is the stream that the database follows.
+Flows are generators, as in the client: they yield requests, and a shell, blocking or asyncio, performs them and sends
+back the result or throws the error. A path of None means the stream that the database follows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class ListStreams(msgspec.Struct, frozen=True):
-    """Get the StreamInfo of every stream whose path begins with the prefix."""
+    """Get the StreamInfo of every stream whose path starts with the prefix."""
 
     prefix: str
 
@@ -35,7 +35,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class ReadEvents(msgspec.Struct, frozen=True):
-    """Read a stream of events, as far as it goes now or up to an offset, and hand them to `take`."""
+    """Read a stream of events up to the current tail or an offset, and pass them to `take`."""
 
     path: str | None
     take: Callable[[list[Any]], None]
@@ -51,7 +51,7 @@ class Publish(msgspec.Struct, frozen=True):
 
 
 class Follow(msgspec.Struct, frozen=True):
-    """Follow the stream from where the database is, until it ends or the database is closed."""
+    """Follow the stream from the position of the database until the stream ends or the database is closed."""
 
 
 Wish: TypeAlias = ListStreams | Head | ReadEvents | Publish | Follow
@@ -59,7 +59,7 @@ Flow: TypeAlias = Generator[Wish, Any, T]
 
 
 def run(following: Following, path: str | None) -> Flow[None]:
-    """Begin somewhere and follow; from the beginning if a checkpoint or snapshot turns out to be of another stream."""
+    """Choose a start and follow the stream. If the checkpoint or snapshot is of another stream, read it all."""
     following.begin((yield from _start(following, path)))
     try:
         yield Follow()
@@ -71,7 +71,7 @@ def run(following: Following, path: str | None) -> Flow[None]:
 
 
 def _start(following: Following, path: str | None) -> Flow[Start | None]:
-    """Where to begin. A stream that ends before that is another one, of a server whose offsets do not tell."""
+    """Choose the start. If the stream ends before that offset, it was created again (not all servers detect that)."""
     start = following.loaded() or (yield from _start_from_snapshot(following, path))
     if start is None:
         return None
@@ -93,7 +93,7 @@ def _start_from_snapshot(following: Following, path: str | None) -> Flow[Start |
 def _newest_snapshot(
     path: str, is_good: Callable[[SnapshotFold], bool], not_after: str | None = None
 ) -> Flow[tuple[str, SnapshotFold] | None]:
-    """The newest snapshot that is whole and good, if the server has a list to find it in."""
+    """The newest complete and valid snapshot, if the server can list streams."""
     try:
         infos: list[StreamInfo] = yield ListStreams(f"{path}{SNAPSHOTS}")
         found = [each for each in newest_first(infos, path) if not_after is None or each[1] <= not_after]
@@ -109,7 +109,7 @@ def _newest_snapshot(
 
 
 def publish_snapshot(path: str | None, offset: str) -> Flow[str]:
-    """Write the state at an offset as a snapshot, unless there is one; its path."""
+    """Write the state at an offset as a snapshot, unless it exists. Returns its path."""
     if path is None:
         raise ValueError("the stream is not below the client's root, where its snapshots would be")
     target = snapshot_path(path, offset)
@@ -125,14 +125,14 @@ def publish_snapshot(path: str | None, offset: str) -> Flow[str]:
 
 
 def _state_at(path: str, offset: str) -> Flow[RawState]:
-    """The state at an offset: that of the newest snapshot and what came after it, or all of the stream."""
+    """Compute the state at an offset from the newest snapshot and the events after it, or from the whole stream."""
     found = yield from _newest_snapshot(path, lambda fold: True, not_after=offset)
     if found is not None:
         begin, fold = found
         try:
             yield ReadEvents(None, fold.state.apply, begin, offset)
         except (OffsetGoneError, InvalidOffsetError):
-            pass  # a snapshot of another stream that had this path before
+            pass  # a snapshot of an earlier stream with this path
         else:
             return fold.state
     state = RawState()

@@ -1,4 +1,4 @@
-"""What both shells of a StreamDB share: settings, the position, and what to make of a failure to begin."""
+"""The part of a StreamDB that both shells share: settings, position, checkpoints, and handling of a failed start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# What a StreamDB calls its own, so that no collection can.
+# The attributes of a StreamDB, which cannot be names of collections.
 RESERVED = frozenset(
     {
         "action",
@@ -65,9 +65,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Following:
-    """A database, the position that its state is at, and whether that is the end of the stream.
+    """A database, the position of its state, and whether that is the tail of the stream.
 
-    Only where an answer ends at an offset is an append certainly whole. Until then what was read is staged.
+    Only at an offset is an append known to be complete. Until then, the events stay staged.
     """
 
     def __init__(self, url: str, definition: StateDefinition, settings: Settings, database: Database) -> None:
@@ -80,14 +80,14 @@ class Following:
         self.database = database
         self.position = Position()
         self.up_to_date = False
-        self.ready = False  # has it been up to date?
+        self.ready = False  # whether it has been up to date
         self.saved_at: Position | None = None
         if settings.checkpoint is not None:
             for table in database.tables.values():
                 table.keep_texts()
 
     def begin(self, start: Start | None) -> None:
-        """Take a state to start from, or none."""
+        """Start from a state, or from an empty one."""
         with self.database.lock:
             if start is None:
                 start, self.saved_at = Start(Position()), None
@@ -96,7 +96,7 @@ class Following:
             self.position = start.position
 
     def apply(self, batch: Batch[Any]) -> None:
-        """Take what was read, and show it if it ends at an offset. If a bad event is raised nothing more is shown."""
+        """Stage events, and commit them if they end at an offset. If a bad event raises, nothing is committed."""
         database = self.database
         try:
             database.stage(batch.items)
@@ -122,7 +122,7 @@ class Following:
     # Checkpoints
 
     def loaded(self) -> Start | None:
-        """What the checkpoint file has, if it can be used."""
+        """The content of the checkpoint file, if it is usable."""
         path = self.settings.checkpoint
         if path is None:
             return None
@@ -138,7 +138,7 @@ class Following:
         return start
 
     def checkpoint(self) -> tuple[bytes, Position] | None:
-        """What to save now and the position it is of; None if that is saved already."""
+        """The state to save and its position; None if it is already saved."""
         with self.database.lock:
             here = self.position
             if here == self.saved_at or here.offset == BEGINNING:
@@ -148,14 +148,14 @@ class Following:
         return encode_checkpoint(self.url, self.definition, start), here
 
     def snapshot_offset(self) -> str:
-        """The offset that a snapshot would be of now."""
+        """The offset of a snapshot of the current state."""
         if self.position.offset == BEGINNING or self.position.skip:
             raise ValueError("a snapshot is of the state at an offset: preload first")
         return self.position.offset
 
 
 class FollowedState:
-    """What both kinds of StreamDB show of the state, however they follow the stream."""
+    """The interface to the state that both kinds of StreamDB share."""
 
     error: Exception | None
     definition: StateDefinition
@@ -173,36 +173,36 @@ class FollowedState:
             raise AttributeError(f"no collection is called {name!r}") from None
 
     def table(self, collection: Collection[T]) -> Table[T]:
-        """A collection by its definition, which a type checker can follow."""
+        """Return a collection by its definition. Unlike `db.name`, it is typed for type checkers."""
         for table in self._database.tables.values():
             if table.definition is collection:
                 return table
         raise KeyError(f"{collection!r} is not a part of this state")
 
     def reading(self) -> contextlib.AbstractContextManager[Any]:
-        """Hold the state still: what is read in a `with` block, from several collections for example, is of one moment.
+        """Freeze the state in a `with` block, for consistent reads, for example of several collections.
 
-        The stream is not followed meanwhile, so keep it short.
+        No changes are applied meanwhile, so keep the block short.
         """
         return self._database.lock
 
     def on_change(self, callback: OnChange) -> Callable[[], None]:
-        """Call back for every change of any collection, where the stream is followed; what is returned ends that.
+        """Call a function for every change of any collection, in the thread or task that follows the stream.
 
-        All that arrived with a change is visible by then.
+        Everything that arrived with the change is already visible. Call the returned function to stop.
         """
         return self._database.on_change(callback)
 
     def on_batch(self, callback: OnBatch) -> Callable[[], None]:
-        """Call back with the list of changes of all collections that became visible in one step, one append or more.
+        """Call a function with the list of all changes that became visible in one step, of one or more appends.
 
-        What is returned ends that. `offset` is the position after them.
+        `offset` is the position after them. Call the returned function to stop.
         """
         return self._database.on_batch(callback)
 
     @property
     def position(self) -> Position:
-        """All before it is in the state."""
+        """The offset of the state: everything before it is applied."""
         return self._following.position
 
     @property
@@ -211,7 +211,7 @@ class FollowedState:
 
     @property
     def up_to_date(self) -> bool:
-        """Whether the state was that of the end of the stream when something last arrived."""
+        """Whether the state was that of the tail of the stream at the last response."""
         return self._following.up_to_date
 
     @property
@@ -219,7 +219,7 @@ class FollowedState:
         return self._database.counts
 
     def _checkpoint(self) -> tuple[Path, bytes, Position] | None:
-        """Where to save what, and the position it is of; None if there is nothing new to save."""
+        """The file, the state to save and its position; None if there is nothing new to save."""
         path = self._settings.checkpoint
         if path is None:
             raise ValueError("this database has no checkpoint file")
@@ -241,7 +241,7 @@ class FollowedState:
         return self._closing or self._over
 
     def _check(self) -> None:
-        """Raise what makes waiting vain."""
+        """Raise an error if waiting is pointless, because the database failed, is closed or does not follow."""
         if self.error is not None:
             raise self.error
         if self._closing:

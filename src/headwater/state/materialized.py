@@ -1,4 +1,4 @@
-"""The state that a sequence of change events makes: a value, or none, for each type and key."""
+"""MaterializedState: the values by type and key that result from a sequence of change events."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headwater.state.events import ChangeEvent
 
 
 class MaterializedState:
-    """Insert, update and upsert set a value, delete removes it; later events win. Nothing else matters.
+    """A state in memory. Insert, update and upsert set a value, delete removes it; later events win.
 
-    Controls are for whoever reads the stream: after a `reset`, call `clear`.
+    It does not handle controls: the reader of the stream calls `clear` after a `reset`.
 
     ```python
     state = MaterializedState()
@@ -32,7 +32,7 @@ class MaterializedState:
         self.apply_batch((event,))
 
     def apply_batch(self, events: Iterable[ChangeEvent[Any]]) -> None:
-        """The same as `apply` one by one: an event that cannot be applied is an error after those before it."""
+        """Apply events one by one. If one cannot be applied, an error is raised; those before it are applied."""
         tables = self._tables
         for event in events:
             if event.headers.operation == "delete":
@@ -53,11 +53,11 @@ class MaterializedState:
         return default if table is None else table.get(key, default)
 
     def get_type(self, type: str) -> Mapping[str, Any]:  # noqa: A002
-        """All of a type: a view that stays current and cannot be written to."""
+        """All values of a type, as a read-only mapping that stays current."""
         return MappingProxyType(self._tables.setdefault(type, {}))
 
     def clear(self) -> None:
-        """Remove all values, as a `reset` asks for."""
+        """Remove all values, as a `reset` requires."""
         for table in self._tables.values():
             table.clear()
 

@@ -1,4 +1,4 @@
-"""Queries that stay current: what passes a filter, in order, without looking through everything again."""
+"""Queries whose results are kept current incrementally."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class Query(Generic[T]):
-    """The result of a query as it is now, made by `query` of a collection.
+    """The current result of a query. Make it with `query` of a collection.
 
-    Hold on to it: a query that nobody holds is no longer kept current.
+    It is kept current as long as it is referenced.
 
     ```python
     users = Collection("user", dict, indexes=("team",))
@@ -47,7 +47,7 @@ class Query(Generic[T]):
         self._failure: Exception | None = None
 
     def items(self) -> list[tuple[str, T]]:
-        """Keys and values, in order: by `order_by`, then by key; without it in the order they came to pass."""
+        """Keys and values, ordered by `order_by` and key, or without it in the order in which they began to match."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -68,7 +68,7 @@ class Query(Generic[T]):
         return next(iter(self.values()), None)
 
     def count(self) -> int:
-        """How many pass, the limit aside."""
+        """The number of matching rows, without the limit."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -90,26 +90,26 @@ class Query(Generic[T]):
             pairs.reverse()
         return pairs if self._limit is None else pairs[: self._limit]
 
-    # Kept current by its table
+    # Called by the table
 
     def fill(self, rows: Mapping[str, T]) -> None:
-        """Look through all rows; raises what the filter raises."""
+        """Evaluate all rows. Raises what the filter raises."""
         self._failure = None
         self._found = {key: value for key, value in rows.items() if self._passes(value)}
         self._sorted = None
 
     def refill(self, rows: Mapping[str, T]) -> None:
-        """The same, but what the filter raises is told to whoever looks next."""
+        """The same, but an exception of the filter is raised at the next use of the query."""
         try:
             self.fill(rows)
-        except Exception as error:  # noqa: BLE001  # the filter's own
+        except Exception as error:  # noqa: BLE001  # the filter may raise anything
             self._failure = error
 
     def moved(self, key: str, value: T | None, *, gone: bool) -> None:
-        """A row has another value, or none. A filter that fails is told to whoever looks next."""
+        """A row has changed or was deleted. An exception of the filter is raised at the next use of the query."""
         try:
             passes = not gone and self._passes(value)  # type: ignore[arg-type]
-        except Exception as error:  # noqa: BLE001  # the filter's own, and not for the one who changed the row
+        except Exception as error:  # noqa: BLE001  # the error concerns the query, not the writer of the row
             self._failure = error
             return
         if passes:

@@ -1,8 +1,8 @@
-"""Schemas: what a value must be, said in whatever way an application says it already.
+"""Schemas of values, in the forms that applications already use.
 
-A schema is anything with `decode(text) -> value` that raises ValueError (or a subclass) for JSON that does not fit.
-`schema_of` makes one of a msgspec Struct, a dataclass, a TypedDict or any other type msgspec knows; of a pydantic
-model; of a JSON Schema; or of a function that takes the plain value and returns the one to keep.
+A schema is an object with `decode(text) -> value` that raises ValueError (or a subclass) for JSON that does not match.
+`schema_of` makes one from a msgspec Struct, a dataclass, a TypedDict or any other type that msgspec supports; from a
+pydantic model; from a JSON Schema; or from a function that takes the decoded value and returns the one to keep.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Schema(Protocol[T_co]):
     """What a collection can use as a schema: anything with this method."""
 
     def decode(self, text: bytes | msgspec.Raw, /) -> T_co:
-        """The value in a JSON text; ValueError if it does not fit."""
+        """Decode a JSON text; ValueError if it does not match."""
 
 
 def schema_of(spec: Any) -> Schema[Any]:
-    """The schema for a type, a pydantic model, a JSON Schema or a function; TypeError for anything else.
+    """Make a schema from a type, a pydantic model, a JSON Schema or a function. TypeError for anything else.
 
     ```python
     assert schema_of(dict[str, int]).decode(b'{"tea": 3}') == {"tea": 3}
@@ -52,7 +52,7 @@ def schema_of(spec: Any) -> Schema[Any]:
 
 
 def fingerprint_of(schema: Schema[Any]) -> str:
-    """What tells a schema from another, also in another process; as well as that can be known."""
+    """A text that differs between schemas as far as possible, and is the same in every process."""
     if isinstance(schema, msgspec.json.Decoder):
         try:
             return _stable(_with_ordered_defaults(msgspec.json.schema(schema.type)))
@@ -62,7 +62,7 @@ def fingerprint_of(schema: Schema[Any]) -> str:
 
 
 def json_name(schema: Schema[Any], field: str) -> str:
-    """What a field is called in JSON, if the schema has another name for it there."""
+    """The name of a field in JSON, which the schema may rename."""
     if isinstance(schema, msgspec.json.Decoder) and isinstance(schema.type, type):
         if issubclass(schema.type, msgspec.Struct):
             names = {known.name: known.encode_name for known in msgspec.structs.fields(schema.type)}
@@ -73,7 +73,7 @@ def json_name(schema: Schema[Any], field: str) -> str:
 
 
 def _with_ordered_defaults(schema: Any) -> Any:
-    """A JSON Schema whose defaults that were sets are the same in every process."""
+    """A JSON Schema in which default values that are sets have the same order in every process."""
     if isinstance(schema, list):
         return [_with_ordered_defaults(each) for each in schema]
     if not isinstance(schema, dict):
@@ -91,7 +91,7 @@ _CONSTANTS = (str, bytes, int, float, complex, type(None), type(...))
 
 
 def _stable(value: Any, inside: tuple[Any, ...] = ()) -> str:
-    """A value spelled the same in every process: sets in order, no addresses, functions by what they do."""
+    """A text of a value that is the same in every process: sets sorted, no addresses, functions by their code."""
     if isinstance(value, _CONSTANTS):
         return repr(value)
     if any(value is outer for outer in inside):
@@ -125,13 +125,13 @@ def _contents(cell: CellType) -> Any:
 
 
 def _is_type(spec: Any) -> bool:
-    """Whether it is something like list[int] or a union, which Python can call but not sensibly."""
+    """Whether it is a type such as list[int] or a union, which is callable but not a schema function."""
     named = getattr(spec, "__module__", "") in ("typing", "types")
     return named or hasattr(spec, "__origin__") or hasattr(spec, "__supertype__")
 
 
 class _OwnSchema(ABC):
-    """A schema that was made here, of a specification that tells it from others."""
+    """A schema made by `schema_of`, with its specification."""
 
     fingerprint: str
 
@@ -140,7 +140,7 @@ class _OwnSchema(ABC):
 
 
 class _ForeignSchema(_OwnSchema):
-    """Somebody's own, which is promised bytes."""
+    """A schema of the application. Its `decode` gets bytes."""
 
     def __init__(self, schema: Schema[Any]) -> None:
         self._schema = schema
@@ -152,7 +152,7 @@ class _ForeignSchema(_OwnSchema):
 
 class _PydanticSchema(_OwnSchema):
     def __init__(self, model: Any) -> None:
-        from pydantic import TypeAdapter  # only who has a model has pydantic
+        from pydantic import TypeAdapter  # pydantic is imported only if a model is given, which needs it anyway
 
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
         self.fingerprint = _stable(self._adapter.json_schema())
@@ -175,7 +175,7 @@ class _FunctionSchema(_OwnSchema):
     def decode(self, text: bytes | msgspec.Raw, /) -> Any:
         try:
             return self._function(msgspec.json.decode(text))
-        except Exception as error:  # whatever it raises means that it does not take the value
+        except Exception as error:  # any exception means that the value does not match
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 

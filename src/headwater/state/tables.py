@@ -1,4 +1,4 @@
-"""Collections at run time: rows by key, what is shown of them while changes are on their way, indexes and watchers."""
+"""Collections at run time: rows by key, optimistic changes over them, indexes and watchers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _UNHASHABLE = _Gone()
 
 
 class Change(msgspec.Struct, Generic[T], frozen=True):
-    """What became of a key: its value now and before, None where there is or was none.
+    """A change of a key: its value and its old value, None if there is none.
 
-    A `reset` has no key: everything is gone. `optimistic` changes are ours and not confirmed by the stream. `headers`
-    are those of the event, where one made the change.
+    A `reset` has no key: all rows were removed. `optimistic` changes are local and not confirmed by the stream yet.
+    `headers` are those of the event that made the change, if there is one.
     """
 
     collection: str
@@ -48,10 +48,10 @@ OnBatch: TypeAlias = Callable[[list[Change[Any]]], Any]
 
 
 class Table(Mapping[str, T]):
-    """A collection as a mapping that stays current. It is written to by the stream and by optimistic changes only.
+    """A collection as a mapping that stays current. Only the stream and optimistic changes write to it.
 
-    What the stream says is staged first and becomes visible with `commit`, so that readers see whole appends only.
-    Changes are noted in `changes`, for the database to tell when all tables have moved.
+    Events are staged first and become visible with `commit`, so that readers only see complete appends. Changes are
+    recorded in `changes`; the database reports them when all tables are committed.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Table(Mapping[str, T]):
         return changes[-1][1] if changes else self._rows.get(key, GONE)
 
     def _pairs(self) -> list[tuple[str, T]]:
-        """All keys and values as they are shown, at one moment."""
+        """A list of all visible keys and values, as of one moment."""
         with self._lock:
             if not self._overlay:
                 return list(self._rows.items())
@@ -112,11 +112,11 @@ class Table(Mapping[str, T]):
         return [(key, value) for key, value in merged.items() if not isinstance(value, _Gone)]
 
     def rows(self) -> dict[str, T]:
-        """A copy of everything, as it is at one moment."""
+        """A copy of all rows, as of one moment."""
         return dict(self._pairs())
 
     def by(self, **fields: Any) -> dict[str, T]:
-        """The rows whose fields are equal to these; through an index if there is one for any of them."""
+        """Return the rows whose fields equal these, through an index if there is one for any of them."""
         with self._lock:
             keys = self._candidates(fields)
             pairs = self._pairs() if keys is None else [(key, self[key]) for key in keys]
@@ -137,7 +137,7 @@ class Table(Mapping[str, T]):
         limit: int | None = None,
         **equal: Any,
     ) -> Query[T]:
-        """Rows that pass `where` and whose fields equal those given, in order, and kept so as the state changes."""
+        """Return a query for the rows that pass `where` and whose fields equal those given. It stays current."""
         key = _getter(order_by) if isinstance(order_by, str) else order_by
         with self._lock:
 
@@ -151,7 +151,10 @@ class Table(Mapping[str, T]):
         return query
 
     def on_change(self, callback: OnChange) -> Callable[[], None]:
-        """Call back for every change, once all that arrived with it is visible; what is returned ends that."""
+        """Call a function for every change, once everything that arrived with it is visible.
+
+        Call the returned function to stop.
+        """
         self._watchers.append(callback)
         self.watch()
 
@@ -161,28 +164,28 @@ class Table(Mapping[str, T]):
 
         return end
 
-    # Writing, by the database alone
+    # Writing; only the database calls these
 
     def watch(self) -> None:
-        """Note every change from now on."""
+        """Record every change from now on."""
         self._is_kept_current = self.is_watched = True
 
     def keep_texts(self) -> None:
-        """Remember the JSON of every row as it was in the stream: what a checkpoint saves."""
+        """Keep the JSON of every row as it was in the stream, for checkpoints."""
         self.texts = {}
 
     def stage(self, key: str, value: T | _Gone, text: Any) -> None:
-        """Take what becomes visible with the next commit."""
+        """Stage a change, which becomes visible with the next commit."""
         self.staged[key] = value
         if self.texts is not None:
             self.staged_texts[key] = text
 
     def unstage(self) -> None:
-        """Forget what is staged."""
+        """Drop everything that is staged."""
         self.staged, self.staged_texts = {}, {}
 
     def commit(self) -> None:
-        """Make what was staged visible."""
+        """Make everything staged visible."""
         staged, texts = self.staged, self.staged_texts
         self.unstage()
         if self._is_kept_current or self._overlay or self.texts is not None:
@@ -190,14 +193,14 @@ class Table(Mapping[str, T]):
                 self.put(key, value, texts.get(key))
             return
         rows = self._rows
-        for key, value in staged.items():  # nobody else must know: the same in a third of the time
+        for key, value in staged.items():  # without watchers and indexes this takes a third of the time
             if value is GONE:
                 rows.pop(key, None)
             else:
                 rows[key] = value  # type: ignore[assignment]
 
     def put(self, key: str, value: T | _Gone, text: Any, headers: ChangeHeaders | None = None) -> None:
-        """What the stream says of a key."""
+        """Set the value of a key in the state of the stream."""
         if self.texts is not None:
             if value is GONE:
                 self.texts.pop(key, None)
@@ -213,17 +216,17 @@ class Table(Mapping[str, T]):
             self._moved(key, before, optimistic=False, headers=headers)
 
     def confirmed(self) -> dict[str, T]:
-        """What the stream says, optimistic changes aside."""
+        """The state of the stream, without optimistic changes."""
         return dict(self._rows)
 
     def show_optimistic(self, transaction: object, key: str, value: T | _Gone) -> None:
-        """Show a value until the transaction is settled."""
+        """Show an optimistic value until the transaction ends."""
         before = self._shown(key)
         self._overlay[key] = [*self._overlay.get(key, ()), (transaction, value)]
         self._moved(key, before, optimistic=True)
 
     def remove_optimistic(self, transaction: object) -> None:
-        """Show what the stream says again for the keys that this transaction changed."""
+        """Remove the optimistic values of a transaction, so that its keys show the state of the stream again."""
         changed = [key for key, all_changes in self._overlay.items() if any(c[0] is transaction for c in all_changes)]
         for key in changed:
             before = self._shown(key)
@@ -235,7 +238,7 @@ class Table(Mapping[str, T]):
             self._moved(key, before, optimistic=bool(left))
 
     def reset(self, texts: Mapping[str, bytes] | None = None) -> None:
-        """Start over with other rows, given as JSON; optimistic changes stay."""
+        """Replace all rows by others, given as JSON. Optimistic changes stay."""
         row = self.definition.row
         self._rows = {key: row(key, text) for key, text in (texts or {}).items()}
         if self.texts is not None:
@@ -279,7 +282,7 @@ class Table(Mapping[str, T]):
 
 
 def told(watcher: Callable[[Any], Any], news: Any) -> None:
-    """Call a watcher, which must not keep the state from moving on."""
+    """Call a watcher. An exception in it is logged and does not stop the database."""
     try:
         watcher(news)
     except Exception:
@@ -307,7 +310,7 @@ def _matches(value: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def _hashable(value: Any) -> Any:
-    """What an index files a value under; all that cannot be hashed together, to be told apart by comparing."""
+    """The index key of a value. All unhashable values share one key and are compared one by one."""
     try:
         hash(value)
     except TypeError:

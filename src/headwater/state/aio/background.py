@@ -1,4 +1,4 @@
-"""The task that follows a stream for a database, and those who wait for what it brings, asyncio."""
+"""The task that follows a stream for a database, and waiting for its results, asyncio."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from headwater.state.tables import Change
 
 
 class AsyncBackground(FollowedState):
-    """What is a task here and a thread in the blocking twin. Nothing else happens while a callback runs: no locks."""
+    """Runs the follower as a task; the blocking twin uses a thread. An event loop runs one callback at a time, so
+    there are no locks."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Condition()
@@ -26,7 +27,7 @@ class AsyncBackground(FollowedState):
         self._watches: set[_ChangeQueue] = set()
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have the task run, once."""
+        """Start the task, if it is not running."""
         if self._worker is None and not self._closing:
             self._worker = asyncio.create_task(work())
 
@@ -49,7 +50,7 @@ class AsyncBackground(FollowedState):
             self._changed.notify_all()
 
     async def _call(self, hook: Callable[[], Any]) -> None:
-        """Call a function of the user's, which may be a coroutine function."""
+        """Call a function of the user, which may be a coroutine function."""
         done = hook()
         if inspect.isawaitable(done):
             await done
@@ -58,9 +59,9 @@ class AsyncBackground(FollowedState):
         await asyncio.to_thread(save, path, data)
 
     def changes(self, *collections: str) -> AsyncIterator[Change[Any]]:
-        """Changes of these collections, or of all, from now on, until the stream or the database ends.
+        """Iterate over the changes of these collections, or of all, from now on, until the stream or database ends.
 
-        Who falls too far behind is told so by an error rather than by memory running out.
+        An iterator that falls too far behind gets an error, so that its queue does not fill the memory.
         """
         watch = _ChangeQueue(set(collections or self._database.tables))
         watch.end = self._database.on_change(watch.note)
@@ -86,7 +87,7 @@ class AsyncBackground(FollowedState):
 
 
 class _ChangeQueue:
-    """One who iterates over changes: what waits for it, up to a limit."""
+    """The queue of one iterator over changes, with a maximum length."""
 
     def __init__(self, wanted: set[str]) -> None:
         self.waiting: deque[Change[Any]] = deque()

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 class AsyncStreamDB(AsyncBackground):
     """The current state of a stream of state events: collections as mappings that stay current.
 
-    `preload` reads up to the end of the stream, from the checkpoint file or from a snapshot if there is one, and from
-    then on changes arrive by themselves (unless `live` is False). Collections are attributes: `db.users["1"]`.
+    `preload` reads up to the tail of the stream, starting from the checkpoint file or a snapshot if there is one. After
+    that, changes are applied as they arrive (unless `live` is False). Collections are attributes: `db.users["1"]`.
 
     ```python
     users = Collection("user", dict, indexes=("team",))
@@ -73,14 +73,14 @@ class AsyncStreamDB(AsyncBackground):
         self.error = None
 
     async def preload(self, timeout_s: float | None = None) -> None:
-        """Wait until the state is that of the end of the stream. What went wrong is raised here."""
+        """Start to follow the stream, and wait until the state is up to date. Raises the error if that fails."""
         self._begin(self._run)
         await self._wait(lambda: self._following.ready or self._is_over(), timeout_s, "not up to date")
         if not self._following.ready or self.error is not None:
             self._check()
 
     async def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
-        """Wait until an event with this transaction id is in the state."""
+        """Wait until an event with this transaction id is applied."""
         seen = self._database.has_seen
         with self._database.expecting(txid):
             await self._wait(
@@ -93,9 +93,10 @@ class AsyncStreamDB(AsyncBackground):
 
     @contextlib.asynccontextmanager
     async def transaction(self, timeout_s: float = limits.STATE_TRANSACTION_S) -> AsyncIterator[Transaction]:
-        """Changes that are shown at once, appended together at the end of the block, and waited for.
+        """Make optimistic changes: they are visible at once, and appended in one request at the end of the block.
 
-        If anything fails they are not shown any more. After a TimeoutError they may still arrive by the stream.
+        The block ends when they have come back through the stream. If anything fails, they are rolled back. After a
+        TimeoutError they may still arrive through the stream.
         """
         with self._new_transaction() as transaction:
             yield transaction
@@ -108,11 +109,11 @@ class AsyncStreamDB(AsyncBackground):
         *,
         timeout_s: float = limits.STATE_TRANSACTION_S,
     ) -> Callable[..., Awaitable[None]]:
-        """A function that shows a change at once and makes it real.
+        """Return a function that makes an optimistic change and has it written to the stream.
 
-        `optimistic(transaction, ...)` says what to show. `commit(transaction, ...)` has it written to the stream with
-        `transaction.txid` by whoever is in charge; without it the events are appended as they are. The function
-        returns when they came back through the stream. If that fails nothing is shown any more.
+        `optimistic(transaction, ...)` makes the changes that are visible at once. `commit(transaction, ...)` has them
+        written to the stream with `transaction.txid`, for example by a backend; without it the events are appended
+        directly. The function returns when they have come back through the stream. If it fails, they are rolled back.
         """
 
         async def act(*args: Any, **options: Any) -> None:
@@ -127,7 +128,7 @@ class AsyncStreamDB(AsyncBackground):
         with self._database.expecting(transaction.txid):
             if write is not None:
                 await self._call(write)
-            elif transaction.events:  # in one request, which may be sent again because it is numbered
+            elif transaction.events:  # in one request, which can be retried because it is numbered
                 await self.stream.append_many(transaction.events, producer=ProducerTuple(transaction.txid, 0, 0))
             if transaction.events:
                 await self.await_txid(transaction.txid, timeout_s)
@@ -144,15 +145,15 @@ class AsyncStreamDB(AsyncBackground):
         return True
 
     async def publish_snapshot(self) -> AsyncStream:
-        """Write the state of the stream, all its types, as a snapshot from which others begin.
+        """Write the state of the stream, with all its types, as a snapshot from which other databases can start.
 
-        It is made of the newest snapshot and the events after it, or of the whole stream, so that values are in it as
-        they were written and not as our schemas have them. A snapshot that is there already is left alone.
+        It is computed from the newest snapshot and the events after it, or from the whole stream, so that it has the
+        values as they were written, not as the schemas decode them. An existing snapshot is not changed.
         """
         return await publish_snapshot(self.stream, self._following.snapshot_offset())
 
     async def close(self) -> None:
-        """Stop following, and save a last checkpoint if there is a file for it."""
+        """Stop following the stream, and save a last checkpoint if there is a checkpoint file."""
         with self.reading():
             self._closing = True
         await self._notify()
@@ -175,7 +176,7 @@ class AsyncStreamDB(AsyncBackground):
     async def _run(self) -> None:
         try:
             await _drive(flows.run(self._following, self.stream.path), self._perform)
-        except Exception as error:  # noqa: BLE001  # told to whoever asks next
+        except Exception as error:  # noqa: BLE001  # raised by the next call
             self.error = error
             await self._notify()
             if self._settings.on_error is not None:
@@ -188,7 +189,7 @@ class AsyncStreamDB(AsyncBackground):
         following = self._following
         reader = self.stream.read(type=EVENTS, offset=following.position, live=self._settings.live)
         self._reader = reader
-        if self._closing:  # whoever closes sees the reader, or is seen here
+        if self._closing:  # either `close` sees the reader, or this sees `closed`
             return
         async with reader:
             async for batch in reader.batches():
@@ -197,7 +198,7 @@ class AsyncStreamDB(AsyncBackground):
                 await self._maybe_save()
 
     async def _maybe_save(self) -> None:
-        """Save a checkpoint if it is time. One that fails is logged and tried again: the state is good without it."""
+        """Save a checkpoint if it is due. A failure is logged and retried, because the state does not depend on it."""
         if self._settings.checkpoint is None:
             return
         if time.monotonic() - self._saved_s >= self._settings.checkpoint_every_s:
@@ -212,7 +213,7 @@ class AsyncStreamDB(AsyncBackground):
 
 
 async def publish_snapshot(stream: AsyncStream, offset: str) -> AsyncStream:
-    """Write the state of a stream at an offset as a snapshot, unless there is one."""
+    """Write the state of a stream at an offset as a snapshot, unless it exists."""
     path = await _drive(flows.publish_snapshot(stream.path, offset), partial(_perform, stream))
     return stream.client.stream(path)
 
@@ -231,7 +232,7 @@ async def _drive(flow: flows.Flow[R], perform: Callable[..., Any]) -> R:
 
 
 async def _perform(stream: AsyncStream, wish: Any) -> Any:
-    """What a flow wishes, but for following the stream."""
+    """Perform the requests of a flow, except following the stream."""
     if isinstance(wish, flows.ListStreams):
         return [info async for info in stream.client.list(wish.prefix)]
     named = stream if wish.path is None else stream.client.stream(wish.path)
@@ -246,4 +247,4 @@ async def _perform(stream: AsyncStream, wish: Any) -> Any:
     async with named.producer("snapshot", auto_claim=True) as producer:
         for event in wish.events:
             await producer.append(event)
-        return await producer.close_stream()  # by the producer: a run that another has fenced must not close
+        return await producer.close_stream()  # by the producer, so that a run that was fenced off cannot close it

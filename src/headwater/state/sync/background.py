@@ -1,4 +1,4 @@
-"""The thread that follows a stream for a database, and those who wait for what it brings, blocking."""
+"""The thread that follows a stream for a database, and waiting for its results, blocking."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headwater.state.following import FollowedState
 
 
 class Background(FollowedState):
-    """What is a thread here and a task in the asyncio twin. Who waits holds the lock of the state."""
+    """Runs the follower as a thread; the asyncio twin uses a task. Waiting needs the lock of the state."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition(threading.RLock())
         self._worker: threading.Thread | None = None
 
     def _begin(self, work: Callable[[], None]) -> None:
-        """Have the thread run, once."""
+        """Start the thread, if it is not running."""
         with self._lock:
             if self._worker is None and not self._closing:
                 self._worker = threading.Thread(target=work, name="headwater-streamdb", daemon=True)

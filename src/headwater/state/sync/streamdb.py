@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class StreamDB(Background):
     """The current state of a stream of state events: collections as mappings that stay current.
 
-    `preload` reads up to the end of the stream, from the checkpoint file or from a snapshot if there is one, and from
-    then on changes arrive by themselves (unless `live` is False). Collections are attributes: `db.users["1"]`.
+    `preload` reads up to the tail of the stream, starting from the checkpoint file or a snapshot if there is one. After
+    that, changes are applied as they arrive (unless `live` is False). Collections are attributes: `db.users["1"]`.
 
     ```python
     users = Collection("user", dict, indexes=("team",))
@@ -74,14 +74,14 @@ class StreamDB(Background):
         self.error = None
 
     def preload(self, timeout_s: float | None = None) -> None:
-        """Wait until the state is that of the end of the stream. What went wrong is raised here."""
+        """Start to follow the stream, and wait until the state is up to date. Raises the error if that fails."""
         self._begin(self._run)
         self._wait(lambda: self._following.ready or self._is_over(), timeout_s, "not up to date")
         if not self._following.ready or self.error is not None:
             self._check()
 
     def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
-        """Wait until an event with this transaction id is in the state."""
+        """Wait until an event with this transaction id is applied."""
         seen = self._database.has_seen
         with self._database.expecting(txid):
             self._wait(
@@ -94,9 +94,10 @@ class StreamDB(Background):
 
     @contextlib.contextmanager
     def transaction(self, timeout_s: float = limits.STATE_TRANSACTION_S) -> Iterator[Transaction]:
-        """Changes that are shown at once, appended together at the end of the block, and waited for.
+        """Make optimistic changes: they are visible at once, and appended in one request at the end of the block.
 
-        If anything fails they are not shown any more. After a TimeoutError they may still arrive by the stream.
+        The block ends when they have come back through the stream. If anything fails, they are rolled back. After a
+        TimeoutError they may still arrive through the stream.
         """
         with self._new_transaction() as transaction:
             yield transaction
@@ -109,11 +110,11 @@ class StreamDB(Background):
         *,
         timeout_s: float = limits.STATE_TRANSACTION_S,
     ) -> Callable[..., None]:
-        """A function that shows a change at once and makes it real.
+        """Return a function that makes an optimistic change and has it written to the stream.
 
-        `optimistic(transaction, ...)` says what to show. `commit(transaction, ...)` has it written to the stream with
-        `transaction.txid` by whoever is in charge; without it the events are appended as they are. The function
-        returns when they came back through the stream. If that fails nothing is shown any more.
+        `optimistic(transaction, ...)` makes the changes that are visible at once. `commit(transaction, ...)` has them
+        written to the stream with `transaction.txid`, for example by a backend; without it the events are appended
+        directly. The function returns when they have come back through the stream. If it fails, they are rolled back.
         """
 
         def act(*args: Any, **options: Any) -> None:
@@ -128,7 +129,7 @@ class StreamDB(Background):
         with self._database.expecting(transaction.txid):
             if write is not None:
                 self._call(write)
-            elif transaction.events:  # in one request, which may be sent again because it is numbered
+            elif transaction.events:  # in one request, which can be retried because it is numbered
                 self.stream.append_many(transaction.events, producer=ProducerTuple(transaction.txid, 0, 0))
             if transaction.events:
                 self.await_txid(transaction.txid, timeout_s)
@@ -145,15 +146,15 @@ class StreamDB(Background):
         return True
 
     def publish_snapshot(self) -> Stream:
-        """Write the state of the stream, all its types, as a snapshot from which others begin.
+        """Write the state of the stream, with all its types, as a snapshot from which other databases can start.
 
-        It is made of the newest snapshot and the events after it, or of the whole stream, so that values are in it as
-        they were written and not as our schemas have them. A snapshot that is there already is left alone.
+        It is computed from the newest snapshot and the events after it, or from the whole stream, so that it has the
+        values as they were written, not as the schemas decode them. An existing snapshot is not changed.
         """
         return publish_snapshot(self.stream, self._following.snapshot_offset())
 
     def close(self) -> None:
-        """Stop following, and save a last checkpoint if there is a file for it."""
+        """Stop following the stream, and save a last checkpoint if there is a checkpoint file."""
         with self.reading():
             self._closing = True
         self._notify()
@@ -176,7 +177,7 @@ class StreamDB(Background):
     def _run(self) -> None:
         try:
             _drive(flows.run(self._following, self.stream.path), self._perform)
-        except Exception as error:  # noqa: BLE001  # told to whoever asks next
+        except Exception as error:  # noqa: BLE001  # raised by the next call
             self.error = error
             self._notify()
             if self._settings.on_error is not None:
@@ -189,7 +190,7 @@ class StreamDB(Background):
         following = self._following
         reader = self.stream.read(type=EVENTS, offset=following.position, live=self._settings.live)
         self._reader = reader
-        if self._closing:  # whoever closes sees the reader, or is seen here
+        if self._closing:  # either `close` sees the reader, or this sees `closed`
             return
         with reader:
             for batch in reader.batches():
@@ -198,7 +199,7 @@ class StreamDB(Background):
                 self._maybe_save()
 
     def _maybe_save(self) -> None:
-        """Save a checkpoint if it is time. One that fails is logged and tried again: the state is good without it."""
+        """Save a checkpoint if it is due. A failure is logged and retried, because the state does not depend on it."""
         if self._settings.checkpoint is None:
             return
         if time.monotonic() - self._saved_s >= self._settings.checkpoint_every_s:
@@ -213,7 +214,7 @@ class StreamDB(Background):
 
 
 def publish_snapshot(stream: Stream, offset: str) -> Stream:
-    """Write the state of a stream at an offset as a snapshot, unless there is one."""
+    """Write the state of a stream at an offset as a snapshot, unless it exists."""
     path = _drive(flows.publish_snapshot(stream.path, offset), partial(_perform, stream))
     return stream.client.stream(path)
 
@@ -232,7 +233,7 @@ def _drive(flow: flows.Flow[R], perform: Callable[..., Any]) -> R:
 
 
 def _perform(stream: Stream, wish: Any) -> Any:
-    """What a flow wishes, but for following the stream."""
+    """Perform the requests of a flow, except following the stream."""
     if isinstance(wish, flows.ListStreams):
         return list(stream.client.list(wish.prefix))
     named = stream if wish.path is None else stream.client.stream(wish.path)
@@ -247,4 +248,4 @@ def _perform(stream: Stream, wish: Any) -> Any:
     with named.producer("snapshot", auto_claim=True) as producer:
         for event in wish.events:
             producer.append(event)
-        return producer.close_stream()  # by the producer: a run that another has fenced must not close
+        return producer.close_stream()  # by the producer, so that a run that was fenced off cannot close it
