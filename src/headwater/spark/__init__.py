@@ -1,4 +1,4 @@
-"""Streams, state and tables in Spark: sources and sinks, exactly once both ways."""
+"""Spark sources and sinks for streams, state events and tables, with exactly-once reads and writes."""
 
 from headwater.spark.folding import current_state
 from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat

@@ -1,7 +1,7 @@
-"""Appends what the list of a batch names: many targets at a time, each in order, within a bound of memory.
+"""Appends the chunks in the list of a batch: to many targets concurrently, to each in order, with bounded memory.
 
-Chunks are taken in runs of some mebibytes. While one run is appended the next one is read, and no more is ever held,
-however large the batch is.
+Chunks are processed in runs of some mebibytes. While one run is appended, the next one is read. No more than these two
+are in memory, however large the batch is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headwater.spark.targets import appended_as, open_target
 
 
 def runs_of(chunks: Iterable[RowChunk]) -> Iterator[list[RowChunk]]:
-    """Chunks that are read and appended together. Those of one stored piece are never apart."""
+    """Chunks that are read and appended together. Chunks of one staged piece are always in the same run."""
     run: list[RowChunk] = []
     size = 0
     for _, of_piece in itertools.groupby(chunks, lambda chunk: chunk.piece):
@@ -50,10 +50,10 @@ def runs_of(chunks: Iterable[RowChunk]) -> Iterator[list[RowChunk]]:
 
 
 def joined(chunks: Iterable[RowChunk], request_bytes: int) -> list[RowChunk]:
-    """The chunks, with a note of which are appended together: those of one target and one run that fit in a request."""
+    """Group chunks into appends: those of one target and one run that fit in a request."""
     found: list[RowChunk] = []
     for run in runs_of(chunks):
-        last: dict[str, tuple[int, int]] = {}  # by target, where its last chunk is and how large the append is by now
+        last: dict[str, tuple[int, int]] = {}  # by target: index of its last chunk, size of the append so far
         for chunk in run:
             at, size = last.get(chunk.target, (-1, request_bytes))
             size += 1 + chunk.size
@@ -79,7 +79,7 @@ class Appending:
         self._missing = missing
         self._between = b"," if appended_as(options) is ContentKind.JSON else b""
         self._appenders: dict[str, _Appender] = {}
-        self._begun: dict[str, list[bytes]] = {}  # rows of appends that go on
+        self._begun: dict[str, list[bytes]] = {}  # rows of appends that are not complete yet
 
     @property
     def may_have_appended(self) -> bool:
@@ -122,7 +122,7 @@ class Appending:
 
 
 def is_final(error: HeadwaterError) -> bool:
-    """Whether a target has refused rows at the only attempt: after a lost answer, it may have taken them before."""
+    """Whether a target refused rows at the first attempt. After a lost response it may have stored them already."""
     cause = error.__cause__ if isinstance(error.__cause__, RequestError) else error
     return cause.attempts == 1 and not cause.retryable
 
@@ -140,7 +140,7 @@ class _Appender:
         self._target = open_target(client, options, target)
         self._is_missing = is_missing and options.create_target
         self.appended = 0
-        self.unsure = False  # whether an append was sent whose fate is not known
+        self.unsure = False  # whether an append may have been stored although its response was lost
 
     def append_all(self, found: list[bytes]) -> None:
         for rows in found:

@@ -1,4 +1,4 @@
-"""Where a query begins and a batch ends: at offsets that options name, or at times."""
+"""The start of a query and the end of a batch read: given as offsets or as times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Bounds:
         return self._planner.resolve(options.ending, found)
 
     def check_order(self, start: Mapping[str, Place], end: Mapping[str, Place]) -> None:
-        """Refuse an end before the beginning, unless a stream just ends there."""
+        """Raise an error for an end before the start, unless it is the tail of the stream."""
         options = self._options
         if options.ending_ms is None and isinstance(options.ending, str):
             return
@@ -47,7 +47,7 @@ class Bounds:
                 raise OptionError(f"{path} is to be read from {place} to {end[path]}, which is before it")
 
     def _at(self, name: str, times: Times, found: Mapping[str, StreamInfo]) -> dict[str, Place]:
-        """Where the first record is that was appended at or after a time; the end as it was found if there is none."""
+        """The position of the first record appended at or after a time; the tail if there is none."""
         if isinstance(times, dict) and (unknown := sorted(times.keys() - found.keys())) and self._options.pattern:
             raise OptionError(f"{name} names {', '.join(unknown)}, which no stream is called")
         wanted = times if isinstance(times, dict) else dict.fromkeys(found, times)

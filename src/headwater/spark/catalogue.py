@@ -1,7 +1,7 @@
-"""Which streams there are, and how far each has come.
+"""Finds the streams of a query and their tails.
 
-A server with our extensions lists streams a page at a time, which is how those of a pattern, or many that are named,
-are found. Few streams, and those of other servers, are asked for one by one, some at a time.
+A Headwater server lists streams in pages, which is used for a pattern and for many named streams. A few streams, and
+those of other servers, are requested one by one, several at a time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Streams:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._lists = True  # whether to look for named streams in the list
-        self.extended: bool | None = None  # whether the server has our extensions; None: not known yet
+        self._lists = True  # whether to search named streams in the list
+        self.extended: bool | None = None  # whether the server has Headwater's extensions; None: not known yet
 
     def named(self, wanted: Collection[str], *, ask_twice: bool = True) -> dict[str, StreamInfo]:
-        """Those that exist, in path order. One that the list does not have is asked for too: a server may list only
-        what a token is for. Who can find out otherwise need not ask twice."""
+        """The streams that exist, ordered by path. A stream that is not in the list is requested by itself, because a
+        server may list only the streams that a token allows."""
         paths = sorted(wanted)
         found, until = self._in_list(paths) if self._lists and len(paths) > limits.SPARK_HEADS_MAX else ({}, "")
         others = [path for path in paths if path not in found and (ask_twice or path > until)]
@@ -37,9 +37,9 @@ class Streams:
         return dict(sorted(found.items()))
 
     def _in_list(self, paths: list[str]) -> tuple[dict[str, StreamInfo], str]:
-        """Those that a list has, and the last path that was looked for.
+        """The named streams in a list, and the last path that was searched.
 
-        If it has many others between them, looking there costs more than asking, and is not done again.
+        If the list has many other streams between them, single requests are cheaper, and the list is not used again.
         """
         wanted, passed = set(paths), 0
         found: dict[str, StreamInfo] = {}
@@ -80,7 +80,7 @@ class Catalogue(Streams):
         self._seen: dict[str, StreamInfo] = {}
 
     def look(self) -> dict[str, StreamInfo]:
-        """Every stream of the query with its end as it is now, in path order."""
+        """Every stream of the query with its current tail, ordered by path."""
         if self._options.pattern is not None:
             found = dict(self._matching(self._options.pattern))
         else:
@@ -89,17 +89,17 @@ class Catalogue(Streams):
         return found
 
     def seen(self, path: str) -> StreamInfo | None:
-        """A stream as it was when it was looked at."""
+        """The last known state of a stream."""
         return self._seen.get(path)
 
     def find(self, path: str) -> StreamInfo:
-        """The same; a stream that was not seen yet is asked for."""
+        """The same; a stream that is not known yet is requested."""
         if path not in self._seen:
             self._seen[path] = self._client.stream(path).head()
         return self._seen[path]
 
     def learn(self, paths: Iterable[str]) -> None:
-        """Look at streams that a batch reads which was planned by another driver."""
+        """Request the streams of a batch that another driver planned."""
         unknown = [path for path in paths if path not in self._seen]
         if unknown and self._options.pattern is not None:
             self.look()
@@ -107,7 +107,7 @@ class Catalogue(Streams):
             self._seen |= self.named(unknown)
 
     def is_wanted(self, path: str) -> bool:
-        """Streams of our own and snapshots of streams are not what a pattern means, unless it names the latter."""
+        """Patterns do not match internal streams, and match snapshots only if they name them."""
         pattern = self._options.pattern
         if pattern is None:
             return path in self._options.streams
@@ -127,6 +127,6 @@ class Catalogue(Streams):
 
 
 def _common(first: str, last: str) -> str:
-    """What two texts, and all between them in order, begin with."""
+    """The common prefix of two texts."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     return "".join(character for character, _ in same)

@@ -54,7 +54,7 @@ _KINDS: dict[str, DataType] = {"STRING": StringType(), "BIGINT": LongType(), "TI
 
 
 def ddl(columns: dict[str, str], value: str) -> str:
-    """The schema of a format as Spark reads it, with values of a type. An old value is for people, and stays text."""
+    """The schema of a format as DDL, with values of a type. `old_value` is informative and stays text."""
     return ", ".join(f"`{name}` {value if name == 'value' else kind}" for name, kind in columns.items())
 
 
@@ -67,7 +67,7 @@ def values_type(schema: str | dict[str, str] | None) -> str:
 
 
 def check_schema(given: StructType, columns: dict[str, str]) -> None:
-    """A schema may leave columns out and choose what a value is: text or bytes, or for state events a struct."""
+    """Check a user's schema. It may leave out columns, and choose the type of values: text, bytes, or a struct."""
     for field in given.fields:
         if field.name not in columns:
             raise SchemaError(f"there is no column {field.name}; there are {', '.join(columns)}")
@@ -84,7 +84,7 @@ def check_schema(given: StructType, columns: dict[str, str]) -> None:
 
 
 class RangeReader:
-    """Reads ranges to batches of a schema."""
+    """Reads ranges of streams as Arrow batches of a schema."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class RangeReader:
         self._bad_events = bad_events
         self._dead_letters = dead_letters
         self._by_type = by_type
-        self._types = types  # those that are wanted, besides control events; None: all
+        self._types = types  # the types to read, besides control events; None: all
         self._delete_values = delete_values
 
     def read(self, part: Range) -> Iterator[pa.RecordBatch]:
@@ -122,7 +122,7 @@ class RangeReader:
             yield from rows_of(part, of, self._with_needed()._rows(part), self._schema)
 
     def _with_needed(self) -> RangeReader:
-        """The same with the columns that the rows of snapshots are made from."""
+        """The same, with the columns that rows of snapshots need."""
         return RangeReader(
             self._connection,
             self._client,
@@ -180,7 +180,7 @@ class RangeReader:
         skipped = SkippedEvents(self._client, part, self._dead_letters, self._fitting())
         for payload in self._payloads(part):
             rows = payload.num_rows
-            first = max(0, part.start.skip - position)  # what the batch before has read
+            first = max(0, part.start.skip - position)  # read by the previous batch
             if self._is_ordered:
                 starts, at = _starts(part, payload, at)
                 payload = self._ordered(payload, starts, times)
@@ -198,7 +198,7 @@ class RangeReader:
             raise DataLossError(f"{part.path} has {position} messages from {part.start.offset} to {part.end.offset}")
 
     def _fitting(self) -> str:
-        """What decides whether an event is a bad one."""
+        """Decode everything that decides whether an event is bad."""
         values = [field.json() for field in self._spark_schema.fields if field.name == "value"]
         return repr((values, self._by_type, self._types and sorted(self._types)))
 
@@ -235,7 +235,7 @@ class RangeReader:
         return AppendTimes(self._client.stream(part.path, content_type=part.content_type), part)
 
     def _ordered(self, payload: pa.RecordBatch, starts: Numbers | None, times: AppendTimes | None) -> pa.RecordBatch:
-        """With the position of each message in its stream, and when it was appended, if that is asked for."""
+        """Add the position of each message, and the time when it was appended if the schema has that column."""
         nothing = pa.nulls(payload.num_rows, pa.int64())
         payload = payload.append_column("order", nothing if starts is None else pa.array(starts))
         if self._is_timed:
@@ -260,7 +260,7 @@ class RangeReader:
     # Streams of bytes
 
     def _runs(self, stream: Stream, part: Range) -> Iterator[bytes]:
-        """The bytes from a place to an offset, and some after that."""
+        """Read the bytes from a position to an offset, and possibly some after it."""
         start, left = part.start, part.end.skip
         if start.offset != part.end.offset:
             reader = stream.read(type=bytes, offset=start, until=part.end.offset)
@@ -279,7 +279,7 @@ class RangeReader:
                 raise DataLossError(f"{part.path} ended {left} bytes before {part.end}")
 
     def _bytes(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Bytes have no messages: a row is a run of them, and its position the byte after the range's beginning."""
+        """Rows of a stream without messages: a row is a run of bytes, and its position is relative to the range."""
         stream = self._client.stream(part.path, content_type=part.content_type)
         kind = self._schema.field("value").type if "value" in self._names else pa.binary()
         runs = self._text(stream, part) if kind == pa.string() else self._placed(stream, part)
@@ -299,8 +299,8 @@ class RangeReader:
             position += len(run)
 
     def _text(self, stream: Stream, part: Range) -> Iterator[tuple[int, bytes]]:
-        """Runs of whole characters. A character belongs to the range in which it begins: that range is read on to the
-        character's end, and the next one leaves out what is at its beginning of it."""
+        """Runs of complete characters. A character belongs to the range in which it starts: that range is read up to
+        the end of the character, and the next range skips the rest of it."""
         is_first = not part.start.skip and byte_position(part.start.offset) == 0
         foreign = 0 if is_first else _CHARACTER_BYTES_MAX - 1
         whole, held, position = b"", b"", part.start.skip
@@ -329,9 +329,9 @@ def _with_messages(payload: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _starts(part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[Numbers | None, int | None]:
-    """Where the messages of a payload begin and the next one does: at a byte where offsets count those, else at the
-    number after the byte where the range begins. Both grow with the stream and never meet, since no message has no
-    bytes."""
+    """The positions at which the messages of a response start, and that of the next message. If offsets count bytes, a
+    position is a byte; otherwise it is a message number added to the byte at which the range starts. Both increase
+    along the stream and cannot collide, because every message has at least one byte."""
     if at is None:
         return None, None
     sizes = payload.column("size").to_numpy() if part.exact else np.ones(payload.num_rows, np.int64)
@@ -350,16 +350,16 @@ def _runs_of(reader: Reader[bytes], most: int | None) -> Iterator[bytes]:
 
 
 _CHARACTER_BYTES_MAX = 4
-_CONTINUATION = bytes(range(0x80, 0xC0))  # what UTF-8 has after the first byte of a character
+_CONTINUATION = bytes(range(0x80, 0xC0))  # continuation bytes of UTF-8
 
 
 def _missing_bytes(held: bytes) -> int:
-    """How many bytes a character still needs, by its first byte."""
+    """The number of continuation bytes of a character, given its first byte."""
     return (2 if held[0] < 0xE0 else 3 if held[0] < 0xF0 else _CHARACTER_BYTES_MAX) - len(held)
 
 
 def _whole_text(data: bytes) -> tuple[bytes, bytes]:
-    """The characters that are complete, and the beginning of one that is not."""
+    """The complete characters, and the start of an incomplete one."""
     try:
         data.decode()
         return data, b""

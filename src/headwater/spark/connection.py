@@ -1,4 +1,4 @@
-"""How tasks and the driver reach the server: where it is, as whom, over which TLS, how patiently."""
+"""How tasks and the driver connect to the server: URL, credentials, TLS, timeouts and retries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FRAMING = ("connection", "content-length", "host", "transfer-encoding")
 
 
 class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach the server. Token and headers are never part of what is printed."""
+    """Connection settings. Token and headers are never printed."""
 
     url: str
     token: str | None = None
@@ -60,7 +60,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
         return [("url", self.url)]
 
     def open(self, *, patient: bool = True) -> Client:
-        """A client that gives up after `retry_s` of failures in a row or, where that is too patient, at once."""
+        """A client that gives up after failing for `retry_s`, or after few attempts for checks."""
         attempts = limits.PRODUCER_INTEGER_MAX if patient else limits.SPARK_CONNECT_ATTEMPTS_MAX
         return Client(
             self.url,
@@ -73,7 +73,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def credentials(self) -> dict[str, str]:
-        """What a request outside the client carries."""
+        """The credentials of a request that is sent without the client."""
         token = current_token(self.token_file, self.token_function) or self.token
         return self.headers | ({"authorization": f"Bearer {token}"} if token is not None else {})
 
@@ -87,7 +87,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
             ) from None
 
     def _token_hook(self) -> Callable[[], str] | None:
-        """What the client calls for its first token, and for another one whenever the server has refused one."""
+        """The token function of the client: called for the first token, and again after the server refused one."""
         if self.token_file is None and self.token_function is None:
             return None
         asked = False
@@ -102,7 +102,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _RetryDeadline:
-    """Ends an operation whose failures in a row have gone on for too long. Each thread has operations of its own."""
+    """Ends an operation that has failed for too long. Operations are tracked per thread."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
@@ -147,7 +147,7 @@ def connection_options(root: str, found: GivenOptions) -> ConnectionOptions:
 
 
 def _headers(found: GivenOptions) -> dict[str, str]:
-    """Headers as JSON, or as options whose names end with theirs. Errors do not show values, which may be secret."""
+    """Headers as JSON, or as options `header.NAME`. Errors do not show values, which may be secrets."""
     given = found.text("headers")
     try:
         headers = msgspec.json.decode(given, type=dict[str, str]) if given is not None else {}

@@ -1,4 +1,4 @@
-"""How the messages of an answer become columns."""
+"""Decodes the messages of a response to columns."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ColumnDecoder(Protocol):
-    """Decodes the messages of an answer to columns."""
+    """Decodes the messages of a response to columns."""
 
     def decode_array(self, text: bytes | bytearray, /) -> Any: ...
 
 
 class Values:
-    """Messages as they are: JSON text, for the JVM to parse."""
+    """Messages as JSON text, which Spark can parse."""
 
     def __init__(self, value: pa.DataType, sized: bool = False) -> None:
         self._value = value
         self._sized = sized
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        """The column `value` and, if wanted, `size` of each message's bytes, comma included."""
+        """The column `value` and, if requested, `size`: the bytes of each message, including the comma."""
         messages = text_column(text)
         columns = {"value": messages.cast(self._value)}
         if self._sized:
@@ -65,13 +65,13 @@ class Events:
                 decoder = TypedDecoder if by_type and field.name == "value" else ValueDecoder
                 self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
         self._sized = sized
-        self._types = types  # of which events are wanted; None: of all
+        self._types = types  # the types to decode; None: all
         self._delete_values = delete_values
-        self._messages = messages  # whether all events have their text, and not bad ones only
+        self._messages = messages  # whether all events have the column `message`, not only bad ones
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        """Columns of events, `size` as above, `wanted` if types are given, and if anything is wrong with it `bad`, what
-        that is, and `message`, its text."""
+        """Columns of events, `size` as above, `wanted` if types are given, and for bad events `bad` with the reason and
+        `message` with the text."""
         check_text(text)
         events = self._decoder.decode_array(text)
         are_changes = set(map(type, events)) <= {ChangeEvent}  # as nearly always
@@ -115,7 +115,7 @@ class Events:
         return list(map(_any_value if self._delete_values else _value, events))
 
     def _is_wanted(self, event: Any) -> bool:
-        """Also control events, which concern all types, and bad ones, whose type is not known."""
+        """Includes control events, which concern all types, and bad events, whose type is unknown."""
         return type(event) is not ChangeEvent or event.type in (self._types or ())
 
 
@@ -128,7 +128,7 @@ def _reason(event: Any) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    """A field that the protocol leaves open: text as it is, anything else as JSON."""
+    """A field of any type: text unchanged, anything else as JSON."""
     if value is UNSET or value is None:
         return None
     return value if isinstance(value, str) else _encode(value).decode()

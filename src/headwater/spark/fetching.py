@@ -1,8 +1,8 @@
-"""Catching up as fast as the socket gives it: the next answer is asked for as soon as the head of one is read.
+"""A fast path for catch-up reads: the next response is requested as soon as the headers of the current one arrive.
 
-A range of a Headwater server is a chain of plain answers with lengths, over one connection. Read like this they cost
-a fifth of what the client takes for them, and a task twice as many rows a second. Everything else is the client's:
-at the first thing that is not as expected this ends, and the client goes on from the offset that was reached.
+A range of a Headwater server is a chain of plain responses with lengths, over one connection. Reading them directly
+takes a fifth of the client's time, and a task processes twice as many rows per second. At the first unexpected response
+this path ends, and the client continues from the offset that was reached.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _END = b"\r\n\r\n"
 
 
 class UnexpectedAnswerError(Exception):
-    """Not what this can read; the client may."""
+    """A response that this path does not support. The client may."""
 
 
 def can_fetch(url: str) -> bool:
-    """Whether the server is reached by a connection of our own, without a proxy."""
+    """Whether the server can be reached directly, without a proxy."""
     parts = urlsplit(url)
     return not {parts.scheme, "all"} & getproxies().keys() or bool(proxy_bypass(parts.hostname or ""))
 
 
 def fetch(connection: ConnectionOptions, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
-    """The answers of a range, each with the offset after it. OSError and UnexpectedAnswerError end it early."""
+    """Iterate over the responses of a range, with the offset after each. OSError and UnexpectedAnswerError end it."""
     parts = urlsplit(url)
     with _connected(connection, url) as opened:
         opened.settimeout(connection.answer_s)

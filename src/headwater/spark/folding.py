@@ -1,7 +1,7 @@
-"""The state that events add up to, as a DataFrame.
+"""Computes the current state from events, as a DataFrame.
 
-Streams order their events: by the incarnation of the stream, which is in the offset, and within one by `order`. `reset`
-ends everything before it in its stream, and so does the stream made again.
+Events of a stream are ordered by the incarnation of the stream, which is in the offset, and then by `order`. A `reset`
+removes everything before it in its stream, and so does deleting and creating the stream again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _NUMBERED = "^([0-9]+)_([0-9]+)$"  # an offset of a server whose offsets count i
 
 
 def current_state(events: DataFrame) -> DataFrame:
-    """The entities of a `stream-state` DataFrame as they are now: the newest value of each key that was not deleted.
+    """Compute the current state of a `stream-state` DataFrame: the newest value of each key that is not deleted.
 
-    A row is one key of one type in one stream. The events may come in any order and partitions, and be those of many
-    batches in a table, but they must be all events of their streams since the last reset.
+    A row is one key of one type in one stream. The events may be in any order and partitions, and from many batches,
+    but they must include all events of their streams since the last reset.
     """
     return newest_events(events).where("operation != 'delete'").select("stream", "type", "key", *_KEPT)
 
 
 def newest_events(events: DataFrame) -> DataFrame:
-    """The last change of each key since the last reset, deletes included."""
+    """The last change of each key since the last reset, including deletes."""
     if not is_remote():  # where a pipeline may be defined, which must not ask for columns
         _check(events)
     placed = events.select(
@@ -65,8 +65,8 @@ def _number_in_offset(group: int) -> Column:
 
 
 def _lives(placed: DataFrame) -> DataFrame:
-    """For each incarnation of a stream: its last reset, whether a later one has a reset (`_over`), and where later ones
-    begin (`_ends`). A stream made again begins at 0; a fork has its source's offsets, and begins where it left it."""
+    """For each incarnation of a stream: its last reset, whether a later incarnation has a reset (`_over`), and where
+    later ones start (`_ends`). A stream that is created again starts at 0, a fork at its offset in the source."""
     found = placed.groupBy("stream", "_life").agg(
         F.min("_begin").alias("_begin"),
         F.max(F.when(F.col("control") == "reset", F.col("_place"))).alias("_reset"),

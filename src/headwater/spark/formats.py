@@ -1,4 +1,4 @@
-"""The formats: what Spark registers and makes readers and writers from."""
+"""The formats that Spark registers, which make readers and writers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headwater.spark.targets import appended_as
 
 
 class DurableStreamsFormat(DataSource):
-    """Streams, message by message."""
+    """The format `durable-streams`: messages of streams."""
 
     columns = STREAM_COLUMNS
     state = False
@@ -39,7 +39,7 @@ class DurableStreamsFormat(DataSource):
         return "durable-streams"
 
     def schema(self) -> str:
-        """Asks the server, so that a wrong URL shows at once. A query that goes on may do without a stream."""
+        """Ask the server, so that a wrong URL fails at once. A query that continues may lack a stream."""
         options = read_options(self.options, bounded=None, state=self.state)
         with options.connection.open(patient=False) as client:
             found = Planner(options, client).tails()
@@ -72,7 +72,7 @@ class DurableStreamsFormat(DataSource):
 
 
 class StreamStateFormat(DurableStreamsFormat):
-    """Streams of state events, decoded."""
+    """The format `stream-state`: decoded state events of streams."""
 
     columns = STATE_COLUMNS
     state = True
@@ -89,14 +89,14 @@ class StreamStateFormat(DurableStreamsFormat):
 
 
 class StpFormat(DataSource):
-    """One table: any SURL to read, a table of a Headwater server to write."""
+    """The format `stp`: reads any SURL, and writes tables of a Headwater server."""
 
     @classmethod
     def name(cls) -> str:
         return "stp"
 
     def schema(self) -> StructType:
-        """Asks the server, so that a wrong URL or an answer that is no table shows at once."""
+        """Ask the server, so that a wrong URL or a response that is not a table fails at once."""
         options = table_read_options(self.options, Use.SCHEMA)
         with options.connection.open(patient=False) as client:
             TablePlanner(options, client).tail()

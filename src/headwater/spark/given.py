@@ -1,4 +1,4 @@
-"""Options as they were given, by name."""
+"""The options that a user gave, by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.errors import OptionError
 
 T = TypeVar("T", int, float)
 
-_OF_SPARK = ("checkpointLocation", "queryName")  # which every sink of a query is given
+_OF_SPARK = ("checkpointLocation", "queryName")  # Spark passes it to every sink of a query
 _OF_STATE = (
     "badevents",
     "deadletterstream",
@@ -22,19 +22,19 @@ _OF_STATE = (
 
 
 class GivenOptions:
-    """Options by name, in whatever case they were written."""
+    """Options by name, case-insensitive."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         by_lower = {name.lower(): name for name in known}
         whole = {name for name in self._given if name.partition(".")[0] not in (*by_lower, "header")}
-        for name in whole - by_lower.keys():  # Spark has options of its own; a near miss is a mistake
+        for name in whole - by_lower.keys():  # others may be Spark's own; a similar name is a typo
             for close in difflib.get_close_matches(name, by_lower, n=1, cutoff=0.8):
                 raise OptionError(f"there is no option {name}; did you mean {by_lower[close]}?")
 
     def refuse_unknown(self, known: tuple[str, ...], meant: Mapping[str, str], *parents: str) -> None:
-        """Refuse every option that would do nothing; `meant` has what is called otherwise in other formats. Below a
-        parent there is a dot and a name of the user's; `header` always is one."""
+        """Raise an error for every option without effect. `meant` maps names of other formats to ours. A parent option
+        has children `parent.NAME` with names of the user; `header` always is a parent."""
         below = {f"{parent}.{name}".lower() for parent in (*parents, "header") for name in self.below(parent)}
         for name in sorted(self._given.keys() - {known.lower() for known in (*known, *_OF_SPARK)} - below):
             instead = f"did you mean {meant[name]}?" if name in meant else f"there are {', '.join(known)}"
@@ -47,7 +47,7 @@ class GivenOptions:
         return value.strip() or None if value is not None else None
 
     def below(self, name: str) -> dict[str, str]:
-        """The options whose names are that name, a dot, and something of the user's."""
+        """The options `name.NAME`, with NAME chosen by the user."""
         start = f"{name.lower()}."
         return {key.removeprefix(start): value for key, value in self._given.items() if key.startswith(start)}
 

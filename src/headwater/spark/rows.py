@@ -1,4 +1,4 @@
-"""Rows to messages: what a sink makes of a DataFrame's columns."""
+"""Converts rows of a DataFrame to messages, for sinks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Encoder:
-    """Makes columns of targets and messages from batches of a schema."""
+    """Converts batches of a schema to targets and messages."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Encoder:
 
 
 def check_target(path: str) -> None:
-    """Refuse what is no path of a stream, and what the sink keeps for itself."""
+    """Refuse invalid paths, and paths of the sink's internal streams."""
     try:
         parse_path(quote_path(path))
     except InvalidPathError as error:
@@ -143,7 +143,7 @@ def _event(
     control: str | None,
     control_offset: str | None,
 ) -> bytes:
-    """One event. Whether it is one is checked as the State Protocol says, but for the value, which is any JSON."""
+    """Encode one event. It is checked against the State Protocol, except for the value, which can be any JSON."""
     if control is not None:
         if operation is not None:
             raise InvalidEventError(f"a row is a change or a control, not both: {operation} and {control}")
@@ -168,7 +168,7 @@ def _event(
 
 
 def checked_json(messages: pa.Array) -> pa.Array:
-    """The messages, each of which must be one JSON text, without white space around it."""
+    """Check that each message is one JSON text, and strip white space around it."""
     body = join(messages, b",")
     try:
         texts = split_array(b"[" + body + b"]")

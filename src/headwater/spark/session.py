@@ -1,4 +1,4 @@
-"""A Spark session that just works, and the formats in any other."""
+"""Makes a Spark session with the formats, or adds the formats to an existing session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def register(spark: SparkSession) -> SparkSession:
 def session(
     name: str = "headwater", *, master: str = "local[*]", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session with the formats: local unless told otherwise, on the Java there is or the one that was installed."""
+    """Make a session with the formats. It is local by default, and uses the system's Java or the packaged one."""
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home

@@ -1,4 +1,4 @@
-"""The writers of all formats: what a task does with its rows, and what the driver does when all are done."""
+"""The writers of all formats: the work of the tasks, and the commit or abort in the driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headwater.spark.workers import freeze_imports, keep_memory
 
 
 class RowEncoder(Protocol):
-    """Makes messages of rows. Pickled for the tasks."""
+    """Converts rows to messages. Pickled for the tasks."""
 
     def encode(self, batch: pa.RecordBatch, /) -> Iterator[tuple[str, pa.Array]]: ...
 
@@ -35,7 +35,7 @@ MakeEncoder: TypeAlias = Callable[[StructType, WriteOptions], RowEncoder]  # of 
 
 
 class Gathered(WriterCommitMessage):
-    """What one task hands to the driver."""
+    """The result of one task."""
 
     def __init__(self, writer: str, partition: int, chunks: list[RowChunk], content: Content | None) -> None:
         self.writer = writer
@@ -45,11 +45,11 @@ class Gathered(WriterCommitMessage):
 
 
 class _Writing:
-    """What both writers share. Pickled for the tasks: it holds what it was told and nothing that is open."""
+    """Common part of both writers. It is pickled for the tasks, so it holds settings and no open resources."""
 
     _keep = Retention.UNTIL_NEXT_BATCH
     _patient = False
-    _summed = False  # whether a repetition is recognised by its rows
+    _summed = False  # whether a repeated write is recognised by its rows
 
     def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
         if overwrite:
@@ -94,7 +94,7 @@ class _Writing:
                     publisher = Publisher(client, self._options, gathered[0].writer, self._keep)
                     publisher.abandon(batch, [message.chunks for message in gathered])
                 except HeadwaterError:
-                    return  # the server that failed the batch may be gone; what is stored there expires
+                    return  # the server may not be reachable; the staged rows expire by themselves
 
 
 def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Gathered]:
@@ -103,20 +103,20 @@ def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Gathered]:
 
 
 def _id_for(write_id: str, options: WriteOptions) -> str:
-    """The same id for another target is another write. A stream and a table of one name are two targets."""
+    """The same id with another target is another write. A stream and a table of one name are two targets."""
     target = surl_path(options.target or "") if options.is_table else options.target or ""
     return f"{write_id}-{hashlib.sha256(target.encode()).hexdigest()[:12]}"
 
 
 def offsets_directory(checkpoint: str | None) -> Path | None:
-    """Where a query keeps the offsets of its batches, if this machine can read that."""
+    """The directory with the offsets of a query's batches, if this machine can read it."""
     parts = urlsplit(checkpoint or "")
     found = Path(unquote(parts.path) if parts.scheme == "file" else checkpoint or "", "offsets")
     return found if checkpoint and parts.scheme in ("", "file") and found.is_dir() else None
 
 
 def offsets_of(directory: Path, batch: int) -> str:
-    """What a batch reads, as its query has noted it: the version, something about the batch, then a line per source."""
+    """A hash of the offsets of a batch. The file has a version, a line about the batch, and a line per source."""
     try:
         lines = (directory / str(batch)).read_bytes().splitlines()
     except OSError:
@@ -125,7 +125,7 @@ def offsets_of(directory: Path, batch: int) -> str:
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
-    """One write is one batch. Its id makes a repetition of it recognisable; without the option nothing repeats it."""
+    """A batch write is one batch. With a writeId a repeated write is recognised; without it, each write is new."""
 
     def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
         super().__init__(options, schema, encoder, overwrite=overwrite)
@@ -145,9 +145,9 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """A query keeps its id for as long as its checkpoint, and numbers its batches."""
+    """A streaming query has an id in its checkpoint, and numbers its batches."""
 
-    _patient = True  # this is made for every batch: the server may be away for a moment
+    _patient = True  # Spark makes a writer for every batch, and the server may be down for a moment
 
     def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
         if options.write_id is not None:
@@ -157,7 +157,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._summed = self._offsets is None and options.check_repeats
 
     def _made_from(self, gathered: list[Gathered], batch: int) -> str:
-        """The offsets are better than the rows: a query that is not deterministic has other rows in every attempt."""
+        """Prefer offsets to rows, because a query that is not deterministic has other rows in every attempt."""
         if self._offsets is None:
             return super()._made_from(gathered, batch)
         return offsets_of(self._offsets, batch) if self._options.check_repeats else ""

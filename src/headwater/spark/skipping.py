@@ -1,4 +1,4 @@
-"""Bad events that a query leaves out: they are counted, and kept in a stream if one is named."""
+"""Bad events that a query skips: they are counted, and written to a dead letter stream if one is given."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _JSON = "application/json"
 class SkippedEvents:
     """The bad events of one range.
 
-    They are appended by a producer of the range and of what events have to fit, in parts that depend on nothing else:
-    if the range is read again, by a task that is repeated or a batch that is replayed, the server recognises them.
+    They are appended by a producer whose id depends only on the range and the schema, in batches that depend on nothing
+    else. If the range is read again, by a retried task or a replayed batch, the server recognises the duplicates.
     """
 
     def __init__(self, client: Client, part: Range, dead_letters: str | None, fitting: str) -> None:

@@ -1,8 +1,8 @@
-"""Batches of state events that begin with the newest snapshot of each stream.
+"""Batch reads of state events that start with the newest snapshot of each stream.
 
-The events of a snapshot take the place of everything before the offset that it is of. In their rows `stream` is the
-stream, `offset` is that of the snapshot, `order` is one less than that of the first event after it, and `position` is
-the byte of the snapshot where the event begins. So they are in order, and before everything that follows.
+The events of a snapshot replace everything before its offset. In their rows, `stream` is the stream, `offset` is that
+of the snapshot, `order` is one less than that of the first event after it, and `position` is the byte of the snapshot
+at which the event starts. So they are in order, and before all later events.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def find_snapshots(options: ReadOptions, client: Client, end: Mapping[str, Place]) -> dict[str, Snapshot]:
-    """The newest snapshot of each stream that is not after its end; a stream without one is read from its beginning."""
+    """The newest snapshot of each stream up to its end. A stream without one is read from its beginning."""
     prefixes = [f"{path}{SNAPSHOTS}" for path in end] if options.pattern is None else [fixed_part(options.pattern)]
     by_stream: dict[str, dict[str, StreamInfo]] = defaultdict(dict)
     try:
@@ -59,7 +59,7 @@ def find_snapshots(options: ReadOptions, client: Client, end: Mapping[str, Place
 
 
 def _has(client: Client, path: str, offset: str) -> bool:
-    """Whether an offset is one of a stream, and not of one that had its path before."""
+    """Whether an offset belongs to this stream, not to an earlier one with the same path."""
     try:
         client.stream(path).splits(offset=offset, parts=1)
     except (OffsetGoneError, InvalidOffsetError) as error:
@@ -71,7 +71,7 @@ def _has(client: Client, path: str, offset: str) -> bool:
 def partitions(
     planner: Planner, start: Mapping[str, Place], end: Mapping[str, Place], snapshots: Mapping[str, Snapshot]
 ) -> list[list[Range]]:
-    """The ranges of snapshots and of what comes after them."""
+    """The ranges of the snapshots and of the events after them."""
     begin, stop = dict(start), dict(end)
     of: dict[str, SnapshotOf] = {}
     for path, snapshot in snapshots.items():
@@ -84,7 +84,7 @@ def partitions(
 
 
 def with_needed(schema: StructType) -> StructType:
-    """A schema with the columns from which the rows of a snapshot are made."""
+    """A schema with the columns that rows of a snapshot need."""
     return StructType([*schema.fields, *(field for field in _NEEDED if field.name not in schema.names)])
 
 
@@ -104,7 +104,7 @@ def rows_of(
             "offset": pa.repeat(pa.scalar(of.offset, pa.string()), len(starts)),
             "position": starts,
             "order": pa.repeat(pa.scalar(before, pa.int64()), len(starts)),
-            "control": pc.if_else(again, "reset", control),  # it was begun anew: what came before does not count
+            "control": pc.if_else(again, "reset", control),  # started again: earlier events do not count
             "append_time": pa.nulls(len(starts), pa.timestamp("us", tz="UTC")),
         }
         arrays = [columns[name] if name in columns else batch.column(name) for name in schema.names]

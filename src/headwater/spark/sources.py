@@ -1,4 +1,4 @@
-"""The readers of both formats: what Spark asks of the driver, and what it asks of a task."""
+"""The readers of both stream formats: planning in the driver, and reading in the tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOSSES = (StreamNotFoundError, StreamGoneError, OffsetGoneError, InvalidOffsetE
 
 
 class _Reading:
-    """What a task does, in batches and streams alike. Pickled: it holds what it was told and nothing that is open."""
+    """The work of a task, for batch and streaming. It is pickled, so it holds settings and no open resources."""
 
     def __init__(self, options: ReadOptions, schema: StructType, *, state: bool) -> None:
         self._options = options
@@ -67,8 +67,8 @@ class _Reading:
 
 
 class BatchReader(_Reading, DataSourceReader):
-    """It has no `pushFilters`: Spark 4.3 keeps one reader for all uses of a DataFrame, so that a condition on one of
-    them would narrow the others. The options `streams`, `pattern` and `types` say what is not read."""
+    """The batch reader. It has no `pushFilters`: Spark 4.3 uses one reader for all uses of a DataFrame, so a filter on
+    one of them would apply to the others. Use the options `streams`, `pattern` and `types` instead."""
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options

@@ -1,4 +1,4 @@
-"""Rows on their way to a target: what a task gathers, hands to the driver or, if it is much, stores on the server."""
+"""Staging: a task collects rows, and passes them to the driver or, if there are many, stores them on the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BRACKETS = 2  # around the rows of an append of JSON
 
 
 class RowChunk(msgspec.Struct, frozen=True, array_like=True):
-    """Rows for one target: their bytes, or where those are stored. A piece that is stored may have rows for several."""
+    """Rows for one target: their bytes, or where they are staged. A staged piece may have rows for several targets."""
 
     target: str
     size: int
@@ -47,7 +47,7 @@ class RowChunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True):
-    """Which rows there are, in whatever order and partitions: how many, and a sum over their checksums."""
+    """A fingerprint of rows that does not depend on order and partitions: their number and a sum of checksums."""
 
     rows: int = 0
     total: int = 0
@@ -61,7 +61,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
         return Content(self.rows + len(messages), (self.total + int(np.sum(sums * sums))) & _SUM_MASK)
 
 
-_SPREAD = 0x9E3779B97F4A7C15  # so that the sum of the squares of two checksums tells more than the sum of them
+_SPREAD = 0x9E3779B97F4A7C15  # squares, because the plain sum of checksums would collide more often
 _SUM_MASK = (1 << 64) - 1
 
 
@@ -71,7 +71,7 @@ def sum_of(contents: Iterable[Content]) -> Content:
 
 
 class Gatherer:
-    """Collects the rows of one task, in order for each target, and stores them on the server if they are many."""
+    """Collects the rows of one task, in order for each target, and stages them on the server if there are many."""
 
     def __init__(
         self, client: Client, kind: ContentKind, request_bytes: int, place: str, *, summed: bool = False
@@ -104,7 +104,7 @@ class Gatherer:
             self._store_all()
 
     def _cut(self, messages: pa.Array, room: int) -> Iterator[pa.Array]:
-        """The messages in runs that fit in a request, the first of them in what room there is."""
+        """Split messages into runs that fit in a request. The first run fills the current one."""
         if _size(messages) <= room:
             yield messages
             return
@@ -145,7 +145,7 @@ def _size(messages: pa.Array) -> int:
 
 
 class Storage:
-    """A stream of one task's rows. It goes away by itself if nobody publishes and deletes it."""
+    """A stream with the rows of one task. It expires if it is not published and deleted."""
 
     def __init__(self, client: Client, place: str) -> None:
         self._stream = client.stream(place, content_type=BYTES)
@@ -155,7 +155,7 @@ class Storage:
         self._stored = 0
 
     def store_all(self, bodies: Iterable[tuple[str, bytes]], piece_bytes: int) -> Iterator[RowChunk]:
-        """Store rows of several targets together, in pieces of so many bytes; larger rows are a piece of their own."""
+        """Store rows of several targets together, in pieces of this size. A larger row is a piece by itself."""
         piece: list[tuple[str, bytes]] = []
         size = 0
         for target, body in bodies:
@@ -184,7 +184,7 @@ class Storage:
 
 
 class StoredRowsGoneError(Exception):
-    """Stored rows are not there: they expired, or another driver is done with them."""
+    """Staged rows do not exist any more: they expired, or another driver has published and deleted them."""
 
 
 def read_stored(client: Client, chunk: RowChunk) -> bytes:
@@ -192,7 +192,7 @@ def read_stored(client: Client, chunk: RowChunk) -> bytes:
 
 
 def read_piece(client: Client, chunk: RowChunk) -> bytes:
-    """The stored piece that has the rows of a chunk, and maybe others; nothing if it has its rows itself."""
+    """The staged piece with the rows of a chunk; nothing if the chunk holds its rows itself."""
     if not chunk.stored_in:
         return b""
     stream = client.stream(chunk.stored_in, content_type=BYTES)
@@ -203,7 +203,7 @@ def read_piece(client: Client, chunk: RowChunk) -> bytes:
 
 
 def rows_in(piece: bytes, chunk: RowChunk) -> bytes:
-    """The rows of a chunk in the piece that holds them."""
+    """The rows of a chunk, given its piece."""
     rows = piece[chunk.skip : chunk.skip + chunk.size] if chunk.stored_in else chunk.data
     if len(rows) != chunk.size:
         raise _gone(chunk, f"{len(rows)} bytes where {chunk.size} were stored")
@@ -216,7 +216,7 @@ def _gone(chunk: RowChunk, why: str) -> StoredRowsGoneError:
 
 
 def discard(client: Client, places: set[str]) -> None:
-    """Delete streams of our own. Those that cannot be deleted now expire, or are deleted after a later batch."""
+    """Delete internal streams. Those that cannot be deleted now expire, or are deleted after a later batch."""
     with contextlib.suppress(HeadwaterError):
         for place in sorted(places - {""}):
             with contextlib.suppress(RequestError):
@@ -224,7 +224,7 @@ def discard(client: Client, places: set[str]) -> None:
 
 
 def place_of(writer: str, batch: int, partition: int) -> str:
-    """Where a task stores its rows: never where another attempt does."""
+    """The path of the staging stream of a task. Every attempt has its own."""
     return f"{directory(writer, batch)}/{partition}-{uuid.uuid4().hex[:12]}"
 
 

@@ -1,4 +1,4 @@
-"""What a sink appends to: a stream, or a table."""
+"""The targets of sinks: streams and tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Target(Protocol):
     def create(self) -> None: ...
 
     def bodies(self, rows: bytes) -> Iterator[bytes]:
-        """The appends that store rows, which were gathered as one run. The same rows always give the same appends."""
+        """Split a run of rows into appends. The same rows always give the same appends."""
         ...
 
     def append(self, body: bytes, producer: ProducerTuple) -> None: ...
@@ -63,7 +63,7 @@ class TableTarget:
         )
 
     def bodies(self, rows: bytes) -> Iterator[bytes]:
-        """A request has a limit of changes, beside that of bytes which the rows were gathered within."""
+        """A request also has a maximum number of changes, in addition to the size that limits a run."""
         if rows.count(b"\n") <= limits.CHANGES_MAX:
             yield rows
             return
@@ -76,19 +76,19 @@ class TableTarget:
 
 
 def open_target(client: Client, options: WriteOptions, name: str) -> Target:
-    """The target that has a name; nothing is sent yet. Its content type was found by `check_target_type`."""
+    """Make the target with this name. Sends no request. `check_target_type` has found its content type."""
     return (TableTarget if options.is_table else StreamTarget)(client, name, options)
 
 
 def check_target_type(client: Client, options: WriteOptions) -> str:
-    """The content type of a target that an option names, as it is or as it will be made. Nothing is made yet."""
+    """The content type of the target in the options, whether it exists or will be created. Creates nothing."""
     if options.target is None:
         return options.content_type or _JSON
     return _type_of_table(client, options) if options.is_table else _type_of_stream(client, options)
 
 
 def make_target(client: Client, options: WriteOptions) -> None:
-    """Make a target that an option names, if it is missing: also what nothing is written to is there."""
+    """Create the target in the options if it does not exist, even if no rows are written."""
     if options.target is not None and options.create_target:
         try:
             client.table(options.target).info() if options.is_table else client.stream(options.target).head()
@@ -104,7 +104,7 @@ def _type_of_stream(client: Client, options: WriteOptions) -> str:
 
 
 def check_stream(options: WriteOptions, found: StreamInfo | None) -> str:
-    """The content type of a stream that rows are to be appended to; None if it does not exist."""
+    """The content type of a target stream; None if it does not exist."""
     if found is None:
         _check_creatable(options)
         return options.content_type or _JSON
@@ -116,7 +116,7 @@ def check_stream(options: WriteOptions, found: StreamInfo | None) -> str:
 
 
 def _type_of_table(client: Client, options: WriteOptions) -> str:
-    """`options.content_type` has what the table must be, and leaves out what it may be."""
+    """Check the type of a target table. `options.content_type` has only the properties that the options require."""
     table = client.table(options.target or "")
     try:
         found = table.info()
@@ -148,7 +148,7 @@ def appended_as(options: WriteOptions) -> ContentKind:
 
 
 def target_name(options: WriteOptions) -> str:
-    """What rows are written to, in words: a stream and a table of one name are two targets."""
+    """The target as text. A stream and a table of one name are two targets."""
     if options.target is None:
         return "the streams that a column names"
     return f"the {'table' if options.is_table else 'stream'} {options.target}"

@@ -1,6 +1,6 @@
-"""Many JSON texts at once, without a Python object for each where that can be helped.
+"""Processes many JSON texts at once, as far as possible without a Python object for each.
 
-The byte 0 separates texts while they are joined: it occurs in no JSON.
+The byte 0 separates joined texts, because it does not occur in JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def texts(found: Sequence[msgspec.Raw | None]) -> pa.Array:
 
 
 def sizes(found: Sequence[msgspec.Raw]) -> npt.NDArray[np.int64]:
-    """The bytes of each text, with a separator behind it."""
+    """The size of each text in bytes, including a separator."""
     joined = b"\0".join([*found, b""])
     ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == 0)
     return np.diff(ends, prepend=-1)
@@ -50,7 +50,7 @@ def join(messages: pa.Array, between: bytes) -> bytes:
 
 
 def check_text(text: bytes | bytearray) -> None:
-    """The parser does not look into strings; what is in there may come from any server."""
+    """Check UTF-8, because the parser does not check strings, and they may come from any server."""
     if not text.isascii():
         try:
             text.decode()

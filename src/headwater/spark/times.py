@@ -1,4 +1,4 @@
-"""When messages were appended: the record times of a range, for the positions of its messages."""
+"""The times when messages were appended, from the record times of a range."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNKNOWN = np.iinfo(np.int64).min
 
 
 class AppendTimes:
-    """The times of one range, fetched in pages as its messages come. A server without record times has none."""
+    """The times of one range, fetched in pages as its messages are read. Empty on servers without record times."""
 
     def __init__(self, stream: Stream, part: Range) -> None:
         self._pages = iter(_pages(stream, part))
@@ -26,7 +26,7 @@ class AppendTimes:
         self._times: Numbers = np.array([_UNKNOWN])  # one more than ends, for what is after them
 
     def column(self, starts: Numbers) -> pa.Array:
-        """The times of messages that begin at these bytes, which grow from call to call."""
+        """The times of the messages that start at these bytes, which must increase from call to call."""
         if len(starts):
             self._reach(starts)
         times = self._times[np.searchsorted(self._ends, starts, side="right")]
@@ -46,7 +46,7 @@ class AppendTimes:
 
 
 def _pages(stream: Stream, part: Range) -> Iterator[RecordTimes]:
-    """The next page is asked for while the messages of one are read."""
+    """Request the next page while the messages of the current one are read."""
     if not part.exact:
         return
     until = None if part.end.skip else part.end.offset

@@ -1,7 +1,7 @@
 """Bearer tokens from files and functions, which change while a query runs.
 
-A process has the last one of each. A file is read again when it has changed; a function is called again when the server
-refused what it gave last.
+A process caches the last token of each file and function. A file is read again when it has changed; a function is
+called again when the server has refused its last token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 def current_token(file: str | None, function: str | None) -> str | None:
-    """The token that is good as far as known; None if there is no file and no function."""
+    """The current token; None if there is neither a file nor a function."""
     with _lock:
         if file is not None:
             version = _version(file)
@@ -34,7 +34,7 @@ def current_token(file: str | None, function: str | None) -> str | None:
 
 
 def new_token(file: str | None, function: str | None) -> str | None:
-    """The same after one was refused."""
+    """The same, after the server has refused a token."""
     with _lock:
         _known.pop(file or function or "", None)
     return current_token(file, function)

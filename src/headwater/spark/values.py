@@ -1,4 +1,4 @@
-"""JSON values by a schema: from text to what Arrow makes a column of."""
+"""Converts JSON values by a schema to Arrow columns, and cells to JSON."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _python_type(kind: DataType) -> Any:
 
 
 class ValueDecoder:
-    """Decodes JSON objects to a column. Fields that the schema does not name are left out, missing ones are null."""
+    """Decodes JSON objects to a column. Fields that are not in the schema are dropped, missing ones are null."""
 
     def __init__(self, schema: StructType, kind: pa.DataType) -> None:
         self._one = msgspec.json.Decoder(_python_type(schema) | None)
@@ -72,7 +72,7 @@ class ValueDecoder:
         self._has_maps = "map<" in schema.simpleString()
 
     def column(self, texts: Sequence[bytes | None], reasons: list[str | None]) -> pa.Array:
-        """A column of values; what does not fit is null in it and told in `reasons`."""
+        """A column of values. Values that do not match are null, with the reason in `reasons`."""
         try:
             values = self._many.decode(b"[" + b",".join(b"null" if text is None else text for text in texts) + b"]")
             return self._array(values)
@@ -121,7 +121,7 @@ class TypedDecoder:
 
 
 def _with_pairs(value: Any, kind: pa.DataType) -> Any:
-    """Arrow takes a map as a list of pairs."""
+    """Convert maps to lists of pairs, as Arrow needs them."""
     if value is None:
         return None
     if pa.types.is_map(kind):
@@ -134,7 +134,7 @@ def _with_pairs(value: Any, kind: pa.DataType) -> Any:
 
 
 def to_json(value: Any) -> bytes:
-    """A cell of a DataFrame as JSON."""
+    """Encode a cell of a DataFrame as JSON."""
     try:
         return msgspec.json.encode(value)
     except TypeError as error:
@@ -142,12 +142,12 @@ def to_json(value: Any) -> bytes:
 
 
 def variant_json(parts: dict[str, bytes]) -> bytes:
-    """A VARIANT, which Arrow has as its two parts, as the JSON that it stands for."""
+    """Convert a VARIANT, which Arrow represents as two binary parts, to JSON."""
     return VariantVal(parts["value"], parts["metadata"]).toJson().encode()
 
 
 def holds(kind: DataType, wanted: tuple[type[DataType], ...]) -> bool:
-    """Whether a type is one of those wanted, or has one inside."""
+    """Whether a type is one of these, or contains one."""
     if isinstance(kind, StructType):
         return any(holds(field.dataType, wanted) for field in kind.fields)
     if isinstance(kind, ArrayType):

@@ -1,7 +1,7 @@
-"""Waiting for new data without asking for it again and again.
+"""Waits for new data without polling.
 
-A trigger that finds nothing new waits here: each stream has a long-poll open, which outlives the trigger, and whichever
-is answered first ends the wait.
+A trigger without new data waits here. Each stream has an open long-poll, which outlives the trigger, and the first one
+that is answered ends the wait.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Watcher:
         self._client = client
         self._changed = threading.Condition()
         self._watched: set[tuple[str, str]] = set()  # stream, and the end it is watched from
-        self._past: set[tuple[str, str]] = set()  # those that have gone on
+        self._past: set[tuple[str, str]] = set()  # the streams with new data
 
     def wait(self, ends: Mapping[str, str], timeout_s: float) -> bool:
-        """Until any stream goes past its end, or the time is up. Many streams are only looked at in turn."""
+        """Wait until any stream has new data, or the time is up. If there are many streams, they are polled in turn."""
         if not ends or len(ends) > limits.SPARK_WATCHED_MAX:
             time.sleep(min(timeout_s, limits.SPARK_POLL_S) if ends else timeout_s)
             return bool(ends)
@@ -34,11 +34,11 @@ class Watcher:
                 self._watched.add(place)
                 threading.Thread(target=self._watch, args=place, daemon=True).start()
             found = self._changed.wait_for(lambda: bool(self._past & places), timeout_s)
-            self._past -= places  # told now; whatever did not go on is watched anew
+            self._past -= places  # reported now; the others are watched again
             return found
 
     def _watch(self, path: str, offset: str) -> None:
-        """One stream, until it goes on or cannot be asked; then whoever waits finds out what there is."""
+        """Watch one stream until it has new data or a request fails. The waiting trigger then checks the stream."""
         try:
             self._until_past(path, offset)
         except (HeadwaterError, RuntimeError):  # httpx raises the latter once the client is closed

@@ -1,6 +1,6 @@
-"""What makes a Python worker of Spark fit for large batches.
+"""Tunes the Python workers of Spark for large batches.
 
-Spark collects garbage after every task, which took a sixth of a task's time, nearly all of it to look at modules.
+Spark runs the garbage collector after every task, which took a sixth of a task's time, mostly to scan modules.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _M_MMAP_THRESHOLD = -3
 
 @functools.cache
 def freeze_imports() -> None:
-    """Once in a worker, when all that tasks need was imported: leave it out of garbage collections."""
+    """Exclude the imported modules from garbage collection. Runs once per worker, after all imports."""
     gc.collect()
     gc.freeze()
 
 
 @functools.cache
 def keep_memory() -> None:
-    """Once in a worker: do not give freed memory back.
+    """Keep freed memory instead of returning it to the kernel. Runs once per worker.
 
-    Every answer is a few allocations of megabytes. The allocator gives each back to the kernel and faults it in again,
-    which took a third of a task's time.
+    Every response needs a few allocations of megabytes. By default the allocator returns each to the kernel and faults
+    it in again, which took a third of a task's time.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # a libc without it

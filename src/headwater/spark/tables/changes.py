@@ -1,4 +1,4 @@
-"""Rows of a DataFrame to changes of a table: what the sink makes of the columns `action`, `key` and `record`."""
+"""Converts rows of a DataFrame, with the columns `action`, `key` and `record`, to changes of a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.protocol.tables.rows import ADD, DELETE
 from headwater.spark.tables.columns import COLUMNS
 from headwater.spark.texts import join
 
-_GIVEN_BY_SERVER = ("seqno", "timestamp")  # which a table that was read has: they are left out
+_GIVEN_BY_SERVER = ("seqno", "timestamp")  # the columns of a table that was read; the sink ignores them
 _ESCAPES = (("\\", r"\\"), ("\t", r"\t"), ("\n", r"\n"), ("\r", r"\r"))
 
 
@@ -34,7 +34,7 @@ def check_change_columns(schema: StructType) -> None:
 
 
 class ChangeEncoder:
-    """Makes lines of changes from batches of a schema: a row without a record deletes its key."""
+    """Converts batches of a schema to lines of changes. A row without a record deletes its key."""
 
     def __init__(self, schema: StructType, target: str, escape: Escape) -> None:
         check_change_columns(schema)
@@ -68,7 +68,7 @@ class ChangeEncoder:
         return actions
 
     def _check(self, lines: pa.Array, batch: pa.RecordBatch) -> None:
-        """Refuse what the table would refuse, while nothing is written down that a replay would repeat."""
+        """Refuse invalid changes before the list of the batch is written, because retries would repeat it."""
         body = join(lines, b"")
         try:
             if body.count(b"\n") != len(lines):

@@ -1,8 +1,8 @@
-"""The columns of a table, and how rows become Arrow batches of them.
+"""The columns of a table, and the conversion of rows to Arrow batches.
 
-Rows of a whole answer are parsed at once by Arrow's reader for CSV, 10 times as fast as one by one. What it does not
-take, or would take otherwise than `parse_row` does, is parsed one by one: records with tabs or carriage returns, and
-everything that is wrong.
+The rows of a whole response are parsed at once by Arrow's CSV reader, 10 times as fast as one by one. Rows that it
+does not accept, or would parse differently than `parse_row`, are parsed one by one: records with tabs or carriage
+returns, and invalid rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ACTIONS = pa.array([ADD, DELETE])
 
 
 def check_schema(given: StructType) -> None:
-    """A schema may leave columns out."""
+    """Check a user's schema, which may leave out columns."""
     for field in given.fields:
         if field.name not in COLUMNS:
             raise SchemaError(f"there is no column {field.name}; there are {', '.join(COLUMNS)}")
@@ -45,12 +45,12 @@ def check_schema(given: StructType) -> None:
 
 
 class RowColumns:
-    """Makes batches of a schema from the rows of one table."""
+    """Converts the rows of one table to batches of a schema."""
 
     def __init__(self, schema: StructType, escape: Escape) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._escape = escape
-        wanted = {*self._schema.names, "seqno", "action", "key"}  # these are checked, wanted or not
+        wanted = {*self._schema.names, "seqno", "action", "key"}  # these are always checked
         self._parsed = csv.ConvertOptions(
             include_columns=[name for name in COLUMNS if name in wanted],
             column_types=_TYPES,
@@ -59,13 +59,13 @@ class RowColumns:
         )
 
     def parse(self, lines: bytes, after: int, until: int, *, gapless: bool) -> tuple[pa.RecordBatch, int] | None:
-        """The rows up to a SeqNo in whole lines, and the last SeqNo of all.
+        """Parse the rows up to a SeqNo from complete lines. Returns them and the last SeqNo of all lines.
 
-        None unless the lines are what is to come after the row `after`: in order, each once and, where that is
-        promised, without gaps.
+        None unless the lines continue after the row `after`: in order, each once and, if the table is gapless, without
+        gaps.
         """
         if b"\r" in lines:
-            return None  # which Arrow takes for the end of a line
+            return None  # Arrow treats it as the end of a line
         reading = csv.ReadOptions(use_threads=False, column_names=list(COLUMNS), block_size=len(lines))
         try:
             found = csv.read_csv(pa.BufferReader(lines), reading, _LINES, self._parsed).combine_chunks()
@@ -79,7 +79,7 @@ class RowColumns:
             return None
 
     def of_rows(self, rows: list[Row]) -> pa.RecordBatch:
-        """The same for rows that were parsed, and unescaped, one by one."""
+        """The same for rows that were parsed and unescaped one by one."""
         cells = {name: pa.array([getattr(row, name) for row in rows], _TYPES[name]) for name in self._schema.names}
         return self._typed(cells)
 
@@ -116,7 +116,7 @@ def _unescaped(column: pa.Array) -> pa.Array:
 
 
 def _moments(texts: pa.Array) -> pa.Array:
-    """Timestamps are informational: one that is no time becomes null."""
+    """Timestamps are informative: an invalid one becomes null."""
     try:
         return texts.cast(_MOMENT)
     except pa.ArrowInvalid:

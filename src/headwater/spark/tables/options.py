@@ -22,7 +22,7 @@ from headwater.spark.options import EARLIEST, LATEST, WRITING, WriteOptions, wri
 
 
 class Use(enum.Enum):
-    """What options are read for; not every option is for everything."""
+    """The use of the options: some are only for reading, writing, batch or streaming."""
 
     SCHEMA = "the schema"
     BATCH = "batch reads"
@@ -130,7 +130,7 @@ def table_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def _wanted_type(found: GivenOptions) -> str | None:
-    """What the options say of the table's type, and no more: a table that is there may be anything else."""
+    """The properties of the table's type that the options require. An existing table may have any others."""
     parts = [MEDIA_TYPE]
     if (schema := found.text("schema")) is not None:
         parts.append(f"schema={quoted(schema)}")
@@ -147,7 +147,7 @@ def _wanted_type(found: GivenOptions) -> str | None:
 
 
 def _addressed(url: str, name: str | None) -> tuple[str, str]:
-    """The server's root, and the table: its name there, or a SURL."""
+    """The root URL of the server, and the table: its name there, or a SURL."""
     if fault := url_fault(url):
         shown = url[:200] if "@" not in url else "one with credentials in it; use the option token"
         raise OptionError(f"url is a SURL, or a server with the option table; {fault}: {shown}")

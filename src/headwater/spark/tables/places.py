@@ -1,7 +1,7 @@
-"""Places in tables, as the checkpoint of a query keeps them, and the ranges between them.
+"""Positions in tables, as the checkpoint of a query stores them, and ranges between them.
 
-A place is the SeqNo of the last row that is behind it and a hash of that row. The hash tells whether a table still is
-the one that was read: one that was deleted and made again counts from 1 too, but has other rows.
+A place is the SeqNo of the row before it and a hash of that row. The hash shows whether the table is still the same: a
+table that was deleted and created again has the same SeqNos but other rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def place_after(row: Row) -> RowPlace:
 
 
 def to_json(place: RowPlace) -> dict[str, Any]:
-    """As the checkpoint keeps it; Spark compares the text, so the order of the keys is fixed."""
+    """The text for the checkpoint. The order of the keys is fixed, because Spark compares it as text."""
     return {"seqno": place.seqno} if place.row is None else {"row": place.row, "seqno": place.seqno}
 
 
@@ -41,10 +41,10 @@ def from_json(offset: Mapping[str, Any]) -> RowPlace:
 
 
 class RowRange(msgspec.Struct, frozen=True):
-    """What one task reads: the rows with SeqNos above `since` and up to `until`."""
+    """The range of one task: the rows with SeqNos above `since`, up to `until`."""
 
     table_type: TableType
     gapless: bool  # the server promises that no SeqNo is left out
     since: int
     until: int
-    active: bool = False  # instead: the rows of live keys, as they are when the task runs
+    active: bool = False  # instead of a range: the active view at the time of the task

@@ -1,8 +1,7 @@
-"""The driver's side of a source: how far the table has come, whether it still is the same, and what a batch reads.
+"""The driver's side of a source: finds the end of the table, checks that it is still the same, and plans batches.
 
-It works against any server of the State Transfer Protocol. Where SeqNos count rows without gaps, equal ranges of them
-are equal shares. Where they have gaps, only as many tasks are made as were asked for, and rows are counted by reading
-them.
+It works with any STP server. In a gapless table, equal ranges of SeqNos have equal numbers of rows. In other tables,
+there are only as many tasks as the options say, and rows are counted by reading them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """Where a table ends, and what the server said of it."""
+    """The end of a table, and its properties."""
 
     place: RowPlace
     table_type: TableType
@@ -43,23 +42,23 @@ class Tail(msgspec.Struct, frozen=True):
 
 
 class TablePlanner:
-    """Knows the table of one query. Lives in the driver, for as long as the query does."""
+    """Plans the batches of one query. It lives in the driver as long as the query."""
 
     def __init__(self, options: TableReadOptions, client: Client) -> None:
         self._options = options
         self._table = client.table(options.table)
         self._reported: set[str] = set()  # losses that were logged
 
-    # How far it has come
+    # The end of the table
 
     def tail(self) -> Tail:
-        """The end of the table as it is now, by its last row: servers need not give the SeqNo in a header."""
+        """The current end of the table, from its last row, because servers need not send the SeqNo in a header."""
         last: Row | None = None
         with self._table.rows(since_id=-1) as reader:
             for rows in reader.batches():
                 last = rows[-1] if rows else last
                 if rows and reader.last_seqno is None:
-                    break  # a server that does not say where the table ends may hold the answer open
+                    break  # a server that does not send the last SeqNo may hold the response open
         if reader.table_type is None:
             raise ProtocolError("the server did not say what the table is")
         if last is None and reader.last_seqno and (last := self._row(reader.last_seqno)) is None:
@@ -68,7 +67,7 @@ class TablePlanner:
         return Tail(place, reader.table_type, reader.gapless)
 
     def find_tail(self) -> Tail | None:
-        """The same; None if the table is gone, which is a loss."""
+        """The same; None if the table was deleted, which is a data loss."""
         try:
             return self.tail()
         except (StreamNotFoundError, StreamGoneError) as error:
@@ -86,7 +85,7 @@ class TablePlanner:
             return next(iter(reader), None)
 
     def start(self, tail: Tail) -> RowPlace:
-        """Where startingSeqNo is: after the row before it."""
+        """The place of startingSeqNo: after the row before it."""
         wanted = self._options.starting
         if isinstance(wanted, str):
             return BEGINNING if wanted == EARLIEST else tail.place
@@ -102,12 +101,12 @@ class TablePlanner:
             raise OptionError(f"endingSeqNo is {wanted}, and the table ends at {tail.place}")
         return self.place_at(wanted)
 
-    # Whether it is the same
+    # Identity of the table
 
     def _has(self, place: RowPlace, tail: Tail) -> bool:
-        """Whether what was read up to a place still is in the table.
+        """Whether the table still has the rows that were read up to a place.
 
-        An answer that lacks it is asked for again: a replica may lag behind. A row that is another one settles it.
+        If rows are missing, it asks again, because a replica may lag behind. A different row is conclusive.
         """
         for wait_s in limits.SPARK_RECHECKS_S:
             if (found := self._looks_the_same(place, tail)) is not None:
@@ -117,7 +116,7 @@ class TablePlanner:
         return bool(self._looks_the_same(place, tail))
 
     def _looks_the_same(self, place: RowPlace, tail: Tail) -> bool | None:
-        """None if rows are lacking."""
+        """None if rows are missing."""
         if place == tail.place or place == BEGINNING:
             return True
         if place.seqno > tail.place.seqno:
@@ -126,7 +125,7 @@ class TablePlanner:
             return True
         row = self._row(place.seqno)
         if row is None:
-            return None if tail.gapless else True  # where gaps are legal, a row may be compacted away
+            return None if tail.gapless else True  # if the table is not gapless, the row may have been compacted away
         return place_after(row) == place
 
     def _report_loss(self, what: str) -> None:
@@ -138,16 +137,16 @@ class TablePlanner:
             log.warning("%s", told)
 
     def _same_start(self, start: RowPlace, tail: Tail) -> RowPlace:
-        """Where to read on: where the query stopped, or at the beginning of a table that is another one."""
+        """Where to continue: where the query stopped, or at the beginning if it is another table."""
         if self._has(start, tail):
             return start
         self._report_loss(f"the table is not the one that was read up to {start}: it now ends at {tail.place}")
         return BEGINNING
 
-    # What a batch reads
+    # The range of a batch
 
     def advance(self, start: RowPlace, tail: Tail, *, limited: bool) -> RowPlace:
-        """Where a batch that begins at `start` ends: at the table's end, or where a limit is reached."""
+        """The end of a batch that starts at `start`: the end of the table, or where a limit is reached."""
         if start == tail.place:
             return start
         begin = self._same_start(start, tail)
@@ -168,7 +167,7 @@ class TablePlanner:
         return place_after(last[0]) if last else tail.place
 
     def partitions(self, start: RowPlace, end: RowPlace) -> list[RowRange]:
-        """The ranges of a batch, in order, for as many tasks as the options ask for or the rows are worth."""
+        """The ranges of a batch, in order, for as many tasks as the options say or the number of rows requires."""
         if start == end:
             return []
         tail = self.find_tail()

@@ -1,8 +1,7 @@
-"""What a task reads: the rows of a range as Arrow batches.
+"""Reads the rows of a range as Arrow batches, in a task.
 
-A range is one answer, which is parsed in large pieces as it arrives. At the first thing that is not as expected the
-client goes on from the row that was reached, one row at a time: it knows what can be asked for again, and what is an
-error.
+A range is one response, which is parsed in large pieces as it arrives. At the first unexpected line the client
+continues from the last row, one row at a time. It decides what to retry and what is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from headwater.spark.tables.places import RowRange
 
 
 class RowRangeReader:
-    """Reads ranges of one table to batches of a schema."""
+    """Reads ranges of one table as batches of a schema."""
 
     def __init__(self, connection: ConnectionOptions, client: Client, table: str, schema: StructType) -> None:
         self._connection = connection
@@ -59,8 +58,8 @@ class RowRangeReader:
         yield from _rest(table, columns, part, position)
 
     def _lines(self, url: str, part: RowRange) -> Iterator[bytes]:
-        """Whole lines of the answer, as many at a time as make a batch. A server that does not know `until_id` sends
-        more, which the caller leaves."""
+        """Complete lines of the response, enough for a batch at a time. A server that does not support `until_id` sends
+        more, which the caller ignores."""
         connection = self._connection
         asked = {
             "accept": format_table_type(part.table_type),
@@ -81,7 +80,7 @@ class RowRangeReader:
 
 
 def _rest(table: Table, columns: RowColumns, part: RowRange, position: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a range after a row. If the last ones are lacking they are asked for again: there were such rows when
+    """Read the rows of a range after a row. If the last ones are missing, it asks again, because they existed when
     the range was planned."""
     last_seqno: int | None = None
     for wait_s in (0.0, *limits.SPARK_RECHECKS_S):
@@ -100,13 +99,13 @@ def _rest(table: Table, columns: RowColumns, part: RowRange, position: int) -> I
 
 
 def _goes_on(table: Table, seqno: int) -> bool:
-    """Whether there is a row with a SeqNo, or a later one: then the SeqNo is in a gap."""
+    """Whether the table has this SeqNo or a later one. If it only has later ones, the SeqNo is in a gap."""
     with table.rows(since_id=seqno - 1) as reader:
         return next(iter(reader), None) is not None
 
 
 def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Pieces of an answer as whole lines; what has no end of a line is left at the end."""
+    """Cut pieces of a response into complete lines. An incomplete line at the end is dropped."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -115,7 +114,7 @@ def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
         if size >= limits.SPARK_PARSED_BYTES:
             lines, end, rest = b"".join(held).rpartition(b"\n")
             if not end:
-                return  # no row is as long
+                return  # longer than any row
             yield lines + end
             held, size = [rest], len(rest)
     lines, end, _ = b"".join(held).rpartition(b"\n")
@@ -124,7 +123,7 @@ def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _in_batches(columns: RowColumns, table: Table) -> Iterator[pa.RecordBatch]:
-    """The rows of live keys, in the order of their SeqNos. Servers that do not know views send every row."""
+    """The rows of the active view, ordered by SeqNo. Servers without active views send every row."""
     rows = list(table.active().values())
     for first in range(0, len(rows), limits.SPARK_ACTIVE_ROWS):
         yield columns.of_rows(rows[first : first + limits.SPARK_ACTIVE_ROWS])

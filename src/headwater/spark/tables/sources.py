@@ -1,4 +1,4 @@
-"""The readers of tables: what Spark asks of the driver, and what it asks of a task."""
+"""The readers of tables: planning in the driver, and reading in the tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class _Reading:
-    """What a task does, in batches and streams alike. Pickled: it holds what it was told and nothing that is open."""
+    """The work of a task, for batch and streaming. It is pickled, so it holds settings and no open resources."""
 
     def __init__(self, options: TableReadOptions, schema: StructType) -> None:
         self._options = options
@@ -108,7 +108,7 @@ class _Driver:
         return found
 
     def advance(self, start: dict[str, Any], tail: Tail | None, *, limited: bool) -> dict[str, Any]:
-        """Where the next batch ends; `start` itself, which Spark compares as text, if there is nothing new."""
+        """The end of the next batch; `start` unchanged if there is no new data, because Spark compares them as text."""
         if tail is None:
             return start
         before = from_json(start)
