@@ -1,8 +1,8 @@
-"""Streams to a Delta table of raw records, each once, from which `replay` writes them back.
+"""Archives streams in a Delta table of raw records, each once. `replay` writes them back.
 
-A batch is one commit: tasks write files, the driver makes them visible under the number of the batch. What is known of
-the streams themselves, their content types and which are closed, is in a second table beside it; that a stream is
-closed is noted after the commit of its last rows.
+A batch is one commit: tasks write files, and the driver commits them with the number of the batch. A second table has
+the metadata of the streams: their content types, and which are closed. A stream is marked closed after the commit of
+its last rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STREAMS_SCHEMA = pa.schema(
         ("content_type", pa.string()),
         ("tail_offset", pa.string()),
         ("closed", pa.bool_()),
-        ("first_offset", pa.string()),  # where it begins: a fork in its source. Null if nobody has asked
+        ("first_offset", pa.string()),  # where it starts: for a fork, in its source. Null if not known
     ]
 )
 
@@ -72,10 +72,10 @@ def archive(
     retain_hours: int | None = limits.PIPELINE_RETAIN_H,
     name: str = "archive",
 ) -> StreamingJob:
-    """Keep every message of the streams that match as a row of a Delta table, which is made if it is missing.
+    """Store every message of the matching streams as a row of a Delta table, which is created if it does not exist.
 
-    After every `compact_every` batches small files are joined, and files that no version younger than `retain_hours`
-    needs are deleted, unless that is None. With 0 neither is done.
+    After every `compact_every` batches small files are merged, and files that no version younger than `retain_hours`
+    needs are deleted (None: never). With `compact_every=0` neither is done.
     """
     upkeep = Upkeep(compact_every, retain_hours)
     source = Source(
@@ -100,7 +100,7 @@ def streams_table(table: str) -> str:
 
 
 class _Archiving:
-    """What the driver does with each batch."""
+    """Commits each batch, in the driver."""
 
     def __init__(self, lake: Lake, source: Source, checkpoint: str, upkeep: Upkeep) -> None:
         self._lake = lake
@@ -136,7 +136,7 @@ class FileWriter:
         self._connection = connection
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        today = datetime.now(UTC).date()  # for servers that tell no times
+        today = datetime.now(UTC).date()  # for servers without record times
         held: dict[str, list[pa.Table]] = {}
         size = 0
         with self._connection.open() as client:
@@ -163,7 +163,7 @@ class FileWriter:
 
 
 class _Streams:
-    """The table of streams: what each is, and whether all of a closed one is archived."""
+    """The table of streams: their metadata, and whether a closed stream is archived completely."""
 
     def __init__(self, lake: Lake, source: Source) -> None:
         self._lake = lake
@@ -171,7 +171,7 @@ class _Streams:
         self._known: dict[tuple[str, str], bool] | None = None
 
     def note(self, found: Mapping[str, StreamInfo], ends: Mapping[str, Place]) -> None:
-        """Add streams that are new, and those of which the last message has been archived and no other can come."""
+        """Add new streams, and streams that are closed and archived completely."""
         if self._known is None:
             rows = self._open().to_pyarrow_table().to_pylist()
             self._known = {(row["stream"], row["incarnation"]): row["closed"] for row in rows}
@@ -182,7 +182,7 @@ class _Streams:
             if key not in self._known or (closed and not self._known[key]):
                 first = info.first_offset
                 if first is None and path in before and key not in self._known:
-                    first = self._source.first_offset(path)  # made again, or a fork that has got content of its own
+                    first = self._source.first_offset(path)  # created again, or a fork that has its own data now
                 self._known[key] = closed
                 row = (*key, info.content_type, info.tail_offset, closed, first)
                 new.append(dict(zip(STREAMS_SCHEMA.names, row, strict=True)))

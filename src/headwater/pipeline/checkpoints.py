@@ -1,4 +1,4 @@
-"""Where a job keeps its checkpoint, and what is in that of a streaming query."""
+"""The location of a job's checkpoint, and the content of a streaming query's checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 
 
 def beside(table: str, name: str, given: str | None = None) -> str:
-    """The checkpoint of a job on a table: beside it unless one is given. Spark has no files in object stores."""
+    """The checkpoint of a job: the given one, or beside the table. A table in an object store needs a given one."""
     if given is not None:
         if _is_inside(given, table):
             raise OptionError(
@@ -49,40 +49,40 @@ def _is_inside(checkpoint: str, table: str) -> bool:
 
 
 def has_begun(checkpoint: str) -> bool:
-    """Whether a query is known to go on from its checkpoint."""
+    """Whether a query is known to continue from its checkpoint."""
     directory = local_path(checkpoint)
     return directory is not None and bool(_numbers(directory / "offsets"))
 
 
 def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Place]:
-    """Where a batch ends in each stream."""
+    """The end of a batch in each stream."""
     return _places(_offsets(spark, checkpoint, batch))
 
 
 def range_of(spark: SparkSession, checkpoint: str, batch: int) -> int:
-    """A number for what a batch is made of: a hash of where it ends. A repeated batch has the same."""
+    """A number that identifies the content of a batch: a hash of its end. A repeated batch has the same."""
     lines = _offsets(spark, checkpoint, batch).splitlines()[2:]
     return int.from_bytes(hashlib.sha256("\n".join(lines).encode()).digest()[:8], "big") >> 1  # Delta's are signed
 
 
 def _offsets(spark: SparkSession, checkpoint: str, batch: int) -> str:
-    """What Spark wrote down before it began a batch, wherever it keeps the checkpoint."""
+    """The offsets that Spark stored before it started a batch, on any file system."""
     path = f"{checkpoint}/offsets/{batch}"
     found = local_path(path)
     return found.read_text() if found is not None else str(spark.read.text(path, wholetext=True).collect()[0].value)
 
 
 class QueryPosition(msgspec.Struct, frozen=True):
-    """How far a streaming query has come, by its checkpoint."""
+    """The position of a streaming query, from its checkpoint."""
 
     job_id: str
     batch: int | None  # the last one that was committed
     ends: dict[str, Place]
-    is_unfinished: bool  # a batch was begun and not committed
+    is_unfinished: bool  # a batch was started and not committed
 
 
 def position_of(directory: Path) -> QueryPosition | None:
-    """What the checkpoint of a query says, without Spark. None if there is none."""
+    """Read the checkpoint of a query, without Spark. None if there is none."""
     try:
         job_id = json.loads((directory / "metadata").read_text())["id"]
     except (OSError, ValueError, KeyError):
@@ -98,7 +98,7 @@ def _numbers(directory: Path) -> list[int]:
 
 
 def _places(text: str) -> dict[str, Place]:
-    """The file has a version, something about the batch, and then a line for each source."""
+    """Parse an offsets file: a version, a line about the batch, and a line for each source."""
     found: dict[str, Place] = {}
     for line in text.splitlines()[2:]:
         if line.startswith("{"):

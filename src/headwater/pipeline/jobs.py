@@ -1,4 +1,4 @@
-"""A job that runs: what it has done, how far it is behind, and how it ends."""
+"""A running job: its progress, its lag, and how to stop it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job has done since it was started, and what is left."""
+    """What a job has done since its start, and its lag."""
 
     batches: int = 0
     rows: int = 0
@@ -17,7 +17,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(Protocol):
-    """What `archive`, `materialize`, `publish` and `snapshot` return."""
+    """A running job, as returned by `archive`, `materialize`, `publish` and `snapshot`."""
 
     name: str
 
@@ -26,10 +26,10 @@ class Job(Protocol):
         """Whether it is still running."""
 
     def progress(self) -> Progress:
-        """What it has done since it was started."""
+        """The progress since the start."""
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it has ended; raises what ended it if it failed."""
+        """Wait for the end. True if the job has ended; raises its error if it failed."""
 
     def stop(self) -> None:
-        """End it after the batch that it works on."""
+        """Stop the job after the current batch."""

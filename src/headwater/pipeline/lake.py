@@ -1,8 +1,8 @@
-"""A Delta table as the jobs use it: tasks write files, and one commit of the driver makes them visible, once per batch.
+"""Delta tables of the jobs: tasks write files, and the driver makes them visible with one commit per batch.
 
-A commit carries the job's id and the number of the batch as an application transaction. A batch that was committed is
-not committed again, and of two drivers of one job the slower gets a conflict. A second transaction says what the batch
-was made of: a number comes again for other rows if someone has set back the checkpoint.
+A commit has the job's id and the batch number as an application transaction. A batch that was committed is not
+committed again, and of two drivers of one job the slower one gets a conflict. A second transaction identifies the
+content of the batch, because a number can be used again for other rows if a checkpoint was set back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COMPRESSION = "zstd"
 
 
 class File(msgspec.Struct, frozen=True):
-    """A data file that no commit names yet."""
+    """A data file that is not committed yet."""
 
     path: str  # below the table
     size: int
@@ -48,7 +48,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A batch of a job, as commits note it."""
+    """A batch of a job, as recorded in commits."""
 
     job: str
     number: int
@@ -68,7 +68,7 @@ class Batch(msgspec.Struct, frozen=True):
         return done is not None and self.number <= done
 
     def check(self, table: DeltaTable) -> None:
-        """Refuse a batch whose number was used for other rows: its own would be dropped."""
+        """Refuse a batch whose number was used for other rows, because its rows would be dropped."""
         done = table.transaction_version(self.job)
         if done is None or self.number > done:
             return
@@ -80,7 +80,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Lake(msgspec.Struct, frozen=True):
-    """Where a Delta table is: a directory, or a URL that delta-rs knows. Credentials come from the environment."""
+    """The location of a Delta table: a directory, or a URL for delta-rs, with credentials in the environment."""
 
     uri: str
 
@@ -93,7 +93,7 @@ class Lake(msgspec.Struct, frozen=True):
     def create(
         self, schema: pa.Schema, partition_by: Sequence[str] = (), configuration: Mapping[str, str] | None = None
     ) -> DeltaTable:
-        """The table, made if it is missing."""
+        """The table; created if it does not exist."""
         try:
             return self.open()
         except TableNotFoundError:
@@ -107,11 +107,11 @@ class Lake(msgspec.Struct, frozen=True):
             )
 
     def files(self) -> pyarrow.fs.PyFileSystem:
-        """Reads and writes below the table, in tasks as in the driver."""
+        """The file system below the table, for tasks and the driver."""
         return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri))
 
     def write(self, rows: pa.Table, partition: Mapping[str, str]) -> File:
-        """Write rows of one partition, without its columns, to a file of its own."""
+        """Write rows of one partition, without the partition columns, to a new file."""
         folder = "/".join(f"{name}={value}" for name, value in partition.items())
         path = f"{folder}/{uuid.uuid4().hex}.parquet" if folder else f"{uuid.uuid4().hex}.parquet"
         with self.files().open_output_stream(path) as sink:
@@ -128,9 +128,9 @@ class Lake(msgspec.Struct, frozen=True):
         replacing: Mapping[str, Sequence[str]] | None = None,
         removing: Sequence[File] = (),
     ) -> None:
-        """Make files visible, in place of all that partitions had if `replacing` names these, and note the batch.
+        """Commit files and the batch. They replace all files of the partitions in `replacing`.
 
-        Files in `removing` go with the same commit. If another commit removed one of them first, this one fails.
+        Files in `removing` are removed by the same commit. It fails if another commit removed one of them first.
         """
         filters = [(name, "in", list(values)) for name, values in (replacing or {}).items()]
         table.create_write_transaction(
@@ -144,13 +144,13 @@ class Lake(msgspec.Struct, frozen=True):
 
 
 def noted(batch: Batch) -> CommitProperties:
-    """For any other commit of a batch."""
+    """The commit properties for any other commit of a batch."""
     return CommitProperties(app_transactions=batch.transactions)
 
 
 @contextlib.contextmanager
 def telling_conflicts(lake: Lake, batch: Batch) -> Iterator[None]:
-    """Of two runs of one job, tell the slower why its commit was refused."""
+    """Turn the conflict of the slower one of two runs into a JobConflictError."""
     try:
         yield
     except CommitFailedError as error:
@@ -161,7 +161,7 @@ def telling_conflicts(lake: Lake, batch: Batch) -> Iterator[None]:
 
 
 def _stats(rows: pa.Table) -> str:
-    """What a reader needs to leave a file out: rows, nulls, and the smallest and largest of the plain columns."""
+    """Statistics for file skipping: rows, nulls, and the minimum and maximum of plain columns."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     for name, lowest, highest in _extremes(rows):
@@ -180,7 +180,7 @@ def _extremes(rows: pa.Table) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _up(value: Any) -> Any:
-    """Delta keeps milliseconds, which are cut off: the largest value must not become smaller."""
+    """Round maximum timestamps up to milliseconds, because Delta truncates them and the maximum must not shrink."""
     if isinstance(value, datetime) and value.microsecond % 1000:
         return value + timedelta(milliseconds=1)
     return value

@@ -1,4 +1,4 @@
-"""The lock on a checkpoint: one run of a job at a time. The system releases it however the process ends."""
+"""The lock on a checkpoint, for one run of a job at a time. The system releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lock:
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
-        """Let the next run begin. Calling it again changes nothing."""
+        """Release the lock. Calling it again has no effect."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):
@@ -27,7 +27,7 @@ class Lock:
 
 
 def lock_checkpoint(directory: Path) -> Lock:
-    """Lock a checkpoint, made if it is not there. The wait is for a run that has just ended."""
+    """Lock a checkpoint; create it if it does not exist. Waits briefly for a run that has just ended."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     deadline_s = time.monotonic() + limits.PIPELINE_LOCK_WAIT_S

@@ -1,4 +1,4 @@
-"""What jobs have done, for Prometheus."""
+"""Metrics of jobs for Prometheus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.pipeline.jobs import Job
 
 @contextlib.contextmanager
 def serving_metrics(jobs: Mapping[str, Job], port: int | None) -> Iterator[None]:
-    """Serve the metrics of jobs, as they are whenever someone asks, on a port of all addresses."""
+    """Serve the current metrics of jobs on a port of all addresses."""
     if port is None:
         yield
         return
@@ -32,7 +32,7 @@ def serving_metrics(jobs: Mapping[str, Job], port: int | None) -> Iterator[None]
 
 
 class Metrics:
-    """A collector: asks the jobs when it is asked."""
+    """A Prometheus collector that reads the progress of the jobs."""
 
     def __init__(self, jobs: Mapping[str, Job]) -> None:
         self._jobs = jobs

@@ -1,7 +1,7 @@
-"""A Delta table, or a query, to a state stream or a table of a server: what changed, exactly once.
+"""Publishes the changes of a Delta table or a query to a state stream or a table of a server, exactly once.
 
-A version of the table is published as the difference to the one before. Which two they are is written down before
-anything is sent, so that a run after a crash sends the same under the same number, which the server recognises.
+A version of the table is published as the difference to the previous one. The two versions are saved before anything
+is sent, so that after a crash the same rows are sent with the same number, which the server recognises.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def publish(
 ) -> LoopJob | StreamingJob:
     """Publish the versions of a Delta table, or the rows of a streaming DataFrame.
 
-    The columns `keys` are the key; the other ones, or `columns`, become the value, or the JSON text in `value_column`
-    is the value. Rows of a query are upserts, or deletes where the SQL expression `apply_as_deletes` holds.
+    The columns `keys` are the key. The value is made from the other columns or `columns`, or is the JSON text in
+    `value_column`. Rows of a query are upserts, or deletes if the SQL expression `apply_as_deletes` is true.
     """
     target = Target(url=url, type=type, to=to, to_table=to_table, token=token)
     target.check()
@@ -76,7 +76,7 @@ def publish(
 
 
 def default_checkpoint(table: str, target: Target, given: str | None) -> str:
-    """Beside the table, one for each target."""
+    """The default checkpoint: beside the table, one for each target."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", target.to or f"table-{target.to_table}")
     mark = hashlib.sha256(f"{target.url} {target.name}".encode()).hexdigest()[:8]
     return beside(table, f"published-{plain}-{mark}", given)
@@ -90,7 +90,7 @@ class Shape(msgspec.Struct, frozen=True):
     value_column: str | None
 
     def needed(self, names: Sequence[str]) -> list[str]:
-        """The columns that are read, of those that there are."""
+        """The columns to read. Raises an error if one does not exist."""
         missing = [name for name in (*self.keys, *self._chosen(names)) if name not in names]
         if missing:
             raise OptionError(f"there is no column {', '.join(missing)}; there are {', '.join(names)}")
@@ -121,7 +121,7 @@ def _failure(what: str) -> Column:
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """What a checkpoint belongs to, beside the table and the target. Differences mean nothing under other settings."""
+    """The settings that a checkpoint belongs to. Differences between versions are only valid with the same settings."""
 
     url: str
     type: str | None
@@ -131,7 +131,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct):
-    """What was published, and what is under way. Written down before and after."""
+    """The published version and the one in progress. Saved before and after each step."""
 
     id: str
     table: str  # the id of the Delta table: another one at the same place has another
@@ -143,7 +143,7 @@ class _State(msgspec.Struct):
 
 
 def published_version(directory: Path) -> int | None:
-    """The last version of which everything was sent, by the checkpoint of a job."""
+    """The last version that was published completely, from the checkpoint of a job."""
     saved = load(directory / STATE_FILE)
     return None if saved is None else msgspec.json.decode(saved, type=_State).published
 
@@ -193,7 +193,7 @@ class _Publishing:
         return rows
 
     def _difference(self, before: int | None, after: int, new: set[str], old: set[str]) -> DataFrame:
-        """Keys whose values differ. Only files that one of the versions lacks are read."""
+        """The keys whose values differ. Reads only files that are not in both versions."""
         names = self._names(after)
         added = self._side(after, new - old, names).selectExpr("key", "NULL AS old", "value AS new")
         removed = self._side(before, old - new, names).selectExpr("key", "value AS old", "NULL AS new")
@@ -249,7 +249,7 @@ class _Publishing:
         return state
 
     def _check_target(self, state: _State) -> None:
-        """Differences are of use only to what has the versions before. The server itself may have moved."""
+        """Check that the target is the same one, because differences need the earlier versions. Its URL may change."""
         url = (state.settings or self._settings).url
         if state.sent_to is not None:
             found = self._target.identity()

@@ -1,4 +1,4 @@
-"""Runs of bytes cut where their appends end, so that a replay can append what was appended at once."""
+"""Splits runs of bytes at the ends of appends, so that a replay can repeat the same appends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APPEND_END = "append_end"
 
 
 class RecordCutter:
-    """Adds the column `append_end` to rows of streams, and cuts those of streams of bytes. One for each task."""
+    """Adds the column `append_end` to rows, and splits rows of byte streams. Each task has one."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -57,14 +57,14 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class _Ends:
-    """The ends of the appends of a range, fetched in pages as they are asked for. Other servers have none."""
+    """The ends of the appends of a range, fetched in pages. Servers without record times have none."""
 
     def __init__(self, pages: Iterator[RecordTimes]) -> None:
         self._ends = _each(pages)
         self._next: _Record | None = None
 
     def after(self, byte: int) -> _Record | None:
-        """The append that a byte is of. The bytes grow from call to call."""
+        """The append that contains a byte. The bytes must increase from call to call."""
         with contextlib.suppress(ProtocolError):
             while self._next is None or self._next.end <= byte:
                 self._next = next(self._ends, None)

@@ -1,8 +1,8 @@
-"""An archive back to streams, byte for byte.
+"""Writes an archive back to streams, byte for byte.
 
-A target must have what the archive has, as far as it goes; the rest is appended. So a replay can be killed and run
-again, and one of an archive that has grown appends what is new. Each append carries its position as Stream-Seq: of two
-that begin at the same place, the server takes one.
+The data of a target must equal the start of the archive; the rest is appended. So a replay can be killed and run again,
+and a replay of an archive that has grown appends the new data. Each append has its position as Stream-Seq, so that the
+server accepts only one of two appends at the same position.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def replay(
     token: str | None = None,
     name: str = "replay",
 ) -> LoopJob:
-    """Write the streams of an archive, or those that match, to a server: to their own paths, or below `to`.
+    """Write the matching streams of an archive to a server: to their own paths, or below `to`.
 
-    Of a stream that was deleted and made again the last one that was archived is written.
+    Of a stream that was deleted and created again, the last archived incarnation is written.
     """
     if not Lake(table).exists():
         raise OptionError(f"there is no archive at {table}")
@@ -61,7 +61,7 @@ def replay(
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """A stream as the archive's table of streams has it."""
+    """A row of the archive's table of streams."""
 
     stream: str
     incarnation: str
@@ -76,17 +76,17 @@ class Noted(msgspec.Struct, frozen=True):
 
     @property
     def first_life(self) -> int | None:
-        """The incarnation that the stream begins with: that of a fork's source, or its own."""
+        """The incarnation at the start of the stream: that of a fork's source, or its own."""
         first = None if self.first_offset is None else incarnation(self.first_offset)
         return None if first is None else int(first)
 
 
 class Life(msgspec.Struct, frozen=True):
-    """An incarnation of a stream, as far as it is part of what is written."""
+    """An incarnation of a stream, as far as it is part of the replayed stream."""
 
     stream: str
     life: int
-    ends: int | None  # where later ones begin: what it has from there on is not in the stream
+    ends: int | None  # where the next incarnation starts; data from there on is not part of the stream
 
 
 class _Replaying:
@@ -151,16 +151,16 @@ class _Replaying:
 
 
 def _noted(lake: Lake) -> dict[tuple[str, int], Noted]:
-    """The streams and incarnations that the archive has seen."""
+    """The streams and incarnations in the archive."""
     beside = Lake(streams_table(lake.uri))
     rows = beside.open().to_pyarrow_table().to_pylist() if beside.exists() else []
     return {(one.stream, one.life): one for one in (msgspec.convert(row, Noted) for row in rows)}
 
 
 def lives_of(begins: Mapping[tuple[str, int], int], noted: Mapping[tuple[str, int], Noted]) -> list[Life]:
-    """What is written: of each stream its last incarnation that was archived, and what a fork has from its source.
+    """What is replayed: the last archived incarnation of each stream, and the data that a fork has from its source.
 
-    A fork has its source's offsets up to where it left it.
+    A fork has the offsets of its source up to the point where it was forked.
     """
     empty = {key: 0 for key, one in noted.items() if one.incarnation and byte_position(one.tail_offset) == 0}
     every = {**empty, **begins}
@@ -183,7 +183,7 @@ def lives_of(begins: Mapping[tuple[str, int], int], noted: Mapping[tuple[str, in
 
 
 def _is_inherited(life: int, last: Noted | None, is_noted: bool) -> bool:
-    """Whether an incarnation is that of a fork's source. Else it is of a stream that was deleted."""
+    """Whether an incarnation is that of a fork's source. Otherwise it is that of a deleted stream."""
     first = last.first_life if last is not None else None
     return life >= first if first is not None else not is_noted
 
@@ -211,7 +211,7 @@ def target_of(stream: str, to: str | None) -> str:
 
 
 def _make(client: Client, path: str, content_type: str) -> Stream:
-    """The target, made if it is missing."""
+    """The target; created if it does not exist."""
     stream = client.stream(path)
     try:
         found = stream.head()
@@ -245,7 +245,7 @@ class StreamWriter:
 
 
 def without_repeats(rows: Iterator[dict[str, Any]], *, is_json: bool) -> Iterator[dict[str, Any]]:
-    """Rows in order without what is there again: an archive that was begun anew in the same table has it twice."""
+    """Rows in order, without duplicates, which exist if an archive was started again in the same table."""
     reached = 0
     for row in rows:
         first, value = row["order"], row["value"]
@@ -261,7 +261,7 @@ def without_repeats(rows: Iterator[dict[str, Any]], *, is_json: bool) -> Iterato
 
 
 class Messages:
-    """The messages of a stream of JSON that are still to be found in the target, or to be appended to it."""
+    """The remaining messages of a JSON stream, to compare with the target or to append to it."""
 
     def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
         self._rows = (row["value"] for row in rows)
@@ -272,7 +272,7 @@ class Messages:
         return self._returned.pop(0) if self._returned else next(self._rows, None)
 
     def skip(self, there: bytes) -> bool:
-        """Leave out a message that the target has. False if there is no more, and so the target has more."""
+        """Skip a message that the target has. False if there is none left, so that the target has more."""
         message = self._next()
         if message is None:
             return False
@@ -301,7 +301,7 @@ class Messages:
 
 
 class Appends:
-    """The same for a stream of bytes. What was appended at once is appended at once, where the archive knows it."""
+    """The same for a stream of bytes. It repeats the original appends if the archive has them."""
 
     def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
         self._pieces = _joined(rows)
@@ -336,7 +336,7 @@ class Appends:
 
 
 def _joined(rows: Iterator[dict[str, Any]]) -> Iterator[bytes]:
-    """The appends: rows whose appends end at the same byte are one, unless nobody knows."""
+    """Group rows into appends: rows with the same `append_end` are one append, if it is known."""
     held, end = b"", None
     for row in rows:
         if held and (row[APPEND_END] is None or row[APPEND_END] != end):
@@ -348,7 +348,7 @@ def _joined(rows: Iterator[dict[str, Any]]) -> Iterator[bytes]:
 
 
 def write_back(target: Stream, content: Messages | Appends) -> tuple[int, bool]:
-    """Append what the target lacks: how many messages or bytes that was, and whether the target has more than that."""
+    """Append the missing data. Returns the number of messages or bytes, and whether the target has more data."""
     position, found, failures = Position(), 0, 0
     try:
         while True:

@@ -1,8 +1,7 @@
-"""Jobs at work: a streaming query of Spark, or a loop of steps.
+"""Running jobs: a streaming query of Spark, or a loop of steps.
 
-A job that is told to stop ends after the batch that it works on. A batch that had not begun is left to the next start.
-A job holds the lock of its checkpoint while it runs: Spark would end a query for another one on its checkpoint, and
-not say so.
+A job stops after its current batch. A batch that was not started is left to the next start. A job holds the lock of
+its checkpoint while it runs, because Spark would silently stop a query when another one uses its checkpoint.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ _TOLD = re.compile(r"headwater\.errors\.(\w+): (.+)")  # in the traceback of a t
 
 
 class _StoppedError(Exception):
-    """A batch came after the job was told to stop."""
+    """A batch arrived after the job was told to stop."""
 
 
 class StreamingJob:
-    """A query whose batches are worked on here, one after the other."""
+    """A job whose batches come from a streaming query."""
 
     def __init__(self, name: str, work: Work, lock: Lock | None) -> None:
         self.name = name
@@ -54,7 +53,7 @@ class StreamingJob:
 
     @property
     def query(self) -> StreamingQuery:
-        """The query of Spark. Its id is the job's: it is kept in the checkpoint."""
+        """The streaming query. Its id, which is in the checkpoint, is the id of the job."""
         self._has_started.wait()
         if self._query is None:
             raise RuntimeError(f"{self.name} did not start")
@@ -75,7 +74,7 @@ class StreamingJob:
         )
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it has ended; raises what ended it if it failed."""
+        """Wait for the end. True if the job has ended; raises its error if it failed."""
         try:
             if timeout_s is None:
                 self.query.awaitTermination()
@@ -93,7 +92,7 @@ class StreamingJob:
         """End it after the batch that it works on."""
         self._is_stopping = True
         with self._turn:
-            pass  # not held any longer: the query waits for a batch that is refused
+            pass  # without the lock, because the query waits for a batch that is refused
         self.query.stop()
         self._release()
 
@@ -102,7 +101,7 @@ class StreamingJob:
             self._lock.release()
 
     def _release_at_end(self) -> None:
-        """For a query that nobody waits for. One that failed says so to whoever asks."""
+        """Release the lock when the query ends, even if no caller waits. Its error is raised by the next call."""
         with contextlib.suppress(Exception):
             self.query.awaitTermination()
         self._release()
@@ -120,7 +119,7 @@ class StreamingJob:
                 raise
 
     def _look(self) -> list[StreamingQueryProgress]:
-        """Spark keeps the last reports only: rows are counted with every batch."""
+        """Count the rows of every batch, because Spark keeps only the last reports."""
         seen = list(self.query.recentProgress)
         for one in seen:
             if one["numInputRows"]:
@@ -135,9 +134,9 @@ def _bytes(behind: list[StreamLag]) -> dict[str, int]:
 def start_query(
     rows: DataFrame, work: Work, *, name: str, checkpoint: str, once: bool, every_s: float | None = None
 ) -> StreamingJob:
-    """Start a query that gives each batch to `work`: what there is now (`once`), or for as long as it is let.
+    """Start a query that passes each batch to `work`: for the current data (`once`), or until it is stopped.
 
-    `every_s` is the time between two batches at least. A checkpoint that is not on this machine is not locked.
+    `every_s` is the minimum time between two batches. A checkpoint that is not on this machine is not locked.
     """
     directory = local_path(checkpoint)
     job = StreamingJob(name, work, None if directory is None else lock_checkpoint(directory))
@@ -158,7 +157,7 @@ def start_query(
 
 
 def cause_of(error: Exception) -> Exception:
-    """What failed, where tasks and sources have only told it in the text of another error."""
+    """The original error, which tasks and sources report only in the text of another error."""
     if isinstance(error, HeadwaterError):
         return error
     for name, what in reversed(_TOLD.findall(str(error))):
@@ -176,7 +175,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopJob:
-    """A thread that takes steps: all that there are now, and again after a while."""
+    """A job that runs steps in a thread: all that are due, and again after a wait."""
 
     def __init__(
         self, name: str, steps: Callable[[], Iterator[Step]], *, once: bool, every_s: float, lock: Lock | None = None
@@ -199,7 +198,7 @@ class LoopJob:
         return self._progress
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it has ended; raises what ended it if it failed."""
+        """Wait for the end. True if the job has ended; raises its error if it failed."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             return False
@@ -208,7 +207,7 @@ class LoopJob:
         return True
 
     def stop(self) -> None:
-        """End it after the step that it takes."""
+        """Stop the job after the current step."""
         self._stopping.set()
         self._thread.join()
 

@@ -1,7 +1,7 @@
-"""Snapshots of state streams, from which new readers begin: see `headwater.state.bootstrap` for what they are.
+"""Makes snapshots of state streams, from which new readers start. `headwater.state.bootstrap` has their format.
 
-Each is made in a task from the one before it and the events since. It counts once it is closed, so a run that is killed
-leaves nothing that a reader would take for a snapshot.
+A task makes each snapshot from the previous one and the events since then. A snapshot is valid once it is closed, so a
+killed run leaves nothing that a reader would use.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Snapshots:
 
 
 class SnapshotMaker:
-    """Makes the snapshots of streams whose paths are the rows. Pickled for the tasks."""
+    """Makes the snapshots of the streams whose paths are in the rows. Pickled for the tasks."""
 
     def __init__(self, connection: ConnectionOptions, min_bytes: int, grace_s: float) -> None:
         self._connection = connection
@@ -90,7 +90,7 @@ class SnapshotMaker:
                     yield pa.RecordBatch.from_pydict({name: list(values) for name, values in columns.items()})
 
     def make(self, client: Client, path: str) -> tuple[bool, int]:
-        """Whether a snapshot was made, and how many bytes of the stream are behind the newest one."""
+        """Whether a snapshot was made, and the number of bytes after the newest one."""
         stream = client.stream(path)
         try:
             tail = stream.head().tail_offset
@@ -104,7 +104,7 @@ class SnapshotMaker:
         return is_due, 0 if is_due else behind
 
     def _clean(self, client: Client, path: str) -> None:
-        """Delete what the grace time is over for: those that another has followed, and those left unfinished."""
+        """Delete superseded and unfinished snapshots after the grace time."""
         found = sorted(client.list(f"{path}{SNAPSHOTS}"), key=lambda info: info.path)
         for number, info in enumerate(found):
             later = next((one for one in found[number + 1 :] if one.closed), None)
@@ -119,7 +119,7 @@ class SnapshotMaker:
 
 
 def behind_newest(client: Client, path: str, tail: str) -> int:
-    """How many bytes of a stream are not in its newest snapshot."""
+    """The number of bytes of a stream that are not in its newest snapshot."""
     newest = next(iter(newest_first(client.list(f"{path}{SNAPSHOTS}"), path)), None)
     end = byte_position(tail) or 0
     if newest is None or incarnation(newest[1]) != incarnation(tail):

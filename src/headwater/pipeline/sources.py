@@ -1,4 +1,4 @@
-"""What a job reads: streams by name or pattern, and where to begin. Fields are named as the flags are."""
+"""The source of a job: streams by name or pattern, and where to start. Fields have the names of the flags."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def rows(
         self, spark: SparkSession, kind: str, *, is_first: bool, schema: str | None = None, **more: Any
     ) -> DataFrame:
-        """The streams as a streaming DataFrame. Where to begin counts for the first start only."""
+        """The streams as a streaming DataFrame. The starting position is used only at the first start."""
         options = {**self._options(), **more}
         if is_first:
             options |= self._start()
@@ -43,13 +43,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return read_options(self._options(), bounded=False, state=False)
 
     def tails(self, *, patient: bool = True) -> dict[str, StreamInfo]:
-        """Every stream that is read, with its end as it is now."""
+        """Every selected stream with its current tail."""
         options = self.reading()
         with options.connection.open(patient=patient) as client:
             return Planner(options, client).tails()
 
     def first_offset(self, path: str) -> str | None:
-        """Where a stream begins, if the server lists its streams."""
+        """The first offset of a stream, if the server lists its streams."""
         with self.client() as client:
             try:
                 return next((info.first_offset for info in client.list(path) if info.path == path), None)
@@ -84,7 +84,7 @@ def is_pattern(streams: str) -> bool:
 
 
 def moment_of(given: datetime | str) -> datetime:
-    """A time with its zone: where none is given, that of UTC."""
+    """Parse a time. Without a time zone it is UTC."""
     try:
         moment = datetime.fromisoformat(given) if isinstance(given, str) else given
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where `publish` sends changes to: a state stream with the type of the entities, or a table of the server."""
+"""The targets of `publish`: a state stream with an entity type, or a table of the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwater.spark.positions import incarnation
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a target that was deleted and made again does not share, as far as the server says it."""
+    """The identity of a target, which changes when it is deleted and created again, as far as the server shows it."""
 
     incarnation: str | None  # unique on one server
     created_at: str | None
@@ -27,7 +27,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where changes go: a state stream with the type of the entities, or a table."""
+    """A target: a state stream with an entity type, or a table."""
 
     url: str
     type: str | None = None
@@ -48,7 +48,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return f"the stream {self.to}" if self.to is not None else f"the table {self.to_table}"
 
     def write(self, changes: DataFrame, job: str, number: int) -> None:
-        """Send rows of `key`, `value` (null for a delete) and `is_new` (null: not known), once under this number."""
+        """Send rows of `key`, `value` (null for a delete) and `is_new` (null: unknown), once for this number."""
         options = {**self._connection(), "writeId": job, "writeVersion": str(number)}
         if self.to is not None:
             kind, options["stream"] = "stream-state", self.to

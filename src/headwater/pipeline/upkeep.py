@@ -1,4 +1,4 @@
-"""What a job does to its tables now and then: small files are joined, and old ones deleted."""
+"""Maintenance of the tables of a job: merges small files and deletes old ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.pipeline.lake import Lake
 
 
 class Upkeep(msgspec.Struct, frozen=True):
-    """After every `compact_every` batches, never with 0; files are kept for `retain_hours`, or for ever with None."""
+    """Runs after every `compact_every` batches (0: never). Files are kept for `retain_hours` (None: forever)."""
 
     compact_every: int
     retain_hours: int | None

@@ -1,4 +1,4 @@
-"""State streams to Delta tables of their current state, or of its history."""
+"""Keeps Delta tables of the current state of state streams, or of its history."""
 
 from headwater.pipeline.materialize.job import materialize
 

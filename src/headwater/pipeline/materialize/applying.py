@@ -1,4 +1,4 @@
-"""How the driver applies a batch: it finds where streams begin anew, has the merge done, and commits."""
+"""Applies a batch in the driver: finds resets and new incarnations of streams, runs the merge, and commits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Run: TypeAlias = Callable[[BucketWork], list[Done]]  # has every bucket of a bat
 
 
 class Applier:
-    """Applies the batches of one job, one after the other, each on the one or the other path."""
+    """Applies the batches of one job, one after the other, each with a MERGE or by buckets."""
 
     def __init__(self, tables: Tables, layout: Layout) -> None:
         self._tables = tables
@@ -38,7 +38,7 @@ class Applier:
         self._streams: Streams | None = None  # as of the batch before
 
     def check_owner(self, job: str) -> None:
-        """Refuse a history that another job made: what it had from there would be in it again."""
+        """Refuse a history that another job wrote, because its events would be in it twice."""
         if not self._layout.is_history or self._layout.sequence is not None:
             return
         table = self._tables.rows.open()
@@ -52,14 +52,14 @@ class Applier:
         return batch.is_done(self._tables.rows.open())
 
     def check(self, batch: Batch) -> None:
-        """Refuse a batch whose number was used for other rows. Within a run numbers only grow."""
+        """Refuse a batch whose number was used for other rows. Within a run, numbers only increase."""
         others = (self._tables.quarantine, self._tables.streams, self._tables.remembered)
         for lake in (self._tables.rows, *(others if self._streams is None else ())):
             if lake.exists():
                 batch.check(lake.open())
 
     def apply_here(self, events: pa.Table, batch: Batch) -> None:
-        """All events are in memory: what they change is merged into the table."""
+        """Merge the changes in the driver, with all events in memory."""
         streams = self._known(batch)
         lives = joined(new_lives(events, streams.lives))
         cuts = cuts_of(streams, lives, resets(events))
@@ -70,7 +70,7 @@ class Applier:
         streams.note(noted)
 
     def apply_buckets(self, run: Run, batch: Batch) -> None:
-        """Tasks merge the buckets, and their files take the place of the ones that they read."""
+        """Merge the buckets in tasks. The new files replace those that the tasks have read."""
         streams = self._known(batch)
         table = self._tables.rows.open()
         remembered = self._tables.remembered.open() if self._layout.sequence is not None else None

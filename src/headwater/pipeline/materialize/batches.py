@@ -1,4 +1,4 @@
-"""What a batch turns out to be: its changes, its bad events, and where streams begin anew in it."""
+"""The content of a batch: its changes, its bad events, and the cuts of its streams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Reset(msgspec.Struct, frozen=True, order=True):
 
 
 class Cuts(msgspec.Struct, frozen=True):
-    """Where streams begin anew: the last time before a batch, and within it."""
+    """The cuts of streams (resets and new incarnations): the last one before a batch, and those in it."""
 
     old: tuple[Reset, ...] = ()
     new: tuple[Reset, ...] = ()
@@ -74,7 +74,7 @@ def quarantined(rows: pa.Table, batch: Batch) -> pa.Table:
 
 
 def joined(lives: Iterable[Life]) -> list[Life]:
-    """One for each incarnation, of what many tasks saw."""
+    """Merge the results of many tasks to one row for each incarnation."""
     found: dict[tuple[str, int], Life] = {}
     for life in lives:
         before = found.setdefault((life.stream, life.incarnation), life)
@@ -85,8 +85,8 @@ def joined(lives: Iterable[Life]) -> list[Life]:
 
 
 def cuts_of(streams: Streams, lives: Iterable[Life], found: Iterable[Reset]) -> Cuts:
-    """A stream that was seen before begins anew where another incarnation of it begins, at its first byte. A fork has
-    its source's offsets up to where it left it: there it goes on."""
+    """A known stream has a cut where another incarnation starts at its first byte. A fork has the offsets of its source
+    up to the point of the fork, and continues there without a cut."""
     seen = {stream: dict(known) for stream, known in streams.lives.items()}
     new = list(found)
     for life in lives:

@@ -1,7 +1,7 @@
-"""The merge that the executors do: each task reads buckets of the table, merges, and writes them anew.
+"""The merge in the executors: each task reads buckets of the table, merges the events, and rewrites the buckets.
 
-The batch is read once. Tasks begin before it is known whether a stream begins anew in it, which is rare; if one does,
-what they wrote is left, and the merge is done again with that known, then also in buckets without events.
+The batch is read once. Tasks start before it is known whether the batch has a cut, which is rare. If it has one, their
+files are discarded, and the merge is repeated with the cut, also in buckets without events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwater.spark.workers import keep_memory
 
 
 class Done(msgspec.Struct, kw_only=True):
-    """What became of one bucket."""
+    """The result of one bucket."""
 
     rows: list[File] = []
     rows_removed: list[str] = []
@@ -34,7 +34,7 @@ class Done(msgspec.Struct, kw_only=True):
 
 
 class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task needs to know. Pickled."""
+    """The settings of a task. Pickled."""
 
     tables: Tables
     layout: Layout
@@ -87,7 +87,7 @@ def _write(lake: Lake, rows: pa.Table, partition: dict[str, str]) -> list[File]:
 
 
 def run_buckets(events: DataFrame, work: BucketWork) -> list[Done]:
-    """In tasks, a bucket at a time."""
+    """Merge in tasks, one bucket at a time."""
     if work.cuts.new:  # then rows of any bucket may go
         every = [(bucket,) for bucket in sorted({*work.rows, *work.remembered})]
         if every:

@@ -1,4 +1,4 @@
-"""The events of a batch as a DataFrame: their columns, what is wrong with them, and the bucket that each belongs to."""
+"""The events of a batch as a DataFrame: their columns, their errors, and their buckets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _EVERY = ("stream", "offset", "incarnation", "begin", "order", "type", "key", "u
 
 
 class EventColumns:
-    """Makes columns of the events that a `stream-state` source gives."""
+    """Makes the columns of a batch from the events of a `stream-state` source."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -69,7 +69,7 @@ class EventColumns:
 
     @property
     def source_schema(self) -> str:
-        """What the source is to give: no more than is needed."""
+        """The schema to request from the source, with only the needed columns."""
         settings = self._settings
         needed = [name for name in _READ if name in _ALWAYS or self._uses(name)]
         value = "STRING"
@@ -126,7 +126,7 @@ class EventColumns:
         return ["key", *(["value"] if self._fields is None else map(column_of, self._fields.names))]
 
     def layout(self, events: DataFrame) -> Layout:
-        """The tables that fit these columns; the types of expressions are for Spark to say."""
+        """The layout of the tables for these columns. Spark determines the types of expressions."""
         settings = self._settings
         try:
             schema = self.prepare(events).schema
@@ -146,7 +146,7 @@ class EventColumns:
         )
 
     def _placed(self, events: DataFrame, batch: int) -> list[Column]:
-        """Where an event is. A server whose offsets count no bytes gives one range of a stream in each batch."""
+        """The order of an event. If offsets do not count bytes, a batch has one range of each stream."""
         begin = F.expr("try_cast(substring_index(offset, '_', -1) AS BIGINT)")
         life = F.expr("try_cast(substring_index(offset, '_', 1) AS BIGINT)")
         counted = F.lit(batch << _BATCH_BITS) + F.col("position")
@@ -181,7 +181,7 @@ class EventColumns:
         return columns
 
     def _reason(self, events: DataFrame) -> Column:
-        """What keeps a change from being applied, though it is a state event."""
+        """Why a valid state event cannot be applied."""
         told = F.lit(None).cast("string")
         for name in self._settings.keys:
             told = F.coalesce(told, F.when(_column(name).isNull(), F.lit(f"no {name}, which is part of the key")))

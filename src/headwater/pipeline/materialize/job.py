@@ -1,4 +1,4 @@
-"""State streams to a Delta table of their current state, or of its history."""
+"""The job `materialize`: keeps a Delta table of the current state of state streams, or of its history."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def materialize(
     retain_hours: int | None = limits.PIPELINE_RETAIN_H,
     name: str = "materialize",
 ) -> StreamingJob:
-    """Keep a Delta table of the entities of state streams, which is made if it is missing.
+    """Keep a Delta table of the entities of state streams. It is created if it does not exist.
 
     The table has the current state (`stored_as_scd_type=1`) or the history (2). Events that cannot be applied go to the
-    table `{table}.quarantine`, with the reason. With `sequence_by`, an expression over the columns, the greatest
-    sequence of an entity wins and not the last event.
+    table `{table}.quarantine`, with the reason. With `sequence_by`, an expression over the columns, the event with the
+    greatest sequence wins instead of the last event.
 
-    After every `compact_every` batches small files are joined, and files that no version younger than `retain_hours`
-    needs are deleted, unless that is None. With 0 neither is done.
+    After every `compact_every` batches small files are merged, and files that no version younger than `retain_hours`
+    needs are deleted (None: never). With `compact_every=0` neither is done.
     """
     upkeep = Upkeep(compact_every, retain_hours)
     settings = checked(
@@ -93,7 +93,7 @@ def materialize(
 
 
 class _Materializing:
-    """What the driver does with each batch."""
+    """Applies each batch, in the driver."""
 
     def __init__(self, tables: Tables, settings: Settings, layout: Layout, checkpoint: str, upkeep: Upkeep) -> None:
         self._tables = tables
@@ -111,7 +111,7 @@ class _Materializing:
             applier = Applier(self._tables, self._layout)
             applier.check_owner(job)
         applier.check(batch)
-        if applier.is_done(batch):  # by the run before, which was ended before it could say so
+        if applier.is_done(batch):  # by the previous run, which was killed before Spark recorded it
             return
         self._applier = applier
         with telling_conflicts(self._tables.rows, batch):

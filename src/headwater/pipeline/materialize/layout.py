@@ -29,7 +29,7 @@ OTHER = "other"  # in place of a control: an event that changes nothing, and tel
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Which columns a table has. `payload` is the event's key and the value, as text or as the columns of a schema."""
+    """The columns of a table. `payload` is the event's key and the value, as text or as the columns of a schema."""
 
     payload: pa.Schema
     keys: tuple[str, ...] = ("key",)
@@ -43,12 +43,12 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """What no two rows of the table share."""
+        """The columns that identify a row of the table."""
         return (*self.identity, "incarnation", "valid_from_order") if self.is_history else self.identity
 
     @property
     def events(self) -> pa.Schema:
-        """What a batch brings: changes that were checked, deletes among them."""
+        """The columns of the changes of a batch, including deletes."""
         return pa.schema([*self._entity, *_PLACE, *self._sequence, pa.field("deleted", pa.bool_())])
 
     @property
@@ -71,8 +71,8 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def remembered(self) -> pa.Schema:
-        """What is kept of events that are not in the table, for the sake of late ones: deletes, and in a history also
-        values that were replaced without a row of their own."""
+        """The columns of events that are not in the table and are kept for late events: deletes, and in a history also
+        values that were replaced without a new row."""
         if self.is_history:
             return self.events
         kept = [field for field in self._entity if field.name in (*self.identity, BUCKET)]
@@ -80,7 +80,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def cuts(self) -> pa.Schema:
-        """Where streams begin anew: at a reset, or made again."""
+        """The columns of cuts: where a stream was reset or created again."""
         return _CUTS
 
     @property
@@ -93,7 +93,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def aligned(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows with the columns of a schema: those that are missing are null, others are left out."""
+    """Rows with the columns of a schema: missing columns are null, others are dropped."""
     columns = [
         rows.column(field.name).cast(field.type)
         if field.name in rows.column_names

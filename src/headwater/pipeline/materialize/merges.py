@@ -1,4 +1,4 @@
-"""The merge that the driver does, for small batches: what changed goes into the table by one MERGE of delta-rs."""
+"""The merge in the driver, for small batches: one MERGE of delta-rs applies the changes to the table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, 
 
 
 class _Scope:
-    """What of a table can be concerned."""
+    """The rows of a table that a batch can change."""
 
     def __init__(self, layout: Layout, events: pa.Table, cuts: Cuts) -> None:
         self._keys = layout.keys[0]

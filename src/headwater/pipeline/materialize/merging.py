@@ -1,18 +1,17 @@
-"""How the events of a batch change the rows of a table: tables in, tables out, whole columns at a time.
+"""Merges the events of a batch into the rows of a table, as Arrow tables, whole columns at a time.
 
-An event is placed in its stream by the stream's incarnation and its order. A cut is where a stream begins anew, at a
-reset or made again; the events between two cuts are an epoch, and what is before a cut never meets what is after it.
+An event is ordered in its stream by the stream's incarnation and by its order. A cut is where a stream is reset or
+created again. The events between two cuts are an epoch. Events before a cut never affect those after it.
 
-Within an epoch the last event of an entity counts. Last is the stream's order or, if the user names a sequence, the
-greatest sequence; of two events with the same sequence the first one in the stream counts. The current state is that
-event, if it is no delete. The history has a row for each event but deletes, that ends where the next event begins.
+Within an epoch the last event of an entity counts: the last in the stream or, if the user gives a sequence, the one
+with the greatest sequence. Of two events with the same sequence the first one in the stream counts. The current state
+is that event, unless it is a delete. The history has a row for each event except deletes, which ends at the next event.
 
-With a sequence, events may be late: then the deletes count that came before them, so these are remembered. The history
-also remembers values that were replaced in their row, because no tracked column had changed: a late event may come
-between them.
+With a sequence, events may be late. Earlier deletes then matter, so they are kept. The history also keeps values that
+were replaced in their row because no tracked column had changed, because a late event may belong between them.
 
-A batch may be merged again after a crash that came when what is remembered was written and the table was not. The
-result is the same: what is remembered of this very batch wins over the same event only.
+A batch may be merged again after a crash between the commit of the kept events and that of the table. The result is
+the same, because a kept event of the same batch only replaces the same event.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _REMEMBERED, _ROWS, _EVENTS = 0, 1, 2  # where a candidate comes from, in the or
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """What the tables have after a batch. In a history without a sequence, closed rows are those the batch closed."""
+    """The content of the tables after a batch. In a history without a sequence, only closed rows of this batch."""
 
     rows: pa.Table
     remembered: pa.Table

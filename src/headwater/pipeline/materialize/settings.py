@@ -1,4 +1,4 @@
-"""What `materialize` is told: checked before anything starts, and kept with the table for the next start."""
+"""The settings of `materialize`: checked before the start, and stored with the table for the next start."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.scd == 2
 
     def lasting(self) -> dict[str, Any]:
-        """What must not change from one start to the next: the rows that are there depend on it."""
+        """The settings that must not change between two starts, because the existing rows depend on them."""
         return {
             "type": self.type,
             "keys": list(self.keys),

@@ -1,7 +1,7 @@
-"""The tables of a job: the rows, what is remembered for late events, where streams begin anew, and the quarantine.
+"""The tables of a job: the rows, the events kept for late ones, the streams with their cuts, and the quarantine.
 
-All but the rows are beside the table, so that no reader of the table sees them. Commits of a batch come in one order:
-quarantine, streams, what is remembered, rows. Each notes the batch, and one that was made is not made again.
+All but the rows are in tables beside it, so that readers do not see them. The commits of a batch have a fixed order:
+quarantine, streams, kept events, rows. Each records the batch, and is not repeated.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ QUARANTINE = pa.schema(
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """Where they are."""
+    """The locations of the tables."""
 
     rows: Lake
     remembered: Lake
@@ -64,7 +64,7 @@ def tables_at(uri: str) -> Tables:
 
 
 def prepare(tables: Tables, settings: Settings, layout: Layout) -> Settings:
-    """Make the tables, or check those that are there; columns that they lack are added. The settings that hold."""
+    """Create the tables, or check existing ones and add missing columns. Returns the settings that apply."""
     if tables.rows.exists():
         settings = _checked(tables.rows.open(), settings)
     lasting = {_SETTINGS: json.dumps(settings.lasting())}
@@ -129,7 +129,7 @@ def files_of(table: DeltaTable) -> dict[int, list[File]]:
 
 
 def has_many_files(lake: Lake) -> bool:
-    """Whether it is time to write buckets anew, which joins their files: a MERGE adds some."""
+    """Whether to rewrite buckets, which merges their files, because each MERGE adds files."""
     found = files_of(lake.open()).values()
     return sum(map(len, found)) > limits.PIPELINE_BUCKET_FILES_MAX * max(1, len(found))
 
