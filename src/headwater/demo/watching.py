@@ -1,4 +1,4 @@
-"""What goes on at any moment: how much flows where, how fast, and how far Spark is behind."""
+"""The current state of the demo: events per flow, rates, and the lag of Spark."""
 
 from __future__ import annotations
 

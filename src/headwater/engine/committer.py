@@ -86,7 +86,7 @@ class Committer:
         self._entries.append(entry)
         self._bytes += size_bytes
         if self._committing is None and not self._scheduled:
-            # At the end of this turn of the loop, so that all who wrote in it share the batch.
+            # At the end of this turn of the loop, so that all writes of the turn share the batch (group commit).
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._start)
 

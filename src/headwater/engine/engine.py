@@ -47,7 +47,7 @@ from headwater.store.contract import Store
 
 
 def _ignore(_: BaseException) -> None:
-    """Nobody wants to know that the store cannot go on; every write says so."""
+    """The default callback for a failed store: does nothing, because every write reports the failure."""
 
 
 class Engine:
@@ -193,7 +193,7 @@ class Engine:
         return self._live.follow(stream_id, subscriber)
 
     def hold(self, update: Update) -> object:
-        """Count the bytes of an update, if they are large, until nobody refers to what is returned."""
+        """Count the bytes of a large update until the returned object is no longer referenced."""
         if len(update.data) <= LARGE_READ_BYTES:
             return None
         return self._large.hold(update.stream_id, update.start, update.data)

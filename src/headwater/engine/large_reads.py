@@ -29,7 +29,7 @@ class LargeReads:
         return held
 
     def hold(self, stream_id: int, start: int, data: bytes) -> HeldBytes:
-        """Count bytes until nobody refers to what is returned; its data is to be used instead of the given one."""
+        """Count bytes until the returned object is no longer referenced. Use its data instead of the given data."""
         held = self._held.get((stream_id, start))
         if held is not None and len(held.data) == len(data):
             return held

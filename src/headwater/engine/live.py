@@ -1,4 +1,4 @@
-"""Live readers: reads that wait for the next change, and subscribers that are told of every change."""
+"""Live readers: reads that wait for the next change, and subscribers that are notified of every change."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Loader:
                 return
 
     async def load_for(self, command: Command) -> None:
-        """Load everything that a decision on a command looks at. When this returns, all of it is loaded at once."""
+        """Load all states that the decision on a command needs. When this returns, all of them are in memory."""
         catalogue = self._catalogue
         while True:
             removals = catalogue.removals
@@ -69,7 +69,7 @@ class Loader:
                 yield source_id
 
     async def _load_stream(self, key: str | int) -> bool:
-        """Load a stream, once for everyone who asks meanwhile; whether there may be one now."""
+        """Load a stream. Concurrent calls share one load. Returns whether the stream may exist."""
         loading = self._loading.get(key)
         if loading is not None:
             await asyncio.shield(loading)

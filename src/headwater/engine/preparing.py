@@ -45,7 +45,7 @@ class Preparer:
         self._messages_max = limits.messages_per_append_max
         self._backlog_bytes_max = limits.commit_backlog_bytes
         self._bytes = 0  # of bodies that are being parsed or wait for it
-        self._thread = asyncio.Lock()  # whoever has it may use the thread
+        self._thread = asyncio.Lock()  # its holder may use the thread
         self._turns: dict[tuple[str, str], _Turn] = {}
 
     @property
@@ -134,7 +134,7 @@ class Preparer:
         return msgspec.structs.replace(command, fork=fork)
 
     def is_current(self, command: Command) -> bool:
-        """Whether what was prepared still holds: the source of a fork may have been deleted and made again."""
+        """Whether the preparation is still valid: the source of a fork may have been deleted and created again."""
         if not isinstance(command, Create) or command.fork is None or not command.fork.source_id:
             return True
         source = self._catalogue.at(command.fork.source)

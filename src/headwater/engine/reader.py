@@ -128,7 +128,7 @@ class Reader:
         held = large.find(stream.id, start, end, bytes_max)
         if held is None:
             async with large.turn:
-                held = large.find(stream.id, start, end, bytes_max)  # someone else may have read it meanwhile
+                held = large.find(stream.id, start, end, bytes_max)  # another read may have loaded it meanwhile
                 if held is None:
                     piece = await self.piece(stream, start, end, bytes_max)
                     if len(piece.data) <= max(bytes_max, bounds.LARGE_READ_BYTES):

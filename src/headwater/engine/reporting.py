@@ -66,7 +66,7 @@ class Sampler:
         self._turn = asyncio.Lock()
 
     async def busiest(self, limit: int, *, by_size: bool) -> Busiest:
-        """Look at all streams in memory, a part at a time. Many who ask at once share their looks."""
+        """Sample all streams in memory, in parts. Concurrent requests share a sample."""
         async with self._turn:
             now_s = self._clock()
             if self._last is None or now_s - self._last.at_s >= limits.TOP_LOOK_S:
@@ -105,7 +105,7 @@ class Sampler:
         return max(0, then[0] - first[0]) / over_s, max(0, then[1] - first[1]) / over_s
 
     def _forget_later(self) -> None:
-        """Give the memory back when nobody has asked for a while; rates over that time would mean little."""
+        """Drop the sample if it was not requested for a while, because rates over a long time mean little."""
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = asyncio.get_running_loop().call_later(limits.TOP_KEPT_S, self._forget)

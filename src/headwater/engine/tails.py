@@ -1,4 +1,4 @@
-"""Tails: the live readers of each stream, told of every durable change."""
+"""Tails: the live readers of each stream, which are notified of every durable change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.engine.messages import Ended, Update
 
 
 class Subscriber(Protocol):
-    """A live reader. It is told, and never waited for: one that falls behind must read from the store."""
+    """A live reader. The engine never waits for it: a reader that falls behind must read from the store."""
 
     def deliver(self, update: Update) -> None: ...
 
@@ -35,7 +35,7 @@ class Tail:
         self.subscribers: dict[Subscriber, None] = {}  # in the order in which they came
         self.waiters: dict[asyncio.Future[None], None] = {}
         self._told = PacedCalls(limits.TOLD_PER_TURN, self._go_on)
-        self._next: Update | None = None  # to be told when everybody was told of the one before
+        self._next: Update | None = None  # sent when all readers have got the previous one
         self._woken = PacedCalls(limits.WOKEN_PER_TURN)
 
     @property
@@ -80,7 +80,7 @@ class Tail:
 
 
 class PacedCalls:
-    """Calls in order, so many in one turn of the loop: the first ones at once. After the last one `done` is called."""
+    """Run calls in order, a limited number per turn of the loop, the first ones at once. Then call `done`."""
 
     __slots__ = ("_calls", "_done", "_per_turn")
 

@@ -107,7 +107,7 @@ class Writer:
         await drained.wait()
 
     def stop_for(self, error: BaseException) -> None:
-        """The store cannot go on."""
+        """The store has failed."""
         self._refusing = _stopping
         log.critical("no more writes are accepted, since it is not known what is durable: %s", error)
         self._fatal(error)
@@ -152,7 +152,7 @@ class Writer:
             stream = None
             if not isinstance(prepared, WriteDocuments):
                 stream = self._catalogue.newest(prepared.path)
-                # Nobody who was told meanwhile that the stream has expired may find it again.
+                # A client that was told that the stream has expired must not find it again.
                 prepared = msgspec.structs.replace(prepared, now_ms=max(prepared.now_ms, self._now_ms()))
             self._decide(prepared, stream, answered)
         return True
@@ -296,13 +296,13 @@ class Writer:
             self._refusing = lambda: _full(str(error))
             self._in_background(self._roll_back(entries, error))
             return
-        # A write that failed leaves nobody knowing what is durable: nothing built on it may be written any more.
+        # After a failed write it is unknown what is durable, so nothing that depends on it may be written.
         for entry in entries:
             _answer(entry, _internal(error))
         self.stop_for(error)
 
     async def _roll_back(self, entries: list[Entry], refused: RefusedError) -> None:
-        """There was no room: return to what is durable, then answer everyone who built on more."""
+        """The disk is full: go back to the durable state, then answer the writers whose records were dropped."""
         changed = dict.fromkeys(one for entry in entries for one in entry.changed)
         try:
             await self._loader.roll_back(

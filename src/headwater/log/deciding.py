@@ -66,7 +66,7 @@ from headwater.log.state import Document, StreamState, evolve, evolve_document
 
 
 class View(Protocol):
-    """The newest states that a decision may look at."""
+    """The newest states, as the input of decisions."""
 
     def at(self, path: str) -> StreamState | None: ...
 
@@ -84,7 +84,7 @@ _NOTHING: Record = ()
 
 
 def decide(view: View, command: Command, messages_max: int) -> Decision:
-    """Raises what the requester must be told; `messages_max` bounds the messages of a JSON body."""
+    """Raises the error for the client. `messages_max` limits the messages of a JSON body."""
     if type(command) is Append:
         decision = _append(live(view.at(command.path), command.now_ms), command, messages_max)
     elif isinstance(command, Create):

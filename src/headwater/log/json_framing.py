@@ -100,7 +100,7 @@ def split_array(text: bytes | bytearray | str) -> list[msgspec.Raw]:
 
 
 def _check_utf8(body: bytes) -> None:
-    """The parser lets invalid UTF-8 pass inside strings; the protocol does not."""
+    """Check UTF-8, because the parser accepts invalid UTF-8 inside strings and the protocol does not."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     position = 0
     try:

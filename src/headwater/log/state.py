@@ -50,7 +50,7 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
     lineage: tuple[Span, ...] = ()  # inherited bytes, oldest first
     forks: int = 0  # streams that were forked from this one and still exist
     soft_deleted: bool = False
-    version: int = 1  # events so far; a shared store can tell by it that someone else wrote meanwhile
+    version: int = 1  # events so far; a shared store detects by it that another process has written meanwhile
 
     @property
     def start(self) -> int:

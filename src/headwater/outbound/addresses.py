@@ -1,4 +1,4 @@
-"""Which addresses the server calls when someone else named them; pure.
+"""Which addresses the server connects to for URLs that clients gave; no I/O.
 
 Of IPv4 the blocks of a table are refused: those in the IANA registry of special-purpose addresses, multicast, and
 public addresses at which clouds serve their metadata. Of IPv6 only global unicast (2000::/3) is called, without the

@@ -1,4 +1,4 @@
-"""The guarded HTTP client: every request that the server makes to an address that someone else named.
+"""The guarded HTTP client, for every request of the server to a URL that a client gave.
 
 It does HTTP/1.1 by httpcore, below httpx, because what httpx adds is what must not happen here: redirects, cookies,
 proxies and credentials of the environment, decoding of bodies, and a second parser of URLs.

@@ -43,7 +43,7 @@ class SystemResolver:
             found = [str(info[4][0]) for info in infos]
         except (OSError, UnicodeError) as error:
             found = error if isinstance(error, OSError) else OSError(str(error))
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits
             loop.call_soon_threadsafe(self._finish, answer, found)
 
     def _finish(self, answer: asyncio.Future[Sequence[str]], found: Sequence[str] | OSError) -> None:

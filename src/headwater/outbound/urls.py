@@ -1,4 +1,4 @@
-"""The URLs that the server calls when someone else named them: one strict reading of each, pure.
+"""Strict parsing of the URLs that clients gave and the server calls; no I/O.
 
 Two parsers that read one URL differently are how a check is passed for one host and the request goes to another. So a
 URL is parsed here once, anything that parsers are known to disagree on is refused, and the request is made from the

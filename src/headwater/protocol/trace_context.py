@@ -13,7 +13,7 @@ _SAMPLED = 1
 
 
 class TraceContext(NamedTuple):
-    """Which trace a request belongs to, and the span of whoever sent it."""
+    """The trace that a request belongs to, and the span of its sender."""
 
     trace_id: str  # 32 hexadecimal digits
     span_id: str  # 16

@@ -1,4 +1,4 @@
-"""What a browser may do with this server: the hosts it answers for, and the origins it lets in.
+"""Protection against other web pages: the host names that the server answers for, and the origins that it allows.
 
 A browser carries the requests of any page it shows, to servers on its own machine too. It names the page's origin in
 `Origin` and the name it found the server under in `Host`.
@@ -49,7 +49,7 @@ _ALLOWED_METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 
 
 class Access:
-    """`hosts` None: any. `origins` None: whoever serves this app decides, and nothing is checked or answered."""
+    """`hosts` None: any. `origins` None: the surrounding application handles CORS, and nothing is checked here."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Access:
     ) -> None:
         self._origins = None if origins is None else frozenset(map(parse_origin, origins))
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
-        self._loopback = loopback  # pages on this machine are let in
+        self._loopback = loopback  # pages on this machine are allowed
         self._proxies = proxies or None
         self._known_hosts: set[str | None] = {None}  # only programs other than browsers name none
         self._any_host = self._hosts is None or ANY in self._hosts
@@ -151,7 +151,7 @@ class Access:
         return self._loopback and name is not None and is_loopback(name)
 
     def _shared_headers(self) -> Headers:
-        """Of every answer to a read: caches may give it to others than those who asked."""
+        """Headers of every response to a read, because caches may serve it to other clients."""
         if self._origins is None:
             return ()
         if self._any_origin:

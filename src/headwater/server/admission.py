@@ -1,4 +1,4 @@
-"""Admission: which requests are begun, by how much whoever sends them has asked for lately, and by the memory left.
+"""Admission: decides which requests are accepted, by the rates of their sender and by the free memory.
 
 `meet` comes before anything else is done for a request, so that what is refused for other reasons (no such path, no
 valid token) counts for its address as well. `admit` comes when it is known whose request it is. A request is refused
@@ -22,7 +22,7 @@ from headwater.server.memory import MemoryMark
 from headwater.server.rates import TokenBuckets
 from headwater.server.watched_feeds import WatchedFeed
 
-ALWAYS_ADMITTED = frozenset({"/healthz", "/readyz"})  # whoever watches the server must be answered
+ALWAYS_ADMITTED = frozenset({"/healthz", "/readyz"})  # monitoring must always be answered
 _STORING = frozenset({"POST", "PUT"})
 
 
@@ -54,7 +54,7 @@ class Admission:
             self._take(self._of_address, counted_address(request.peer), "from this address", request)
 
     def admit(self, request: Request, respond: Respond) -> Respond:
-        """Refuse a request for its identity. What is returned takes the answer, and counts its bytes."""
+        """Refuse a request by the rates of its identity. The returned function counts the bytes of the response."""
         if request.path in ALWAYS_ADMITTED:
             return respond
         if self._of_identity:

@@ -1,4 +1,4 @@
-"""The ASGI edge: the same handlers as an app to mount in someone's application or run under any ASGI server.
+"""The ASGI edge: the same handlers as an ASGI app, to mount in another application or run under any ASGI server.
 
     from headwater.server.asgi import app             # everything in memory
     api.mount("/streams", app)                        # streams below /streams/v1/stream/
@@ -117,7 +117,7 @@ class App:
     # Life
 
     async def start(self) -> Dispatcher:
-        """Start once, whoever asks first."""
+        """Start once, at the first request."""
         loop = asyncio.get_running_loop()
         if self._starting is None:
             self._loop, self._starting = loop, asyncio.create_task(self._start())
@@ -319,7 +319,7 @@ class App:
 
 
 class _Sink:
-    """What a feed wrote and the server has not taken yet, bounded by the feed's own restraint."""
+    """Data that a feed wrote and the ASGI server has not taken yet. The feed itself limits its size."""
 
     def __init__(self, bytes_max: int) -> None:
         self.ended = False

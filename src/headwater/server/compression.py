@@ -124,7 +124,7 @@ class Encoders:
         self._used: WeakSet[Encoder] = WeakSet()
 
     def open(self, encoding: str) -> Encoder | None:
-        """A new encoder; None if there are too many, then the answer goes out as it is."""
+        """A new encoder; None if there are too many, and the response is sent uncompressed."""
         if len(self._used) >= self._at_once_max:
             return None
         opened = _encoder(encoding)

@@ -1,4 +1,4 @@
-"""What a proxy says of a request that it passes on: the address of its client, and the scheme and host that it used.
+"""Forwarding headers of proxies: the address of the client, and the scheme and host that it used.
 
 Anyone can send these headers, so they count only if the request comes from an address that the operator trusts. Where a
 header lists several proxies, the last entry counts: it is what the trusted one added. Of addresses it is the last that
@@ -42,7 +42,7 @@ class TrustedProxies:
         request.peer = self._client(given) or request.peer
 
     def _client(self, given: dict[str, str]) -> str:
-        """The address of the client; empty if it is not told, or is none."""
+        """The address of the client; empty if it is missing or invalid."""
         if "forwarded" in given:
             named = [_pairs(element).get("for", "") for element in given["forwarded"].split(",")]
         else:
@@ -60,7 +60,7 @@ class TrustedProxies:
 
 @functools.lru_cache(ADDRESSES_CACHED_MAX)
 def counted_address(peer: str) -> str:
-    """What an address counts as: an IPv6 client has a /64 network of its own and any address in it."""
+    """The key under which an address is counted. IPv6 addresses count as their /64 network, which one client owns."""
     address = _parse(peer)
     if address is None or address.version == 4:
         return peer if address is None else str(address)

@@ -31,7 +31,7 @@ class Request(msgspec.Struct, gc=False):
     mount: str = ""  # the path below which the app is mounted
     authority: str = ""  # the host that the client asked for, where a proxy tells; else the Host header has it
     peer: str = ""  # the address of the client, where the edge or a trusted proxy tells it
-    caller: Caller = ANYONE  # who sent it, once that is known, and what they may do
+    caller: Caller = ANYONE  # the authenticated caller and its scopes
     began_s: float = 0.0  # when it was complete; 0: it is not timed
     route: int = NO_ROUTE  # the number of the route that it fits
     id: str = ""  # by which the log and the client name it, once that is needed
@@ -39,12 +39,12 @@ class Request(msgspec.Struct, gc=False):
 
     @property
     def identity(self) -> str:
-        """A short name of who sent it; empty if access is not checked, and where nobody needs to be known."""
+        """A short name of the caller; empty if access is not checked or the route is public."""
         return self.caller.name
 
 
 class Frame:
-    """Bytes of a response that stays open, made once for all who get them."""
+    """Bytes of a response that stays open, encoded once for all readers."""
 
     __slots__ = ("body", "chunk")
 

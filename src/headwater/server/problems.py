@@ -46,13 +46,13 @@ def problem(error: HeadwaterError, *, close: bool = False) -> Response:
 
 
 def with_request_id(response: Response, request_id: str) -> None:
-    """Put the id of the request into a problem that answers it. What the id may have needs no escape in JSON."""
+    """Put the request id into a problem document. The characters of an id need no JSON escapes."""
     if len(response.body) == 1 and response.headers and response.headers[0] == _PROBLEM_TYPE:
         response.body = (b'%b,"request_id":"%b"}' % (bytes(response.body[0])[:-1], request_id.encode("ascii")),)
 
 
 def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
-    """What an error knows beyond its text, as headers."""
+    """The attributes of an error as headers."""
     found: list[tuple[str, str]] = []
     retry_after_s = error.retry_after_s
     if retry_after_s is None and error.status == _UNAVAILABLE:

@@ -1,4 +1,4 @@
-"""Rates: token buckets, one for each who is counted.
+"""Rate limits: a token bucket for each identity or address.
 
 A bucket holds what may be used at once: `RATE_BURST_S` of its rate. It is kept as one number, the moment at which it is
 full again. Their number is bounded: the least recently used one is forgotten, which is the same as making it full.

@@ -66,7 +66,7 @@ class Route(NamedTuple):
 
 
 async def index(service: Service, request: Request, _: str) -> Response:
-    """What this is and where to go, for whoever opens the address of the server."""
+    """A short description with links, for people who open the server's address."""
     return json_response(
         {
             "name": "headwater",

@@ -1,4 +1,4 @@
-"""Run a server until it is told to stop."""
+"""Runs a server until it is stopped."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     store = MemoryStore() if settings.memory else open_store(settings.data_dir, limits)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.freeze()  # what is loaded by now stays: no collection needs to look at it again
-    gc.set_threshold(20_000, 20, 20)  # requests leave next to no cycles behind
+    gc.freeze()  # objects loaded by now are permanent: exclude them from garbage collection
+    gc.set_threshold(20_000, 20, 20)  # requests create almost no reference cycles
     return uvloop.run(serve_store(store, settings, ready))
 
 

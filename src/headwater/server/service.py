@@ -1,4 +1,4 @@
-"""What every handler works with."""
+"""The objects that every handler uses."""
 
 from __future__ import annotations
 

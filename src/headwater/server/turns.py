@@ -1,4 +1,4 @@
-"""Turns: large answers are written a piece at a time, one after the other, and the loop goes on in between."""
+"""Turns: large responses are written in pieces, one after the other, and the loop runs other tasks in between."""
 
 from __future__ import annotations
 

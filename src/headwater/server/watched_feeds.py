@@ -1,4 +1,4 @@
-"""A feed, with whoever must know when it opens and ends, or how much it sends."""
+"""Feeds with observers of their start, their end, and the bytes that they send."""
 
 from __future__ import annotations
 

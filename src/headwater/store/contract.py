@@ -55,7 +55,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     unfolded_segments: int = 0  # sealed ones, that wait for the fold
     unfolded_bytes: int = 0  # of the journal, since the last fold
     behind: bool = False  # writers wait for the fold
-    space: Callable[[], Space] | None = None  # looks at files: to be called off the event loop
+    space: Callable[[], Space] | None = None  # accesses files: call it in a thread
 
 
 class Store(Protocol):
@@ -72,7 +72,7 @@ class Store(Protocol):
         """Why there is no room for more at present."""
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
-        """Begin background work. `failed` is called when the store cannot go on."""
+        """Start background work. `failed` is called when the store has failed."""
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         """Make a batch durable, then call `done` on the event loop. One batch at a time; order is kept.

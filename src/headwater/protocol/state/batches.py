@@ -1,4 +1,4 @@
-"""Batches: what messages of one kind become in another, so many at a time that one append takes them."""
+"""Batches of converted messages or rows, small enough for one append."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of a request: who sends it, and whether they may.
+"""Authentication and authorization of requests.
 
 Authorization comes before existence: whoever may not read a stream is told so whether it exists or not.
 
@@ -30,7 +30,7 @@ from headwater.server.http import Headers, Request, Response
 
 _READS = ("GET", "HEAD")
 _PATH, _LIST, _METRICS = Subject.PATH, Subject.LIST, Subject.METRICS  # names of their own: see log/content.py
-# Caches keep answers for whom they were made, and pages that show them tell nobody where they are from.
+# Caches must keep responses apart by credentials, and pages must not send signed URLs as referrers.
 READ_HEADERS: Headers = (("vary", "authorization"), ("referrer-policy", "no-referrer"))
 
 
@@ -58,7 +58,7 @@ class Authority:
     # Requests
 
     def authorize(self, request: Request, rule: Rule, path: str) -> None:
-        """Find out who sends a request, and refuse what they may not do. `path` is the one in the log that it names."""
+        """Identify the caller of a request, and refuse what its scopes do not allow. `path` is the path in the log."""
         action, subject, query = rule.action, rule.subject, request.query
         if action is None or (subject is _METRICS and self.rules.open_metrics):
             return
@@ -128,7 +128,7 @@ class Authority:
     # Signed URLs
 
     def sign(self, caller: Caller, path: str, seconds: int) -> tuple[str, int]:
-        """The parameter that lets anyone read a path for a while, and when that ends. The caller may read it."""
+        """The query parameter of a signed URL, and its expiry time. The caller must be allowed to read the path."""
         secret = self.rules.signing_secret
         if secret is None:
             raise UnauthorizedError("the auth file has no signing_secret, so URLs cannot be signed")
@@ -156,7 +156,7 @@ class Authority:
         return Caller(caller.name, ReadOne(path, caller.scopes), min(signature.until_s, caller.until_s))
 
     def _narrowed(self, issuer_id: str) -> Scopes | None:
-        """What the issuer of an identity may allow at all."""
+        """The scopes that limit an issuer."""
         for issuer in self.rules.issuers.values():
             if issuer.id == issuer_id:
                 return issuer.scopes
@@ -172,7 +172,7 @@ class Authority:
     # Answers
 
     async def answer(self, request: Request, rule: Rule, path: str, work: Awaitable[Response]) -> Response:
-        """The answer to a read that was authorized. What waits or stays open ends when the credential does."""
+        """The response to an authorized read. A live read ends when the credential expires or is revoked."""
         if rule.action is None:
             return await work
         still_allowed = self._watch(request, rule.action, path)

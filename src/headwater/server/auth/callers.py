@@ -1,4 +1,4 @@
-"""Callers: who sends a request, and what they may do."""
+"""Callers: the identity that sends a request, and its scopes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Caller:
             raise self.refusal(f"{action}:{path.removeprefix(LOG_PREFIX)}")
 
     def refusal(self, scope: str) -> UnauthorizedError | ForbiddenError:
-        """The error for whoever lacks a scope."""
+        """The error for a caller without the needed scope."""
         if self.name == ANONYMOUS:
             return UnauthorizedError(f"this needs a token with the scope {scope}")
         return ForbiddenError(f"{self.name!r} lacks the scope {scope}")

@@ -1,4 +1,4 @@
-"""Changes of the auth file: tokens are added and revoked, and everything else in it stays as it is written.
+"""Edits the auth file: adds and revokes tokens, and leaves the rest of the text unchanged.
 
 A change is made under a lock on the directory, so that two at a time do not lose one another, and the new file takes
 the place of the old one in one step, readable by its owner alone. It is read again before that: a change that would do
@@ -65,7 +65,7 @@ def revoke_token(path: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """The file itself, behind links, while nobody else changes what is in its directory."""
+    """The file itself, with links resolved, locked against other editors."""
     real = Path(os.path.realpath(path))
     descriptor = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -95,7 +95,7 @@ def _scopes(claim: object) -> list[Scope]:
 
 
 def verify_jwt(token: str, issuers: dict[str, Issuer], now_s: float) -> Caller:
-    """The caller that a JWT stands for; UnauthorizedError says what is wrong with it, and nothing of its content."""
+    """Verify a JWT and return its caller. UnauthorizedError has the reason, but no content of the token."""
     import jwt  # which takes a fifth of a second that those without issuers need not spend
 
     try:

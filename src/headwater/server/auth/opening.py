@@ -34,7 +34,7 @@ class OpenAuthority:
 
 
 def open_authority(path: Path, client: OutboundClient, watcher: Watcher) -> OpenAuthority:
-    """Read the auth file; ValueError says what is wrong with it. From then on a file that is wrong changes nothing."""
+    """Read the auth file; ValueError if it is invalid. After the start, an invalid file is ignored."""
     keeper = KeyKeeper(client)
 
     files = [path]

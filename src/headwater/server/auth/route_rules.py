@@ -1,4 +1,4 @@
-"""What a route needs: the column `action` of the route table."""
+"""The access rule of a route: the column `action` of the route table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.server.http import Request
 
 
 class Subject(enum.Enum):
-    """What the action is done to."""
+    """The kind of object that an action concerns."""
 
     PATH = enum.auto()  # what the URL path names
     NAMED = enum.auto()  # what something else in the request names
@@ -21,7 +21,7 @@ class Subject(enum.Enum):
 
 
 class Rule(NamedTuple):
-    """`action` None: nobody needs to be known. `named` finds the path in the log that a request names."""
+    """`action` None: the route is public. `named` returns the path in the log that a request names."""
 
     action: Action | None
     subject: Subject = Subject.PATH

@@ -90,7 +90,7 @@ def _check_glob(pattern: str, text: str) -> None:
 
 
 class Scopes:
-    """What a credential allows. `within` is a second set of scopes that has to allow it as well."""
+    """The scopes of a credential. `within` is a second set of scopes that must allow an action as well."""
 
     __slots__ = ("_scopes", "_within", "everything")
 
@@ -108,7 +108,7 @@ class Scopes:
         return any(scope.covers(action, path) for scope in self._scopes)
 
     def prefixes(self, action: Action, *, tables: bool) -> list[str]:
-        """How the paths in the log begin that may be allowed."""
+        """The prefixes of the paths that may be allowed."""
         return [
             f"{LOG_PREFIX if tables else ''}{fixed_part(scope.path)}"
             for scope in self._scopes
@@ -127,7 +127,7 @@ NOTHING = Scopes(())
 
 
 class ReadOne(Scopes):
-    """To read what is at one path of the log, within other scopes."""
+    """A scope to read one path of the log, within other scopes."""
 
     __slots__ = ("_path",)
 

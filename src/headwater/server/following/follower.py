@@ -184,7 +184,7 @@ class Follower:
                 await _settle(following, mirror)  # the rows before the fault are good
                 failures = following.failed(error, sys.maxsize)
                 self._note(FollowerState.RETRYING, error)
-                # A replica that lags behind gets its time, whoever calls.
+                # Give a lagging replica time to catch up, even after a Notify.
                 wait_s = max(self._backoff_s(failures), error.retry_after_s or 0.0)
                 await self._pause(wait_s, wakeable=not isinstance(error, ProtocolError))
             else:

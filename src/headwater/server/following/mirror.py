@@ -53,7 +53,7 @@ class Mirror:
         self._id, self.table = reply.tail.id, table
 
     async def add(self, rows: list[Row]) -> None:
-        """Append rows soon; what goes wrong is told (`on_failure`), and raised by every later call."""
+        """Queue rows for an append. A failure is passed to `on_failure`, and raised by every later call."""
         if self._appending is not None and self._appending.done():
             await self.flush()
         lines = [format_row(row) for row in rows]

@@ -89,7 +89,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._waiting: list[Buffer] = []  # written during the handshake: that the server is full, or stops
         self._ending = False  # nothing is written after it
         self._reading = True
-        self._eof = False  # the connection was told that the client sends no more
+        self._eof = False  # the connection knows that the client has closed its sending side
         self._deadline: asyncio.TimerHandle | None = None  # of the handshake
 
     # Called by the transport below
@@ -175,7 +175,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._fail(error)
 
     def _tell_eof(self) -> bool:
-        """Tell the connection that the client sends no more; whether it goes on writing."""
+        """Notify the connection that the client has closed its sending side. Returns whether it still writes."""
         if self._connection is None:
             return False
         if not self._eof:
@@ -184,7 +184,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         return self._state is _OPEN
 
     def _fail(self, error: ssl.SSLError) -> None:
-        """Bytes that are no TLS, or were tampered with. The client is told by an alert, and nothing else."""
+        """Handle bytes that are not TLS or were changed. The client gets a TLS alert and nothing else."""
         if error.reason == "HTTP_REQUEST":
             self._raw.write(_PLAIN_HTTP)
         else:

@@ -67,7 +67,7 @@ class Turn:
         self._began_s = 0.0
         self._refused_s = 0.0  # when the first of them was refused
         self._before: _Before | None = None  # the last turn, if the loop has not been idle since
-        self.retry_s = RETRY_AFTER_S  # what those that are refused are told
+        self.retry_s = RETRY_AFTER_S  # Retry-After of refused requests
         self._refusals: dict[float, Response] = {}  # made once: many are refused when there is no time
 
     def begin(self) -> bool:

@@ -129,7 +129,7 @@ class Delivery:
         elif outcome is Outcome.FAILED:
             await self._failed(detail)
         else:
-            # The detail may name an address of our network, and whoever reads the table of NURLs reads the reason.
+            # The detail may contain an internal address, and every reader of the NURL table can see the reason.
             log.info("NURL %s is dropped: %s", self.nurl.shown, detail)
             await self._around.drop(self, outcome.value)
 

@@ -43,7 +43,7 @@ class WatchedTable:
         self.deliveries: dict[str, Delivery] = {}  # by the name of the NURL
         self.trace: TraceContext | None = None  # of the append that the last rows are from
         self.next_trace: TraceContext | None = None  # of an append whose rows are to come
-        self.lock = asyncio.Lock()  # whoever has it may change the NURLs
+        self.lock = asyncio.Lock()  # its holder may change the NURLs
         self._deleted = deleted
 
     def deliver(self, update: Update) -> None:
@@ -59,7 +59,7 @@ class WatchedTable:
 
 
 class Notifier:
-    """Over 20 methods: requests, deliveries and tables all change who is told of what."""
+    """Keeps the NURLs and their deliveries. Over 20 methods, because requests, deliveries and tables all use it."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Notifier:
             self._deliver_to(watched, nurl).resume()
 
     async def stop(self) -> None:
-        """End what is under way, and record what NURLs were told of. What comes later is delivered after a restart."""
+        """Cancel deliveries and record the last notified rows. Later rows are notified after a restart."""
         self._running = False
         behind: list[Nurl] = []
         deliveries = [delivery for watched in self._tables.values() for delivery in watched.deliveries.values()]
@@ -187,7 +187,7 @@ class Notifier:
             await self._remove(watched, found, "withdrawn")
 
     def traced(self, path: str, trace: TraceContext | None) -> None:
-        """Rows will be appended to a table that belong to a trace: NURLs are told of them in that trace."""
+        """Announce that the next rows of a table belong to a trace, so that their notifications do as well."""
         found = self._engine.framing(path)
         watched = None if found is None else self._tables.get(found[0])
         if watched is not None:

@@ -50,7 +50,7 @@ class _Stderr(logging.Handler):
         try:
             sys.stderr.write(f"{self.format(record)}\n")
             sys.stderr.flush()
-        except (OSError, ValueError):  # nobody reads it any more
+        except (OSError, ValueError):  # the reader has closed it
             return
 
 

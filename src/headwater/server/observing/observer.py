@@ -1,4 +1,4 @@
-"""The observer: told of every answer by the edges, it counts, names what failed, and passes on what is logged.
+"""The observer: the edges report every response to it. It counts them, names failures, and writes the access log.
 
 An append takes 30 microseconds in all, so that next to nothing may run for each: an edge adds 1 to `successes` for an
 answer of 2xx to a request that is not timed, and calls `answered` for all others. Every request is timed while there

@@ -22,7 +22,7 @@ RATE, SIZE = "rate", "size"
 
 
 async def top(service: Service, request: Request, _: str) -> Response:
-    """Totals are since the start, so that who asks twice has rates. Of lists, only the first few are told."""
+    """Totals since the start, so that two requests give rates. Lists have only the first few entries."""
     from headwater.server.observing.gathering import readers, used_bytes
 
     query = parse_query(request.query)

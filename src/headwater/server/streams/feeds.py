@@ -69,7 +69,7 @@ class FeedSession:
         self._ended = False
 
     def open(self, sink: Sink, now_s: float) -> None:
-        """Write at once: what is there already, or that there is nothing yet."""
+        """Write the first event at once: the existing data, or that there is none yet."""
         if self._ended:  # before it was opened, with the token of its reader
             sink.end()
             return
@@ -89,7 +89,7 @@ class FeedSession:
 
     @property
     def _behind(self) -> bool:
-        """Whether there is something to read and nobody is about it."""
+        """Whether there is data to read and no read is in progress."""
         return self._position < self._tail and not self._ended and self._event is None and self._catching_up is None
 
     # From the engine
@@ -117,7 +117,7 @@ class FeedSession:
         if reason is not Ended.DELETED:
             self.finish()
         elif self._event is not None:
-            self._deleted = True  # to be told behind the event that is being written
+            self._deleted = True  # to be sent after the event that is being written
         else:
             self._tell_deletion()
 

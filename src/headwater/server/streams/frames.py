@@ -37,7 +37,7 @@ class EventFrames:
 
 
 class LargeEvents:
-    """Large data events that are being written, each once for all who get it, wherever they have it from."""
+    """Large data events that are being written, encoded once for all readers."""
 
     __slots__ = ("_events",)
 

@@ -87,7 +87,7 @@ def _nothing_more(reply: ReadReply) -> Response:
 
 
 def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadReply) -> Response:
-    """One bounded piece of a stream, with all that the reader must know to go on."""
+    """One bounded piece of a stream, with the headers that a reader needs to continue."""
     stream, data, at_tail = reply.stream, reply.data, reply.at_tail
     closed = stream.closed and at_tail
     found = [(headers.NEXT_OFFSET, offset_text(stream, reply.next)), SANDBOX]

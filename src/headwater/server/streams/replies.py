@@ -14,7 +14,7 @@ UP_TO_DATE = (headers.UP_TO_DATE, "true")
 NO_STORE = ("cache-control", "no-store")
 NO_CACHE = ("cache-control", "no-cache")
 VARY = ("vary", "accept-encoding")
-UNBUFFERED = ("x-accel-buffering", "no")  # nginx and others would keep what is live until a buffer is full
+UNBUFFERED = ("x-accel-buffering", "no")  # otherwise nginx and other proxies would buffer live responses
 # A stream may hold anything, a page with a script too: a browser that shows it runs nothing and loads nothing.
 SANDBOX = ("content-security-policy", "sandbox; default-src 'none'")
 

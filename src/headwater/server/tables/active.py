@@ -187,7 +187,7 @@ class ActiveView:
             self._write_snapshot()
 
     async def _read_to_tail(self) -> None:
-        """While anyone waits for it: others wait for their turn, and the next request goes on where this ends."""
+        """Build the view as long as a request waits for it. The next request continues where this one stopped."""
         if not self._restored and self._asked:
             await self._restore()
         while self.position < self._tail and self._failure is None and self._asked:
@@ -205,7 +205,7 @@ class ActiveView:
             await asyncio.sleep(0)
 
     async def _restore(self) -> None:
-        """Begin with the newest snapshot, if there is one. What goes wrong with it costs no more than the history."""
+        """Start from the newest snapshot, if there is one. If it is unusable, the whole history is read."""
         try:
             found = await snapshots.find(self._engine, self._table)
             if found is not None:
@@ -299,7 +299,7 @@ class ActiveViews:
             raise OverloadedError("the active views of other tables take all memory that there is for them; try again")
 
     def _count(self) -> int:
-        """What all views take. It is asked only if that may be too much: with many views it takes long."""
+        """The memory of all views. It is computed only near the limit, because it is slow with many views."""
         for view in self._views.values():
             view.counted_bytes = view.rows.size_bytes
         self._counted_bytes = sum([view.counted_bytes for view in self._views.values()])
@@ -312,7 +312,7 @@ class ActiveViews:
         view.close(OverloadedError("the active view made room for others; try again"))
 
     def drop_idle(self) -> None:
-        """Drop the views that nobody waits for: they can be built again."""
+        """Drop the views that no request waits for. They can be built again."""
         for view in [view for view in self._views.values() if not view.is_busy and not view.is_too_large]:
             self._drop(view)
 

@@ -32,7 +32,7 @@ async def read_active(service: Service, request: Request, path: str, query: Tabl
 def _answer(
     service: Service, request: Request, table: StreamInfo, seqno: int, rows: list[bytes], what: str
 ) -> Response:
-    """The rows of a view are those up to one SeqNo, which the answer names: a follower goes on after it."""
+    """The view is as of one SeqNo, which the response contains, so that a follower can continue after it."""
     first = rows[0][: rows[0].index(b"\t")].decode() if rows else ""
     tag = f'"{table.id}:{what}:{first}:{len(rows)}:{seqno if what == "active" else ""}"'
     found: Headers = (*described(table, seqno), NO_CACHE, VARY, SANDBOX)

@@ -161,7 +161,7 @@ class RowFeed:
         return self._tail if self._end is None else self._end
 
     def _go_on(self) -> None:
-        """Read what is there, or end, if nobody is about it."""
+        """Read the new rows or end the response, unless a read is in progress."""
         if self._ended or self._catching_up is not None or self._sink is None:
             return
         if self._record + self._skip < self._target:
@@ -244,7 +244,7 @@ class RowFeed:
     # Time
 
     def _watch(self) -> None:
-        """End the answer if its time is up, else look again when it may be."""
+        """End the response if its time is up, otherwise set a timer for the next check."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         if self._catching_up is not None:

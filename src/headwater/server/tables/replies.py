@@ -1,4 +1,4 @@
-"""What several handlers of this wire send: header fields, the type of a table, and errors that speak of tables."""
+"""Common parts of responses about tables: headers, the type of a table, and errors."""
 
 from __future__ import annotations
 

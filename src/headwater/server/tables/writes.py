@@ -242,7 +242,7 @@ def _created(reply: Reply, request: Request, path: str) -> Response:
 
 
 def delete(service: Service, request: Request, path: str, respond: Respond) -> None:
-    """What was followed into the table by Notify is forgotten with it."""
+    """Delete a table, and forget the followers that Notify requests started for it."""
 
     def answered(answer: Answer) -> None:
         if isinstance(answer, StreamNotFoundError) and service.followers is not None and not conditional:

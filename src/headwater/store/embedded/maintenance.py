@@ -40,10 +40,10 @@ class Owner(Protocol):
         """There is room for a batch that waited for the fold."""
 
     def refuse_held(self, error: Exception) -> None:
-        """The fold cannot go on for lack of room."""
+        """The fold has stopped because the disk is full."""
 
     def fail(self, error: Exception) -> None:
-        """The store cannot go on."""
+        """The store has failed."""
 
 
 class Maintenance:
@@ -162,7 +162,7 @@ class Maintenance:
             await asyncio.sleep(bounds.MAINTAIN_S if self._owner.full is None else bounds.FULL_RETRY_S)
 
     async def _look(self) -> None:
-        """One look at what there is to do."""
+        """Do the maintenance that is due."""
         if self._owner.full is None:
             await self._prepare()
         else:

@@ -1,4 +1,4 @@
-"""Read-ahead: who has read a large piece of the index will most likely ask for the one behind it.
+"""Read-ahead: after a large piece of the index, a reader will most likely request the next one.
 
 It is read while the first one is on its way to the client. What was read ahead and nobody asked for is dropped for
 newer pieces, so few of them are in memory. The bytes of a stream never change, so a piece cannot become stale.

@@ -19,7 +19,7 @@ from headwater.store.embedded.unfolded import Unfolded
 
 
 class Unsealed(NamedTuple):
-    """The segment that the journal goes on with."""
+    """The segment in which the journal continues."""
 
     file: File
     position: int

@@ -201,7 +201,7 @@ class EmbeddedStore:
         return not self._unfolded.empty
 
     async def folded(self, segment: int) -> None:
-        """A segment is in the index: forget it here, and go on with a batch that waited for that."""
+        """A segment is folded: drop it from memory, and continue with a batch that waited for that."""
         await self._unfolded.forget(segment)
 
     def resume(self) -> None:
