@@ -39,7 +39,7 @@ WORDS = (
     (r"(?m)^(\"\"\".*), asyncio\.\"\"\"$", r'\1, blocking."""'),
     (r"server, for one event loop\. Close", "server. It can be shared between threads. Close"),
     (r"\n    All of these functions may be coroutine functions\.", ""),
-    (r"\btask (that )?waits\b", r"thread \1waits"),
+    (r"another task waits", "another thread waits"),
     (r"suppress\(RuntimeError\)(?=:  # it is running)", "suppress(ValueError)"),
 )
 

@@ -104,7 +104,7 @@ class AsyncReader(Generic[T]):
     async def close(self) -> None:
         """Stop reading and close the connection, even while another task waits for the next message.
 
-        A task that waits for the response to a long-poll stops waiting.
+        It also ends the wait for the response to a long-poll.
         """
         self._ended = True
         await self._transport.interrupt()

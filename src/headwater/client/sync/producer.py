@@ -84,7 +84,7 @@ class Producer:
             return copy.copy(self._box.metrics)
 
     def append(self, value: Any, on_delivery: OnDelivery | None = None) -> None:
-        """Queue one message. `on_delivery` is called, in another thread, when it is stored or has failed."""
+        """Queue one message. `on_delivery` is called when it is stored or has failed, in another thread."""
         box = self._box
         message = self._encode(value)
         with self._changed:

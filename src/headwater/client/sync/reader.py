@@ -104,7 +104,7 @@ class Reader(Generic[T]):
     def close(self) -> None:
         """Stop reading and close the connection, even while another thread waits for the next message.
 
-        A thread that waits for the response to a long-poll stops waiting.
+        It also ends the wait for the response to a long-poll.
         """
         self._ended = True
         self._transport.interrupt()
