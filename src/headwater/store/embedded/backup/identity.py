@@ -66,7 +66,8 @@ def folder_for(directory: Path, url: str) -> Path:
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Exclude other backups of the same directory to the same target."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (folder.parent, folder):  # `parents` would ignore the mode
+        path.mkdir(mode=0o700, exist_ok=True)
     try:
         lock = locking.acquire(folder / _LOCK_NAME)
     except locking.DirectoryInUseError as error:
