@@ -19,10 +19,10 @@ from headwater.limits import RETRY_AFTER_S, Limits
 from headwater.server.forwarding import counted_address
 from headwater.server.http import Request, Respond, Response
 from headwater.server.memory import MemoryMark
+from headwater.server.observing.probes import HEALTH
 from headwater.server.rates import TokenBuckets
 from headwater.server.watched_feeds import WatchedFeed
 
-ALWAYS_ADMITTED = frozenset({"/healthz", "/readyz"})  # monitoring must always be answered
 _STORING = frozenset({"POST", "PUT"})
 
 
@@ -50,12 +50,12 @@ class Admission:
         """Refuse a request for its address, or since there is no memory for what it would store."""
         if self._memory is not None and self._memory.short and request.method in _STORING:
             raise OverloadedError(self._memory.reason, retry_after_s=RETRY_AFTER_S)
-        if self._of_address and request.path not in ALWAYS_ADMITTED:
+        if self._of_address and request.path not in HEALTH:
             self._take(self._of_address, counted_address(request.peer), "from this address", request)
 
     def admit(self, request: Request, respond: Respond) -> Respond:
         """Refuse a request by the rates of its identity. The returned function counts the bytes of the response."""
-        if request.path in ALWAYS_ADMITTED:
+        if request.path in HEALTH:
             return respond
         if self._of_identity:
             self._take(self._of_identity, identity_of(request), "for this identity", request)

@@ -13,7 +13,6 @@ from typing import cast
 
 from headwater.errors import HeadwaterError, RequestTimeoutError
 from headwater.limits import REFUSED_PAUSE_S, REQUESTS_PER_TURN
-from headwater.server.admission import ALWAYS_ADMITTED
 from headwater.server.http import Feed, Request, Response
 from headwater.server.native.budgets import Share
 from headwater.server.native.parsing import ENDED, NOTHING, Phase, RequestParser
@@ -41,6 +40,7 @@ from headwater.server.native.states import (
     Lifecycle,
 )
 from headwater.server.native.writing import ResponseWriter
+from headwater.server.observing.probes import HEALTH
 from headwater.server.problems import problem
 
 _FOR_NOW = frozenset({429, 503})
@@ -195,7 +195,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         except HeadwaterError as error:
             self._respond(problem(error, close=shared.draining and not self._pipeline))
             return
-        if not shared.turn.begin() and request.path not in ALWAYS_ADMITTED:
+        if not shared.turn.begin() and request.path not in HEALTH:
             self._pause_s = shared.turn.retry_s
             self._respond(shared.turn.refusal())
             return

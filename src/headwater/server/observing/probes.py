@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from headwater.server.service import Service
     from headwater.store.contract import StoreReport
 
-# Answered even while clients leave so much unread that other reads are refused.
-PROBES = ("/healthz", "/readyz", "/metrics")
+HEALTH = frozenset({"/healthz", "/readyz"})  # never refused: whoever watches the server must get an answer
+PROBES = HEALTH | {"/metrics"}  # answered even while clients leave so much unread that other reads are refused
 _NO_STORE = ("cache-control", "no-store")
 _PLAIN = ("content-type", "text/plain; charset=utf-8")
 
