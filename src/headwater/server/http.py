@@ -91,6 +91,30 @@ class Feed(Protocol):
         """The client is gone."""
 
 
+class FeedAround:
+    """A feed that passes everything on to another one. Subclasses add what they are for."""
+
+    __slots__ = ("_feed",)
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def open(self, sink: Sink, now_s: float) -> None:
+        self._feed.open(sink, now_s)
+
+    def drained(self) -> None:
+        self._feed.drained()
+
+    def tick(self, now_s: float) -> None:
+        self._feed.tick(now_s)
+
+    def finish(self) -> None:
+        self._feed.finish()
+
+    def cancel(self) -> None:
+        self._feed.cancel()
+
+
 class Response(msgspec.Struct, gc=False):
     status: int
     headers: Headers = ()

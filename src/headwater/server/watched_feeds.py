@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headwater.server.http import Feed, Frame, Sink
+from headwater.server.http import Feed, FeedAround, Frame, Sink
 
 
 def _nothing() -> None:
@@ -15,10 +15,10 @@ def _uncounted(_: int) -> None:
     """Nobody counts it."""
 
 
-class WatchedFeed:
+class WatchedFeed(FeedAround):
     """It is the feed for the connection, and the sink for the feed."""
 
-    __slots__ = ("_ended", "_feed", "_opened", "_sent", "_sink")
+    __slots__ = ("_ended", "_opened", "_sent", "_sink")
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class WatchedFeed:
         opened: Callable[[], None] = _nothing,
         ended: Callable[[], None] = _nothing,
     ) -> None:
-        self._feed = feed
+        super().__init__(feed)
         self._sent = sent
         self._opened = opened
         self._ended = ended
@@ -39,17 +39,8 @@ class WatchedFeed:
         self._opened()
         self._feed.open(self, now_s)
 
-    def drained(self) -> None:
-        self._feed.drained()
-
-    def tick(self, now_s: float) -> None:
-        self._feed.tick(now_s)
-
-    def finish(self) -> None:
-        self._feed.finish()
-
     def cancel(self) -> None:
-        self._feed.cancel()
+        super().cancel()
         self._over()
 
     # As the sink of the feed

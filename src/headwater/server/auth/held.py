@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Callable
 
 from headwater.limits import AUTH_CHECK_S
-from headwater.server.http import Feed, Sink
+from headwater.server.http import Feed, FeedAround
 
 
 class Held:
-    """A read that waits, or whose answer stays open. `still_allowed` is asked now and then; `end` ends it."""
+    """A read that waits. `still_allowed` is asked now and then; `end` ends it."""
 
     __slots__ = ("__weakref__", "end", "still_allowed")
 
@@ -20,39 +20,27 @@ class Held:
         self.end = end
 
 
-class HeldFeed(Held):
-    """An answer that stays open, as the edge sees it."""
+class HeldFeed(FeedAround):
+    """An answer that stays open. It lives as long as its connection keeps it."""
 
-    __slots__ = ("_feed",)
+    __slots__ = ("__weakref__", "still_allowed")
 
     def __init__(self, still_allowed: Callable[[], bool], feed: Feed) -> None:
-        super().__init__(still_allowed, feed.finish)
-        self._feed = feed
+        super().__init__(feed)
+        self.still_allowed = still_allowed
 
-    def open(self, sink: Sink, now_s: float) -> None:
-        self._feed.open(sink, now_s)
-
-    def drained(self) -> None:
-        self._feed.drained()
-
-    def tick(self, now_s: float) -> None:
-        self._feed.tick(now_s)
-
-    def finish(self) -> None:
-        self._feed.finish()
-
-    def cancel(self) -> None:
-        self._feed.cancel()
+    def end(self) -> None:
+        self.finish()
 
 
 class HeldReads:
     """All of them, for as long as their connections keep them."""
 
     def __init__(self) -> None:
-        self._held: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._held: weakref.WeakSet[Held | HeldFeed] = weakref.WeakSet()
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, held: Held) -> None:
+    def add(self, held: Held | HeldFeed) -> None:
         self._held.add(held)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(AUTH_CHECK_S, self._look)
