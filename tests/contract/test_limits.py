@@ -134,3 +134,15 @@ def test_our_client_retries_what_is_refused_for_now_and_nothing_else() -> None:
                 stream.append(b"x" * 200)
             with pytest.raises(TooManyStreamsError):
                 client.stream("b").create(content_type="text/plain")
+
+
+def test_a_producer_stores_everything_once_while_it_is_refused_for_now() -> None:
+    with limited(NATIVE, requests_per_s_per_address=5) as server:
+        with Client(f"http://{server.host}:{server.port}") as client:
+            stream = client.stream("a", content_type="application/json")
+            stream.create()
+            with stream.producer(batch_bytes=8, linger_s=0) as producer:  # a request for a few messages
+                for number in range(60):
+                    producer.append(number)
+            assert producer.metrics.retries
+            assert stream.read().all() == list(range(60))
