@@ -77,26 +77,32 @@ class Events:
         are_changes = set(map(type, events)) <= {ChangeEvent}  # as nearly always
         have_values = are_changes and UnsetType not in set(map(type, map(_VALUE, events)))
         reasons: list[str | None] = [None] * len(events) if have_values else [_reason(event) for event in events]
-        columns = {name: self._column(name, events, reasons, are_changes) for name in self._kinds}
+        is_plain = have_values and (self._delete_values or "delete" not in set(map(_OPERATION, events)))
+        columns = {name: self._column(name, events, reasons, are_changes, is_plain) for name in self._kinds}
         if self._delete_values and any(reasons):  # the value of a delete never makes it a bad event
             reasons = [None if _is_delete(event) else reason for event, reason in zip(events, reasons, strict=True)]
+        is_told = self._messages or any(reasons)
+        messages = split_array(text) if self._sized or is_told else []
         if self._sized:
-            columns["size"] = pa.array(sizes(split_array(text)))
+            columns["size"] = pa.array(sizes(messages))
         if self._types is not None:
             columns["wanted"] = pa.array([self._is_wanted(event) for event in events], pa.bool_())
         columns["bad"] = pa.array(reasons, pa.string())
-        if self._messages or any(reasons):
-            texts = zip(split_array(text), reasons, strict=True)
-            told = [bytes(text) if self._messages or reason else None for text, reason in texts]
+        if is_told:
+            pairs = zip(messages, reasons, strict=True)
+            told = [bytes(message) if self._messages or reason else None for message, reason in pairs]
             columns["message"] = pa.array(told, pa.binary())
         return pa.RecordBatch.from_pydict(columns)
 
-    def _column(self, name: str, events: list[Any], reasons: list[str | None], are_changes: bool) -> pa.Array:
+    def _column(
+        self, name: str, events: list[Any], reasons: list[str | None], are_changes: bool, is_plain: bool
+    ) -> pa.Array:
+        """`is_plain`: the value of every event is wanted as it is."""
         if are_changes and name == "control":
             return pa.nulls(len(events), self._kinds[name])
         if are_changes and name in _CHANGE_COLUMNS:
             return pa.array(list(map(_CHANGE_COLUMNS[name], events)), self._kinds[name])
-        values = self._values(events, are_changes) if name == "value" else list(map(_EVENT_COLUMNS[name], events))
+        values = list(map(self._getter(name, is_plain), events))
         if self._types is not None and name in VALUES:
             values = [value if self._is_wanted(event) else None for value, event in zip(values, events, strict=True)]
         decoder = self._by_schema.get(name)
@@ -106,13 +112,10 @@ class Events:
             return decoder.column(list(map(_EVENT_COLUMNS["type"], events)), values, reasons)
         return decoder.column(values, reasons if name == "value" else [None] * len(values))  # an old one never matters
 
-    def _values(self, events: list[Any], are_changes: bool) -> list[msgspec.Raw | None]:
-        if are_changes:
-            values = list(map(_VALUE, events))
-            is_kept = self._delete_values or "delete" not in set(map(_CHANGE_COLUMNS["operation"], events))
-            if is_kept and UnsetType not in set(map(type, values)):
-                return values
-        return list(map(_any_value if self._delete_values else _value, events))
+    def _getter(self, name: str, is_plain: bool) -> Any:
+        if name == "value" and is_plain:
+            return _VALUE
+        return _any_value if name == "value" and self._delete_values else _EVENT_COLUMNS[name]
 
     def _is_wanted(self, event: Any) -> bool:
         """Includes control events, which concern all types, and bad events, whose type is unknown."""
@@ -167,8 +170,9 @@ _EVENT_COLUMNS: dict[str, Any] = {
 }
 
 _VALUE = attrgetter("value")
+_OPERATION = attrgetter("headers.operation")
 _CHANGE_COLUMNS: dict[str, Any] = {  # of an event that is known to be a change
     "type": attrgetter("type"),
     "key": attrgetter("key"),
-    "operation": attrgetter("headers.operation"),
+    "operation": _OPERATION,
 }
