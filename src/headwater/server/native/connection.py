@@ -238,7 +238,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         refusals. Others may be behind the connection of a proxy, which is not held back. Those that were refused
         together come back one by one."""
         self._move(PAUSED)
-        asyncio.get_running_loop().call_later(self._pause_s * random.uniform(0.5, 1.5), self._go_on)
+        asyncio.get_running_loop().call_later(self._pause_s * random.uniform(1.0, 1.5), self._go_on)
         self._pause_s = REFUSED_PAUSE_S
 
     def _go_on(self) -> None:
