@@ -313,6 +313,7 @@ SPARK_LISTED_PER_NAMED_MAX = 20  # listed streams per needed one; with more, req
 SPARK_RETRY_S = 60.0  # a task or the driver gives up after failing for this long
 SPARK_REQUEST_BYTES = 4 * 1024 * 1024  # of rows in one append, which is atomic
 SPARK_INLINE_BYTES = 64 * 1024  # of rows that a task passes to the driver; more are staged on the server
+SPARK_PACKED_RATIO_MAX = 0.9  # staged rows are stored compressed if that makes them at least this much smaller
 SPARK_PUBLISHED_BYTES = 16 * 1024 * 1024  # of rows that the driver reads or appends at a time
 SPARK_GATHERED_BYTES = 64 * 1024 * 1024  # of rows that a task holds, all targets together
 SPARK_STAGED_TTL_S = 7 * 86_400  # of rows that a task staged and the driver did not publish
