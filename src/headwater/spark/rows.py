@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from msgspec import UNSET
 from pyspark.sql.types import BinaryType, DoubleType, FloatType, StringType, StructType, VariantType
 
-from headwater.errors import InvalidEventError, InvalidPathError, SchemaError
+from headwater.errors import InvalidEventError, InvalidPathError, MessageError, SchemaError
 from headwater.log.content import ContentKind
 from headwater.log.json_framing import split_array
 from headwater.protocol.streams.paths import RESERVED, parse_path, quote_path
 from headwater.spark.options import JOURNAL_ROOT, NonFinite
-from headwater.spark.texts import join, sizes
+from headwater.spark.texts import check_text, join
 from headwater.spark.values import holds, to_json, variant_json, with_finite
 from headwater.state.events import control_event, parse_event
 
@@ -169,14 +169,13 @@ def _event(
 
 def checked_json(messages: pa.Array) -> pa.Array:
     """Check that each message is one JSON text, and strip white space around it."""
-    body = join(messages, b",")
+    given = join(messages, b"\0")  # which is in no JSON
     try:
-        texts = split_array(b"[" + body + b"]")
-        if not body.isascii():
-            body.decode()
-        if len(texts) == len(messages) and (sizes(texts) == pc.binary_length(messages).to_numpy() + 1).all():
+        texts = split_array(b"[%b]" % join(messages, b","))
+        check_text(given)
+        if len(texts) == len(messages) and b"\0".join(texts) == given:
             return messages
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, MessageError, RecursionError):
         pass
     return pa.array([_checked_one(number, text) for number, text in enumerate(messages.to_pylist())], pa.binary())
 
