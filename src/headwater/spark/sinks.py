@@ -77,6 +77,7 @@ class _Writing:
     def _publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         gathered = _in_order(messages)
         if gathered:
+            keep_memory()
             with self._options.connection.open() as client:
                 publisher = Publisher(client, self._options, gathered[0].writer, self._keep)
                 made_from = self._made_from(gathered, batch)
