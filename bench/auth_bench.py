@@ -33,9 +33,10 @@ def run_auth(bench: Bench) -> None:
         with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as servers:
             file = Path(directory, "auth.toml")
             token, _ = add_token(file, "bench", ["append:bench/**", "create:bench/**"], None)
-            kept = [("--memory",)] * 2
-            if what == "durable":
-                kept = [("--data-dir", f"{directory}/{name}") for name in ("open", "guarded")]
+            kept = [
+                ("--memory",) if what == "in memory" else ("--data-dir", f"{directory}/{name}")
+                for name in ("open", "guarded")
+            ]
             open_ = servers.enter_context(headwater(*kept[0]))
             guarded = servers.enter_context(headwater(*kept[1], "--auth", str(file)))
             _compare(bench, what, {open_: "", guarded: f"authorization: Bearer {token}\r\n"})

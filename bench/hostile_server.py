@@ -52,7 +52,7 @@ def main() -> None:
         found[4] = ready_and_ticking
         return await serve_store(*found, **options)
 
-    serving.serve_store = watched  # type: ignore[assignment]
+    serving.serve_store = watched
     sys.argv = ["headwater", "serve", *sys.argv[1:]]
     app()
 

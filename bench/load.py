@@ -257,7 +257,8 @@ async def follow(
 ) -> list[asyncio.BaseTransport]:
     loop = asyncio.get_running_loop()
     head = request("GET", server, f"{name}?{wire.live}", wire=wire)
-    transports, waiting = [], []
+    transports: list[asyncio.BaseTransport] = []
+    waiting: list[asyncio.Future[None]] = []
     for first in range(0, count, 200):
         for _ in range(min(200, count - first)):
             ready = loop.create_future()

@@ -95,7 +95,7 @@ class Clients:
             await asyncio.gather(
                 *[
                     loop.create_connection(
-                        lambda client=client: client,  # type: ignore[misc]
+                        lambda client=client: client,
                         self._server.host,
                         self._server.port,
                         local_addr=None if self._address is None else (self._address, 0),

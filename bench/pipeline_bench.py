@@ -8,6 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,10 @@ def _growth(bench: Bench, spark: SparkSession, server: Server, directory: Path) 
         path = f"state-{keys}"
         _append(server, path, (_event(key, 0) for key in range(keys)))
         table = str(directory / path)
-        options = {"url": server.url, "streams": path, "table": table, "buckets": BUCKETS, "path": "buckets"}
-        materialize(spark, once=True, **options).wait()
+        materialized = partial(
+            materialize, spark, url=server.url, streams=path, table=table, buckets=BUCKETS, path="buckets", once=True
+        )
+        materialized().wait()
         for name, chosen in (
             ("16 buckets", _in_few_buckets(spark, path)),
             ("all over", range(0, keys, keys // BATCH_KEYS)),
@@ -153,9 +156,9 @@ def _growth(bench: Bench, spark: SparkSession, server: Server, directory: Path) 
                 with Client(server.url) as client:
                     body = b",".join(_event(key, number + 1) for key in chosen)
                     client.stream(path, content_type="application/json").append_body(b"[" + body + b"]")
-                job = materialize(spark, once=True, **options)
+                job = materialized()
                 job.wait()
-                spans.append(job.query.lastProgress["durationMs"]["addBatch"])
+                spans.append(job.query.recentProgress[-1]["durationMs"]["addBatch"])
             title = f"a batch of 1,000 events, {keys:,} keys"
             bench.note(Row(title, name, statistics.median(spans), "ms", None, "", "", f"a batch, by state, {name}"))
 

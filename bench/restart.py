@@ -11,6 +11,7 @@ import json
 import random
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -27,6 +28,13 @@ from headwater.store.contract import Commit
 from headwater.store.embedded.opening import open_store
 
 BATCH = 500
+
+
+def _settle(durable: asyncio.Future[None], error: BaseException | None) -> None:
+    if error:
+        durable.set_exception(error)
+    else:
+        durable.set_result(None)
 
 
 async def build(directory: Path, streams: int, size: int) -> None:
@@ -51,7 +59,7 @@ async def build(directory: Path, streams: int, size: int) -> None:
             if state is not None:
                 batch.append(Commit((event,), (state,)))
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        store.commit(batch, lambda error, d=durable: d.set_exception(error) if error else d.set_result(None))
+        store.commit(batch, partial(_settle, durable))
         await durable
     while any((directory / "journal").glob("0*.journal")):  # noqa: ASYNC110 - the fold is another process
         await asyncio.sleep(0.2)
