@@ -22,11 +22,11 @@ def client_of(shell: str, url: str, **options: Any) -> Iterator[Client]:
             yield client
         return
     with loop_in_thread() as loop:
-        client = _Blocking(loop, _await(loop, _made(AsyncClient, url, **options)))
+        blocking: Any = _Blocking(loop, _await(loop, _made(AsyncClient, url, **options)))
         try:
-            yield client  # type: ignore[misc]
+            yield blocking
         finally:
-            client.close()
+            blocking.close()
 
 
 async def _made(kind: Any, *args: Any, **options: Any) -> Any:

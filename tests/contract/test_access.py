@@ -216,7 +216,8 @@ def test_a_list_has_what_may_be_read_on_pages_as_full_as_any(world: World) -> No
             assert world.send("PUT", f"/v1/table/{name}", world.admin, headers=ROWS).is_success
     token = world.token(f"read:{below}/mine-*", f"read:{below}/mine-0*", "append:**")
     for root, key in ((f"{CONTROL_ROOT}streams", "path"), (f"{TABLE_CONTROL_ROOT}tables", "name")):
-        after, pages = "", []
+        after: str | None = ""
+        pages = []
         while after is not None:
             page = world.send("GET", f"{root}?limit=5&after={quote(after)}&prefix={below}", token).json()
             pages.append([item[key] for item in next(iter(page.values()))])

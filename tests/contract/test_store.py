@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,6 +25,7 @@ from headwater.log.producers import ProducerState, ProducerTuple, hash_of
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import Commit, Store
 from headwater.store.embedded.disk import File
+from headwater.store.embedded.syncing import Synced
 from headwater.store.pieces import RecordEnd, UnalignedReadError
 from tests.contract.stores import STORES, embedded, nothing
 
@@ -65,17 +66,21 @@ class Bench:
         assert [record.position for record in piece.records()][-1:] == ([piece.next] if piece.data else [])
         return piece.data
 
-    def append(self, stream_id: int, at_ms: int, data: bytes, *more: object) -> tuple[Event, ...]:
+    def append(self, stream_id: int, at_ms: int, data: bytes) -> tuple[Event, ...]:
         """An append at the tail, wherever that will be by then."""
         tail = self._tails.setdefault(stream_id, self.states[stream_id].tail if stream_id in self.states else 0)
         self._tails[stream_id] = tail + len(data)
-        return (Appended(stream_id, tail, at_ms, data, *more),)  # type: ignore[arg-type]
+        return (Appended(stream_id, tail, at_ms, data),)
 
 
-def created(stream_id: int, path: str, data: bytes = b"", **more: object) -> Created:
+def created(stream_id: int, path: str, data: bytes = b"", **more: Any) -> Created:
     return Created(
         id=stream_id, path=path, content_type="text/plain", kind=ContentKind.TEXT, at_ms=1000, data=data, **more
-    )  # type: ignore[arg-type]
+    )
+
+
+def fail(error: BaseException) -> None:
+    pytest.fail(str(error))
 
 
 @pytest.fixture(params=list(STORES))
@@ -377,15 +382,17 @@ def test_a_fold_waits_for_the_batch_that_is_being_written(tmp_path: Path) -> Non
 
     async def main() -> None:
         store = embedded(tmp_path, threads=True)
-        await store.start(pytest.fail)
+        await store.start(fail)
         bench = Bench(store, nothing)
         await bench.commit((created(1, "a", b"first"),))
         syncer = store._parts.syncer
         sync = syncer.sync
 
-        def slow(file: File, done: Callable[[OSError | None], None]) -> None:
-            loop = asyncio.get_running_loop()
-            sync(file, lambda error: loop.call_later(0.05, done, error) and None)
+        def slow(file: File, synced: Synced) -> None:
+            def later(error: OSError | None) -> None:
+                asyncio.get_running_loop().call_later(0.05, synced, error)
+
+            sync(file, later)
 
         syncer.sync = slow  # type: ignore[method-assign]
         large = b"x" * (2 << 20)
@@ -395,7 +402,7 @@ def test_a_fold_waits_for_the_batch_that_is_being_written(tmp_path: Path) -> Non
         await writing
         await store.close()
         store = embedded(tmp_path)
-        await store.start(pytest.fail)
+        await store.start(fail)
         state = await store.load("a")
         assert state is not None
         assert state.tail == 5 + len(large)

@@ -27,7 +27,7 @@ from headwater.client.effects import (
     Receive,
     Send,
 )
-from headwater.client.reading import Reading
+from headwater.client.reading import LiveMode, Reading
 from headwater.client.session import Retry, Session, Timeouts
 from headwater.errors import HeadwaterError, InvalidEventError, ProtocolError
 from headwater.log.content import ContentKind
@@ -77,7 +77,7 @@ def _compressed(encoding: str, body: bytes) -> bytes:
     if encoding == "gzip":
         return gzip.compress(body, mtime=0)
     if encoding == "br":
-        return brotli.compress(body)
+        return bytes(brotli.compress(body))
     return zstandard.compress(body) if encoding == "zstd" else body
 
 
@@ -126,7 +126,9 @@ class Server:
 
 def drive(flow: Flow[Any], server: Server) -> list[Any]:
     """What a flow hands out; errors that are not Headwater's come through."""
-    progress, outcome, found = Progress(flow), None, []
+    progress = Progress(flow)
+    found: list[Any] = []
+    outcome: HttpReply | bytes | None = None
     for _ in range(STEPS_MAX):
         effect = progress.go(outcome)
         outcome = None
@@ -179,7 +181,7 @@ def answers(data: bytes) -> None:
 def reads(data: bytes) -> None:
     """Reads and follows of any answers: items, or an error of Headwater's."""
     choices = Choices(data)
-    live = choices.choice((False, True, "sse", "long-poll"))
+    live: LiveMode = choices.choice((False, True, "sse", "long-poll"))
     wanted = choices.choice((Any, bytes, str, dict[str, int]))
     table = choices.number(1)
     server = Server(choices)

@@ -18,7 +18,7 @@ from headwater.server.settings import Loaded, as_toml, load_settings
 from headwater.server.views import definition
 from headwater.store.embedded import chunks, format1
 from headwater.store.embedded.backup import formats
-from headwater.store.embedded.backup.formats import DamagedBackupError
+from headwater.store.embedded.backup.failures import DamagedBackupError
 from headwater.store.embedded.index import decode_document, document_checksum
 from headwater.store.embedded.journal import (
     FORMAT,
@@ -135,7 +135,9 @@ def backups(data: bytes) -> None:
     choices = Choices(data)
     sealed = bool(choices.number(1))
     body = formats.seal(choices.rest()) if sealed else choices.rest()
-    for kind in (formats.Timeline, formats.Base, formats.Part):
+    kinds: list[type[formats.Timeline] | type[formats.Base] | type[formats.Part]]
+    kinds = [formats.Timeline, formats.Base, formats.Part]
+    for kind in kinds:
         try:
             found = formats.decode("f", body, kind)
         except DamagedBackupError:

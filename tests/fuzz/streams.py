@@ -214,7 +214,9 @@ def events(data: bytes) -> None:
 
 
 def _events(text: bytes) -> list[tuple[bytes, bytes]]:
-    found, name, lines = [], b"", []
+    found: list[tuple[bytes, bytes]] = []
+    lines: list[bytes] = []
+    name = b""
     whole = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[:-1]
     for line in whole:
         if not line:

@@ -48,7 +48,7 @@ def test_events_of_the_official_package_are_materialised_by_ours(server: Server)
             db.await_txid("t1", 0)
         state = MaterializedState()
         raw = b"[" + b",".join(stream.read(type=bytes)) + b"]"
-        state.apply_batch(event for event in decode_events(raw) if not hasattr(event.headers, "offset"))  # type: ignore[misc]
+        state.apply_batch(event for event in decode_events(raw) if not hasattr(event.headers, "offset"))
         assert {name: dict(state.get_type(name)) for name in state.types} == expected
 
 

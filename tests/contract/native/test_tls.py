@@ -240,9 +240,9 @@ def test_lost_connections_are_freed_without_the_garbage_collector(pair: Pair) ->
                 with connect(server, pair) as sock:
                     sock.sendall(CREATE)
                     received(sock, b"\r\n\r\n")
-                with socket.create_connection((server.host, server.port)) as sock:
-                    sock.sendall(b"\x00" * 100)
-                    received(sock)
+                with socket.create_connection((server.host, server.port)) as plain:
+                    plain.sendall(b"\x00" * 100)
+                    received(plain)
             deadline = time.monotonic() + 5
             while alive():
                 assert time.monotonic() < deadline
