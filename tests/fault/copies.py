@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from headwater.limits import Limits
@@ -28,7 +29,8 @@ from tests.fault.world import KEYS, World
 T = TypeVar("T")
 
 
-class Directory(NamedTuple):
+@dataclass(frozen=True)
+class Directory:
     """A data directory: the journal and the index."""
 
     disk: SimDisk
@@ -64,15 +66,15 @@ def contents_of(directory: Directory) -> Contents:
 
 
 def _open(directory: Directory) -> EmbeddedStore:
-    disk, index = directory
-    reader = IndexReader(index.connect())
+    disk = directory.disk
+    reader = IndexReader(directory.index.connect())
     parts = Parts(
         disk=disk,
         connect=lambda: reader,
         syncer=SimSyncer(disk),
         helper=SimRunner(disk),
         writer=SimRunner(disk),
-        folder=SimFolder(disk, index),
+        folder=SimFolder(disk, directory.index),
         readers=None,
         salt=lambda: 1,
         reserve=Reserve(disk, 1),

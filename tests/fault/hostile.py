@@ -17,9 +17,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 import uvloop
+from bench.servers import Server
 
 from tests.loops import loop_in_thread
-from tests.servers import Server
+from tests.servers import Server as Inside
 
 CALM = "calm"
 KINDS = (
@@ -70,7 +71,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def hostile(
-    server: Server, decide: Decide, *, without: tuple[str, ...] = (), of: tuple[str, ...] = ("",)
+    server: Server | Inside, decide: Decide, *, without: tuple[str, ...] = (), of: tuple[str, ...] = ("",)
 ) -> Iterator[Proxy]:
     """A proxy to a server, which takes some headers out of the requests that begin in one of the ways given."""
     with loop_in_thread(uvloop.new_event_loop) as loop, socket.create_server(("127.0.0.1", 0)) as listening:
@@ -94,7 +95,7 @@ async def _end(serving: asyncio.Server) -> None:
 
 class _Relay:
     def __init__(
-        self, server: Server, decide: Decide, proxy: Proxy, without: tuple[str, ...], of: tuple[str, ...]
+        self, server: Server | Inside, decide: Decide, proxy: Proxy, without: tuple[str, ...], of: tuple[str, ...]
     ) -> None:
         names = "|".join(without)
         self._without = re.compile(rf"(?im)^(?:{names}):.*\r\n") if without else None

@@ -144,7 +144,7 @@ class History:
         def salt() -> int:
             return self.random.getrandbits(32)
 
-        disk, index = self.directory
+        disk, index = self.directory.disk, self.directory.index
         parts = Parts(
             disk=disk,
             connect=lambda: connect(disk, index),

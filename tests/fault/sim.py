@@ -108,12 +108,13 @@ class SimRunner:
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
 
-    def submit(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         def run() -> None:
+            result, error = None, None
             try:
-                result, error = work(), None
+                result = work()
             except Exception as failure:  # noqa: BLE001
-                result, error = None, failure
+                error = failure
             done(result, error)
 
         asyncio.get_running_loop().call_later(self._disk.random.choice([0.0, 0.005, 0.05]), run)

@@ -190,8 +190,8 @@ def test_expired_streams_that_can_be_read_are_caught(monkeypatch: pytest.MonkeyP
 def test_ancestors_that_are_not_released_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = deciding._removal
 
-    def removal(view: deciding.View, state: StreamState) -> Record:
-        return real(view, state)[:2]
+    def removal(view: deciding.View, state: StreamState, now_ms: int) -> Record:
+        return real(view, state, now_ms)[:2]
 
     monkeypatch.setattr(deciding, "_removal", removal)
     assert caught(60)

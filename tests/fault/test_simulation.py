@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -74,22 +75,26 @@ REACHED = [
 
 def test_the_seeds_reach_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str] = set()
+
+    def spying(name: str, real: Callable[..., object]) -> Callable[..., object]:
+        def spy(*arguments: object, **more: object) -> object:
+            seen.add(name)
+            return real(*arguments, **more)
+
+        return spy
+
     for owner, name in REACHED:
-        original = getattr(owner, name)
-
-        def spy(
-            self: object, *arguments: object, _name: str = name, _original: object = original, **more: object
-        ) -> object:
-            seen.add(_name)
-            return _original(self, *arguments, **more)  # type: ignore[operator]
-
-        monkeypatch.setattr(owner, name, spy)
+        monkeypatch.setattr(owner, name, spying(name, getattr(owner, name)))
     for name in ("back_up_and_check", "damage_and_salvage"):
-        original = getattr(lives, name)
-        monkeypatch.setattr(lives, name, lambda *more, _name=name, _real=original: (seen.add(_name), _real(*more))[1])
+        monkeypatch.setattr(lives, name, spying(name, getattr(lives, name)))
     refused: set[int] = set()
     refuse = SimDisk.refuse
-    monkeypatch.setattr(SimDisk, "refuse", lambda self, number, name: (refused.add(number), refuse(self, number, name)))
+
+    def refusing(disk: SimDisk, number: int, name: str) -> None:
+        refused.add(number)
+        refuse(disk, number, name)
+
+    monkeypatch.setattr(SimDisk, "refuse", refusing)
     torn = []
     monkeypatch.setattr(journal, "_find_batch", lambda data, *more: torn.append(any(data[more[0] : more[0] + 600])))
     for seed in range(30):
