@@ -129,23 +129,24 @@ def test_a_stream_made_again_and_a_fork(
 def test_a_stream_made_again_that_was_not_archived_whole(
     client: Client, path: str, run: Callable[..., Any], back: Callable[..., int], tmp_path: Path
 ) -> None:
-    stream = client.stream(f"{path}/a")
+    name = f"{path}/a"
+    stream = client.stream(name)
     stream.create(messages=[{"old": n} for n in range(3)])
-    run(streams=stream.path)
+    run(streams=name)
     stream.delete()
-    text = client.stream(stream.path)
+    text = client.stream(name)
     text.create(content_type="text/plain", messages=["unread"])
     with pytest.raises(DataLossError):
-        run(streams=stream.path)
+        run(streams=name)
     back(to=f"first-{path}")
-    copied = client.stream(f"first-{path}/{stream.path}")
+    copied = client.stream(f"first-{path}/{name}")
     assert copied.read().all() == [{"old": n} for n in range(3)]
-    begin = json.dumps({stream.path: text.head().tail_offset})
+    begin = json.dumps({name: text.head().tail_offset})
     text.append("read")
-    run(streams=stream.path, checkpoint=str(tmp_path / "second"), starting_offsets=begin)
+    run(streams=name, checkpoint=str(tmp_path / "second"), starting_offsets=begin)
     with pytest.raises(ReplayError, match="lacks its first 6 bytes"):
         back(to=f"second-{path}")
-    with pytest.raises(OptionError, match=f"no stream that matches typo; it has {stream.path}"):
+    with pytest.raises(OptionError, match=f"no stream that matches typo; it has {name}"):
         back(streams="typo")
 
 

@@ -148,10 +148,9 @@ def test_what_is_read(read: Callable[..., DataFrame], client: Client, path: str,
     }
     assert found.columns == ["stream", "type", "key", "value", "order", "offset", "position"]
     incarnation = client.stream(f"{path}/a").head().tail_offset.partition("_")[0]
-    first = events.where(f"stream = '{path}/a'").orderBy("order").first()
-    assert (
-        first.offset == f"{incarnation}_{0:016d}"
-    )  # and not -1, so that the rows of a stream made again are told apart
+    [first] = events.where(f"stream = '{path}/a'").orderBy("order").take(1)
+    # and not -1, so that the rows of a stream made again are told apart
+    assert first.offset == f"{incarnation}_{0:016d}"
     with pytest.raises(SchemaError, match="needs the columns position, control"):
         current_state(events.drop("position", "control"))
     with pytest.raises(SchemaError, match="of a whole table"):

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from headwater.client import Client
 from headwater.errors import OptionError, SchemaError
-from headwater.pipeline.materialize import applying, materialize
+from headwater.pipeline.materialize import applying, materialize, tables
 
 Run = Callable[..., list[dict[str, Any]]]
 RESET = {"headers": {"control": "reset"}}
@@ -94,7 +94,7 @@ def test_any_history(
     expected: dict[tuple[str, str], dict[int, int | None]] = {}
     bad = 0
     options = {"schema": "n INT, s BIGINT", "sequence_by": "s", "stored_as_scd_type": scd, "type": "t"}
-    commits = applying.commit
+    commits = tables.commit
     for number in range(2):
         for name in ("a", "b"):
             events: list[Any] = []
@@ -116,8 +116,8 @@ def test_any_history(
                     value = chance.randint(0, 999)
                     events.append(change(key, "upsert", {"n": value, "s": sequence}))
                     seen.setdefault(sequence, value)
-            stream = client.stream(f"{path}/{name}", content_type="application/json")
-            stream.create(messages=events) if not number else stream.append_many(events)
+            source = client.stream(f"{path}/{name}", content_type="application/json")
+            source.create(messages=events) if not number else source.append_many(events)
         left = [chance.randint(0, 2)]
 
         def killed(*args: Any, left: list[int] = left, **kwargs: Any) -> None:

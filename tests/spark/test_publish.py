@@ -30,17 +30,17 @@ def table(tmp_path: Path) -> str:
 def run(spark: SparkSession, server: Server, table: str, path: str) -> Callable[..., int]:
     def run(**options: Any) -> int:
         given = {"url": server.url, "table": table, "keys": ["id"], "type": "thing", "to": path, "once": True}
-        job = publish(spark, **{**given, **options})  # type: ignore[arg-type]
+        job = publish(spark, **{**given, **options})
         job.wait()
         return job.progress().rows
 
     return run
 
 
-def _write(table: str, state: dict[int, str], mode: str = "overwrite", **more: Any) -> None:
+def _write(table: str, state: dict[int, str], partition_by: list[str] | None = None) -> None:
     rows = [{"id": key, "name": name, "part": key % 2} for key, name in state.items()]
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("part", pa.int64())])
-    write_deltalake(table, pa.Table.from_pylist(rows, schema), mode=mode, **more)  # type: ignore[arg-type]
+    write_deltalake(table, pa.Table.from_pylist(rows, schema), mode="overwrite", partition_by=partition_by)
 
 
 def _state(client: Client, path: str) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from headwater.pipeline.running import StreamingJob, Work, start_query
 @pytest.fixture
 def numbers(spark: SparkSession, server: Server, client: Client, path: str) -> DataFrame:
     client.stream(path).create(messages=list(range(10)))
-    options = {"url": server.url, "streams": path, "maxRecordsPerTrigger": 5}
-    return spark.readStream.format("durable-streams").options(**options).load()
+    source = spark.readStream.format("durable-streams").options(url=server.url, streams=path, maxRecordsPerTrigger=5)
+    return source.load()
 
 
 def _start(rows: DataFrame, work: Work, checkpoint: str, *, once: bool = True) -> StreamingJob:
@@ -52,11 +52,11 @@ def test_a_stop_waits_for_the_batch_and_leaves_the_next_to_the_next_start(number
         _start(numbers, work, checkpoint)
     stopping = threading.Thread(target=job.stop)
     stopping.start()
-    assert job.is_active
+    was_active = job.is_active
     release.set()
     stopping.join(30)
     assert job.wait()
-    assert not job.is_active
+    assert (was_active, job.is_active) == (True, False)
     assert done[0] == (0, 5)
     _start(numbers, work, checkpoint).wait()
     assert dict(done) == {0: 5, 1: 5}

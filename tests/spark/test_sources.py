@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 from bench.servers import Server
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.client import Client, Put, Remove
 from headwater.spark import StreamLag, current_state, lag
 from tests.edges import free_port
 
 Read = Callable[..., DataFrame]
+
+
+def first_of(rows: DataFrame) -> Row:
+    [found] = rows.take(1)
+    return found
 
 
 def numbers(rows: DataFrame) -> list[int]:
@@ -150,8 +155,8 @@ def test_a_stream_s_own_url(spark: SparkSession, server: Server, client: Client,
 
 def test_a_schema_leaves_columns_out(read: Read, client: Client, path: str) -> None:
     fill(client, path, 5)
-    assert read(streams=path, schema="value STRING").first().asDict() == {"value": '{"n":0}'}
-    assert read(streams=path, schema="value BINARY, position BIGINT").first().value == b'{"n":0}'
+    assert first_of(read(streams=path, schema="value STRING")).asDict() == {"value": '{"n":0}'}
+    assert first_of(read(streams=path, schema="value BINARY, position BIGINT")).value == b'{"n":0}'
     with pytest.raises(PySparkException, match="there is no column nothing; there are stream, offset"):
         read(streams=path, schema="nothing STRING").count()
     with pytest.raises(PySparkException, match="position cannot be string"):
@@ -159,7 +164,7 @@ def test_a_schema_leaves_columns_out(read: Read, client: Client, path: str) -> N
 
 
 def test_text_of_every_kind(read: Read, client: Client, path: str) -> None:
-    values = ["é", "𝄞\n\t", {"a": [1, {"b": "},{"}]}, None, 1.5, [], "\0"]
+    values: list[Any] = ["é", "𝄞\n\t", {"a": [1, {"b": "},{"}]}, None, 1.5, [], "\0"]
     client.stream(path).create(messages=values)
     assert [json.loads(row.value) for row in read(streams=path).orderBy("position").collect()] == values
 
@@ -181,7 +186,7 @@ def test_bytes_and_text(read: Read, client: Client, path: str) -> None:
         read(streams=f"{path}/text").collect()
     assert read(streams=f"{path}/text", valueType="binary").count() == 1
     ending = json.dumps({f"{path}/bytes": "-1+7"})
-    assert read(streams=f"{path}/bytes", endingOffsets=ending).first().value == "one ét".encode()
+    assert first_of(read(streams=f"{path}/bytes", endingOffsets=ending)).value == "one ét".encode()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +277,7 @@ def test_a_running_query_follows(sunk: Callable[..., Sunk], client: Client, path
         _until(lambda: sum(map(len, query.batches)) == 6)
         assert time.monotonic() - started < 3
         tail = {path: client.stream(path).head().tail_offset}
-        _until(lambda: json.loads(running.lastProgress["sources"][0]["latestOffset"]) == tail)
+        _until(lambda: json.loads(running.recentProgress[-1]["sources"][0]["latestOffset"]) == tail)
         assert lag(running) == lag(running, client) == [StreamLag(path, 0, 0)]
     finally:
         running.stop()
@@ -413,7 +418,7 @@ def test_the_order_of_events_does_not_depend_on_who_reads_them(read: Read, clien
     assert split == whole
     assert sorted(whole, key=whole.__getitem__) == [str(n) for n in range(200)]
     assert len(set(whole.values())) == 200
-    middle = read("stream-state", streams=path, startingOffsets=json.dumps({path: "-1+7"})).orderBy("order").first()
+    middle = first_of(read("stream-state", streams=path, startingOffsets=json.dumps({path: "-1+7"})).orderBy("order"))
     assert (middle.key, middle.order) == ("7", whole["7"])
 
 
@@ -428,7 +433,7 @@ def test_values_by_a_schema(read: Read, client: Client, path: str) -> None:
         None,
     ]
     given = read("stream-state", "key STRING, value STRUCT<name STRING>", streams=path)
-    assert given.where("value.name = 'é'").first().key == "2"
+    assert first_of(given.where("value.name = 'é'")).key == "2"
     with pytest.raises(PySparkException, match=r"message 0 after [0-9_]+: the value does not fit the schema.*age"):
         read("stream-state", streams=path, valueSchema="age BOOLEAN").collect()
 
