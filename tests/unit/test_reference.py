@@ -146,7 +146,8 @@ def _headers_sent(node: ast.AST) -> ast.AST | None:
 
 
 def test_headers_of_http() -> None:
-    asked, sent = set(), set()
+    asked: set[str] = set()
+    sent: set[str] = set()
     for path in SERVER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             for found, name in ((asked, _headers_read(node)), (sent, _headers_sent(node))):
@@ -168,8 +169,8 @@ def test_headers_of_http() -> None:
     assert named - {*reference_texts.HTTP_HEADERS} == set()
     unnamed = {"traceparent", "x-request-id"}  # constants with a name of their own
     assert {*reference_texts.HTTP_HEADERS} - named == unnamed
-    for name, (written, _, _) in reference_texts.HTTP_HEADERS.items():
-        assert written.lower() == name
+    for lowered, (written, _, _) in reference_texts.HTTP_HEADERS.items():
+        assert written.lower() == lowered
         assert f"| `{written}` |" in (PAGES / "headers.md").read_text()
 
 

@@ -119,8 +119,8 @@ def test_events_are_read_as_they_were_written(frames: list[tuple[ContentKind, by
     reader = EventReader()
     events = [event for chunk in cut(feed, places) for event in reader.feed(chunk)]
     assert [name for name, _ in events] == [b"data", b"control"] * len(frames)
-    for (_, data), text in zip(events[::2], expected, strict=True):
-        assert text is None or data == text
+    for (_, data), written in zip(events[::2], expected, strict=True):
+        assert written is None or data == written
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])

@@ -78,14 +78,14 @@ def losing(shell: str, count: int) -> tuple[Any, list[httpx.Request]]:
 
     class Losing(httpx.HTTPTransport if shell == "sync" else httpx.AsyncHTTPTransport):  # type: ignore[misc]
         def handle_request(self, request: httpx.Request) -> httpx.Response:
-            response = super().handle_request(request)
+            response: httpx.Response = super().handle_request(request)
             if self._loses(request):
                 response.close()
                 raise httpx.ReadError("reset")
             return response
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            response = await super().handle_async_request(request)
+            response: httpx.Response = await super().handle_async_request(request)
             if self._loses(request):
                 await response.aclose()
                 raise httpx.ReadError("reset")

@@ -222,13 +222,9 @@ def test_messages_linger_and_flush() -> None:
 def test_identities() -> None:
     assert identity(None, None, auto_claim=False).id != identity(None, None, auto_claim=False).id
     assert identity("p", 4, auto_claim=False) == Identity("p", 4, claiming=False)
-    for wrong in (
-        {"producer_id": "p", "epoch": None},
-        {"producer_id": "", "epoch": 1},
-        {"producer_id": "p", "epoch": -1},
-    ):
+    for producer_id, epoch in (("p", None), ("", 1), ("p", -1)):
         with pytest.raises(ValueError, match=r"producer|epoch"):
-            identity(**wrong, auto_claim=False)  # type: ignore[arg-type]
+            identity(producer_id, epoch, auto_claim=False)
 
 
 def test_claimed_epochs_grow_with_the_clock_and_fit() -> None:

@@ -208,18 +208,18 @@ def test_14_4_a_close_that_another_one_did_is_done(client: Client, stream: Strea
 
 
 def test_14_4_the_answer_to_a_close_is_lost(shell: str, server: Server) -> None:
-    lost = []
+    lost: list[httpx.Request] = []
 
     class Lossy(httpx.HTTPTransport if shell == "sync" else httpx.AsyncHTTPTransport):  # type: ignore[misc]
         def handle_request(self, request: httpx.Request) -> httpx.Response:
-            response = super().handle_request(request)
+            response: httpx.Response = super().handle_request(request)
             if self._loses(request):
                 response.close()
                 raise httpx.ReadError("reset")
             return response
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            response = await super().handle_async_request(request)
+            response: httpx.Response = await super().handle_async_request(request)
             if self._loses(request):
                 await response.aclose()
                 raise httpx.ReadError("reset")

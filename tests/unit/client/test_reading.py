@@ -39,10 +39,12 @@ def client(handler: Handler, **options: Any) -> Client:
     return Client("http://server", http=httpx.Client(transport=httpx.MockTransport(handler)), retry=QUICK, **options)
 
 
-def answer(body: bytes = b"[]", offset: str = "1", *, up_to_date: bool = True, **more: str) -> httpx.Response:
-    given = {"content-type": "application/json", "stream-next-offset": offset, **more}
+def answer(body: bytes = b"[]", offset: str = "1", *, up_to_date: bool = True, closed: bool = False) -> httpx.Response:
+    given = {"content-type": "application/json", "stream-next-offset": offset}
     if up_to_date:
         given["stream-up-to-date"] = "true"
+    if closed:
+        given["stream-closed"] = "true"
     return httpx.Response(200, headers=given, content=body)
 
 
@@ -136,7 +138,7 @@ def _live(sse: Handler) -> tuple[Handler, list[str]]:
         if live == "sse":
             return sse(request)
         if live == "long-poll":
-            return answer(b"[2]", "2", **{"stream-closed": "true"})
+            return answer(b"[2]", "2", closed=True)
         return answer(b"[1]", "1")
 
     return handle, modes
@@ -220,7 +222,7 @@ def test_a_server_that_neither_waits_nor_moves_is_not_hammered() -> None:
         nonlocal asked
         asked += 1
         if asked == 5:
-            return answer(b"[]", "1", **{"stream-closed": "true"})
+            return answer(b"[]", "1", closed=True)
         return answer(b"[]", "1", up_to_date="live" in request.url.params or asked == 1)
 
     started_s = time.monotonic()
@@ -263,7 +265,7 @@ def test_one_endless_answer_is_read_in_bounded_memory_and_resumed() -> None:
     session = Session("http://server", None, None, None, QUICK, Timeouts(), None)
     reading = Reading(session, "http://server/v1/stream/s", Any, Position(), None, False, piece_bytes=1 << 20)
     progress = Progress(reading.flow())
-    body = iter(())
+    body: Iterator[bytes] = iter(())
     breaks = [500, 1_500, 1 << 60]
     received = 0
     expected = 0

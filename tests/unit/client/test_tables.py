@@ -272,7 +272,7 @@ def nothing_but_garbage(number: int, path: str) -> Iterator[bytes]:
     yield b"\x00\x01 not HTTP\r\n\r\n"
 
 
-FAULTS = [
+FAULTS: list[tuple[Callable[[int, str], Iterator[bytes]], type[errors.HeadwaterError], list[int]]] = [
     (out_of_order, errors.RowOrderError, [1, 2, 4]),
     (out_of_order_gapless, errors.MissingRowError, [1, 2]),
     (missing, errors.MissingRowError, [1, 2]),

@@ -244,7 +244,8 @@ def test_writers_are_refused_when_the_store_does_not_keep_up() -> None:
 
 
 def test_a_failed_commit_is_final() -> None:
-    store, fatal = SlowStore(), []
+    store = SlowStore()
+    fatal: list[BaseException] = []
 
     async def body(engine: Engine) -> None:
         creating = asyncio.ensure_future(engine.execute(create(engine, "a")))

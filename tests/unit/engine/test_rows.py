@@ -62,7 +62,11 @@ def batches_of(rows: list[bytes], sizes: random.Random, most: int) -> list[list[
 def test_every_row_is_found(most: int, gaps: str) -> None:
     """`since_id=N` returns rows with SeqNo > N; `since_id=-N` returns the last N rows."""
     sizes = random.Random(f"{most}{gaps}")
-    step = {"none": lambda: 1, "even": lambda: sizes.randint(1, 9), "wild": lambda: int(2 ** sizes.uniform(0, 30))}
+    step: dict[str, Callable[[], int]] = {
+        "none": lambda: 1,
+        "even": lambda: sizes.randint(1, 9),
+        "wild": lambda: int(2 ** sizes.uniform(0, 30)),
+    }
     rows, seqno = [], 0
     for _ in range(1_500):
         seqno += step[gaps]()

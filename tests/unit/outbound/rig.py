@@ -62,12 +62,16 @@ class Peer:
             writer.transport.abort()
 
 
+def _fixed(response: bytes) -> Respond:
+    async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(response)
+
+    return respond
+
+
 @contextlib.asynccontextmanager
 async def peer(respond: Respond | bytes, *, tls: bool = True) -> AsyncIterator[Peer]:
-    async def fixed(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(respond)
-
-    found = Peer(fixed if isinstance(respond, bytes) else respond)
+    found = Peer(_fixed(respond) if isinstance(respond, bytes) else respond)
     context = None
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

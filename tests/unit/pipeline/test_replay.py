@@ -122,7 +122,7 @@ def test_a_closed_target(target: Stream) -> None:
 
 
 def test_what_was_appended_at_once_is_appended_at_once(client: Client) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"value": b"ab", "append_end": 4},
         {"value": b"cd", "append_end": 4},  # of a batch after the first row's
         {"value": b"e", "append_end": 5},

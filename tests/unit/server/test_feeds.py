@@ -29,6 +29,9 @@ class Sink:
     def end(self) -> None:
         raise AssertionError("the feed ended")
 
+    def abort(self) -> None:
+        raise AssertionError("the feed was aborted")
+
 
 class EndingSink(Sink):
     ended = False
@@ -80,7 +83,7 @@ def test_a_reader_that_reads_further_than_it_was_told_is_told_that_it_is_up_to_d
             await appended.wait()
             return await read_more(asked)
 
-        engine.read_more = late  # type: ignore[method-assign, assignment]
+        engine.read_more = late  # type: ignore[method-assign]
         reply = await engine.read(Read("a", bytes_max=1))
         session, sink = FeedSession(Service(engine, Limits()), reply, 0), Sink()
         session.open(sink, 0.0)

@@ -129,12 +129,12 @@ def test_a_pipeline_is_full_by_count_or_by_bytes() -> None:
     pipeline = Pipeline(Limits(pipeline_requests_max=3, pipeline_bytes_max=70))
     parser = RequestParser(Limits(), pipeline.append)
     post = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\nabc"
-    parser.feed(post)
-    assert not pipeline.full
-    parser.feed(post)
-    assert pipeline.full
+    full = []
+    for _ in range(2):
+        parser.feed(post)
+        full.append(pipeline.full)
     pipeline.clear()
     parser.feed(b"GET / HTTP/1.1\r\nhost: t\r\n\r\n" * 3)
-    assert pipeline.full
+    full.append(pipeline.full)
     pipeline.popleft()
-    assert not pipeline.full
+    assert [*full, pipeline.full] == [False, True, True, False]

@@ -132,8 +132,7 @@ def test_variables_that_look_like_options_are_told() -> None:
 
 
 def test_what_is_shown_is_a_file_that_says_the_same(file: Path) -> None:
-    flags = {"data_dir": Path('odd "name\x7f\n'), "allow_host": ["a.example"], "limits": ["idle_s=2.5"]}
-    loaded = load(**flags)
+    loaded = load(data_dir=Path('odd "name\x7f\n'), allow_host=["a.example"], limits=["idle_s=2.5"])
     lines = list(as_toml(loaded))
     again = load("\n".join(lines), file)
     assert again.settings == loaded.settings

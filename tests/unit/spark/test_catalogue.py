@@ -20,7 +20,8 @@ from headwater.spark.columns import RangeReader
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Places, Planner, from_json, to_json
 from headwater.spark.positions import Place, Range
-from headwater.spark.sources import Part, StreamReader
+from headwater.spark.querying import Part
+from headwater.spark.sources import StreamReader
 from tests.servers import Server
 
 _numbers = itertools.count()

@@ -22,7 +22,8 @@ def change(kind: str, operation: str = "insert", **fields: Any) -> dict[str, Any
 
 
 def decoded(schema: StructType, *events: dict[str, Any], by_type: bool = False) -> list[dict[str, Any]]:
-    return Events(schema, by_type=by_type).decode_array(json.dumps(events).encode()).to_pylist()
+    rows: list[dict[str, Any]] = Events(schema, by_type=by_type).decode_array(json.dumps(events).encode()).to_pylist()
+    return rows
 
 
 def test_values_by_type() -> None:

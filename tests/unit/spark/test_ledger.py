@@ -131,13 +131,13 @@ def test_the_offsets_of_a_batch(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "3").write_text('v1\n{"batchTimestampMs":1}\n{"a":"7"}')
     (tmp_path / "offsets" / "4").write_text('v1\n{"batchTimestampMs":2}\n{"a":"7"}')
     (tmp_path / "offsets" / "5").write_text('v1\n{"batchTimestampMs":2}\n{"a":"8"}')
+    found = tmp_path / "offsets"
     for location in (str(tmp_path), tmp_path.as_uri()):
-        found = offsets_directory(location)
-        assert found == tmp_path / "offsets"
+        assert offsets_directory(location) == found
     assert offsets_of(found, 3) == offsets_of(found, 4) != offsets_of(found, 5)
     assert offsets_of(found, 6) == ""
-    for location in ("s3://bucket/x", str(tmp_path / "no"), None):
-        assert offsets_directory(location) is None
+    for elsewhere in ("s3://bucket/x", str(tmp_path / "no"), None):
+        assert offsets_directory(elsewhere) is None
 
 
 # A batch that is stuck, answers that are lost, servers without a list of streams

@@ -121,8 +121,8 @@ def test_a_row_s_place_is_where_it_is(server: Server, client: Client) -> None:
     options = read_options({"url": server.url, "streams": path, "minPartitions": "4"}, bounded=True)
     planner = Planner(options, client)
     end = planner.resolve(options.ending, planner.check())
-    for start in (Place(), Place("-1", 4), Place(stream.splits(parts=3).splits[0], 11)):
-        for row in rows_of(options, client, planner.partitions({path: start}, end))[::5]:
+    for place in (Place(), Place("-1", 4), Place(stream.splits(parts=3).splits[0], 11)):
+        for row in rows_of(options, client, planner.partitions({path: place}, end))[::5]:
             [found, *_] = stream.read(type=bytes, offset=str(row["offset"]), skip=int(str(row["position"]))).all()
             assert found.decode() == row["value"]
 

@@ -15,7 +15,8 @@ from headwater.client import Client, Stream
 from headwater.errors import MessageError, OptionError
 from headwater.spark.columns import STATE_COLUMNS
 from headwater.spark.options import read_options
-from headwater.spark.sources import BatchReader, Part
+from headwater.spark.querying import Part
+from headwater.spark.sources import BatchReader
 from headwater.state.bootstrap import RawState, snapshot_path
 from headwater.state.events import EventDecoder
 from tests.servers import Server
@@ -59,7 +60,7 @@ def publish(client: Client, stream: Stream, offset: str, *, begun_before: bool =
     return snapshot
 
 
-def rows(server: Server, schema: StructType = ALL, **given: str) -> list[dict[str, Any]]:
+def rows(server: Server, schema: StructType = ALL, /, **given: str) -> list[dict[str, Any]]:
     options = read_options({"url": server.url, **given}, bounded=True)
     reader = BatchReader(options, schema, state=True)
     parts = reader.partitions()

@@ -145,7 +145,8 @@ def test_pages_are_fetched_as_messages_come() -> None:
     assert pages.asked == 0
 
     def numbers(*starts: int) -> list[int | None]:
-        return times.column(np.array(starts, np.int64)).cast("int64").to_pylist()
+        found: list[int | None] = times.column(np.array(starts, np.int64)).cast("int64").to_pylist()
+        return found
 
     assert numbers() == []
     assert numbers(10, 15, 20) == [1, 1, 2]

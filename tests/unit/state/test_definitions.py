@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NewType, NotRequired, TypedDict
 
 import msgspec
@@ -102,7 +103,7 @@ def test_a_state_has_names_and_one_schema_for_a_type() -> None:
         define_state({"a": Collection("user", User), "b": Collection("user", User)})
     for wrong in ({"not a name": Collection("x", int)}, {"_private": Collection("x", int)}, {"a": {"schema": int}}):
         with pytest.raises(ValueError, match=r"identifier|type"):
-            define_state(wrong)  # type: ignore[arg-type]
+            define_state(wrong)
 
 
 def test_what_is_no_schema_is_refused() -> None:
@@ -114,12 +115,13 @@ def test_what_is_no_schema_is_refused() -> None:
 
 
 def test_keys_are_text_and_values_are_values() -> None:
-    things = Collection("thing", Any)  # type: ignore[var-annotated]
+    things: Collection[Any] = Collection("thing", Any)
     assert things.delete(7).key == "7"
     assert things.insert(1, key=7).key == "7"  # type: ignore[arg-type]
-    for wrong in (True, 1.5, b"7", []):
+    wrongs: list[Any] = [True, 1.5, b"7", []]
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="key"):
-            things.delete(wrong)  # type: ignore[arg-type]
+            things.delete(wrong)
     with pytest.raises(ValueError, match="not its JSON text"):
         things.insert(b'{"id":"1"}', key="1")
 
@@ -190,13 +192,15 @@ def test_the_event_s_key_is_put_into_a_value_that_has_none_or_another(schema: An
 
 
 def test_a_number_that_is_the_key_stays_a_number() -> None:
-    assert Collection("thing", Any).row("7", b'{"id":7}') == {"id": 7}
-    assert Collection("thing", Any).row("7", b'{"id":true}') == {"id": "7"}
+    things: Collection[Any] = Collection("thing", Any)
+    assert things.row("7", b'{"id":7}') == {"id": 7}
+    assert things.row("7", b'{"id":true}') == {"id": "7"}
 
 
 def test_values_without_room_for_the_key_are_kept() -> None:
     assert Collection("thing", int).row("n", b"7") == 7
-    assert Collection("thing", Any).row("n", b"[1]") == [1]
+    anything: Collection[Any] = Collection("thing", Any)
+    assert anything.row("n", b"[1]") == [1]
     assert Collection("thing", dict[str, int]).row("n", b'{"a":1}') == {"a": 1}
     assert Collection("thing", Numbered, key="user_id").row("user:7", b'{"user_id":7}') == Numbered(7)
     with pytest.raises(ValueError, match="user_id"):
@@ -218,9 +222,9 @@ def test_empty_types_and_keys_are_refused() -> None:
         with pytest.raises(ValueError, match="entity type"):
             Collection(name, Any)  # type: ignore[arg-type]
     things = Collection("thing", Any)
-    for make in (lambda: things.insert({"id": ""}), lambda: things.insert({}, key=""), lambda: things.delete("")):
+    for refused in (partial(things.insert, {"id": ""}), partial(things.insert, {}, key=""), partial(things.delete, "")):
         with pytest.raises(ValueError, match="give a key"):
-            make()
+            refused()
 
 
 def test_custom_headers_do_not_replace_those_of_the_protocol() -> None:

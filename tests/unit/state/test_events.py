@@ -111,7 +111,7 @@ def test_producer_delete_operations_may_omit_the_value() -> None:
 
 def test_producer_control_events_use_headers_control_with_valid_kinds() -> None:
     for kind in ("snapshot-start", "snapshot-end", "up-to-date", "reset"):
-        assert json.loads(msgspec.json.encode(control_event(kind))) == {"headers": {"control": kind}}  # type: ignore[arg-type]
+        assert json.loads(msgspec.json.encode(control_event(kind))) == {"headers": {"control": kind}}
     with pytest.raises(InvalidEventError, match="pause"):
         control_event("pause")  # type: ignore[arg-type]
 

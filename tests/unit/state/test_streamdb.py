@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,16 @@ import pytest
 from headwater import limits
 from headwater.client import AsyncClient, Client, Retry, Stream
 from headwater.errors import ClientError, InvalidEventError, NetworkError, StreamClosedError, StreamNotFoundError
-from headwater.state import AsyncStreamDB, BadEvent, Collection, StreamDB, Transaction, control_event, define_state
+from headwater.state import (
+    AsyncStreamDB,
+    BadEvent,
+    Change,
+    Collection,
+    StreamDB,
+    Transaction,
+    control_event,
+    define_state,
+)
 from tests.fault.hostile import Fate, hostile
 from tests.servers import Server
 from tests.shells import SHELLS, client_of, database_of
@@ -296,7 +306,7 @@ def test_changes_can_be_iterated_over(server: Server) -> None:
             await stream.create()
             async with AsyncStreamDB(stream, STATE) as db:
                 await db.preload(10)
-                seen = []
+                seen: list[tuple[str, str]] = []
 
                 async def look() -> None:
                     async for change in db.changes("users"):
@@ -331,7 +341,7 @@ def test_following_goes_on_through_a_bad_network(server: Server, shell: str) -> 
             db.preload(10)
             for number in range(10):
                 stream.append(users.insert(User(str(number), "x" * 400)))
-                eventually(lambda number=number: str(number) in db.users)
+                eventually(partial(db.users.__contains__, str(number)))
         assert proxy.fates["cut"] >= 5
     assert all(isinstance(report.error, NetworkError) for report in reports)
 
@@ -461,12 +471,16 @@ def test_the_key_of_an_event_is_the_primary_key_of_its_row(stream: Stream, tmp_p
 
 
 def test_changes_arrive_in_batches_with_the_headers_of_their_events(stream: Stream) -> None:
+    def number_of(change: Change[Any]) -> int:
+        assert change.headers is not None
+        return int(change.headers.custom["n"])
+
     with database_of(stream, STATE) as db:
         db.preload(10)
         batches: list[list[Any]] = []
         seen: list[int] = []
         db.on_batch(lambda changes: batches.append([(change.collection, change.key) for change in changes]))
-        end = db.on_batch(lambda changes: seen.extend(change.headers.custom["n"] for change in changes))
+        end = db.on_batch(lambda changes: seen.extend(number_of(change) for change in changes))
         first = users.insert(User("1", "Ann"), headers={"n": 1, "from": "shop"})
         stream.append_many(
             [first, STATE.counters.insert(1, key="n", headers={"n": 2}), users.delete("1", headers={"n": 3})]

@@ -39,8 +39,8 @@ def test_transport_provides_total_order_per_stream(stream: Stream) -> None:
     seen = [event["key"] for event in stream.read().all()]
     for live in ("long-poll", "sse", True):
         assert [event["key"] for event in stream.read(live=live).all()] == seen
-    for writer in range(5):
-        assert [key for key in seen if key.startswith(f"{writer}-")] == [f"{writer}-{number}" for number in range(20)]
+    for name in range(5):
+        assert [key for key in seen if key.startswith(f"{name}-")] == [f"{name}-{number}" for number in range(20)]
 
 
 def test_transport_supports_replay_from_arbitrary_offsets(stream: Stream) -> None:

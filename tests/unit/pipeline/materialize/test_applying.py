@@ -59,21 +59,22 @@ class History:
             self._lives[stream] += chance.randint(100, 200)
             self._orders[stream] = began[stream] = 0
             self.events.append(Event(stream, self._lives[stream], 0, self._at + 1000, is_cut=True))
-        place = {"stream": stream, "incarnation": self._lives[stream], "order": self._orders[stream]}
-        row = {**place, "begin": began[stream], "type": "t", "updated_at": self._at, "offset": f"{place}"}
+        at, order = self._at, self._orders[stream]
+        place: dict[str, Any] = {"stream": stream, "incarnation": self._lives[stream], "order": order}
+        row = {**place, "begin": began[stream], "type": "t", "updated_at": at, "offset": f"{place}"}
         self._orders[stream] += chance.randint(20, 90)
         if happening > 0.95:
-            self.bad.append((stream, place["order"]))
+            self.bad.append((stream, order))
             return [{**row, "type": None, "bad": "no event", "message": "{}"}]
         if happening > 0.88:
-            self.events.append(Event(**place, at=row["updated_at"], is_cut=True))
+            self.events.append(Event(**place, at=at, is_cut=True))
             return [{**row, "type": None, "control": "reset"}]
         value = None if chance.random() < 0.25 else chance.randint(0, 999)
-        told = {"key": chance.choice("klmn"), "value": value, "shade": chance.randint(0, 1)}
+        told: dict[str, Any] = {"key": chance.choice("klmn"), "value": value, "shade": chance.randint(0, 1)}
         if self._has_grown:
             told["extra"] = chance.choice([None, 1, 2])
         sequence = chance.randint(0, 30)
-        self.events.append(Event(**place, at=row["updated_at"], sequence=sequence, **told))
+        self.events.append(Event(**place, at=at, sequence=sequence, **told))
         return [{**row, **told, "sequence": sequence, "deleted": value is None}]
 
     @property

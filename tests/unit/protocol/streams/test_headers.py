@@ -66,7 +66,8 @@ def test_an_expiry_is_rfc_3339(value: str) -> None:
 def test_instants_compare_across_zones_and_print_in_utc() -> None:
     _, utc = parse_expiry({"stream-expires-at": "2026-11-15T10:00:00.250Z"})
     _, zoned = parse_expiry({"stream-expires-at": "2026-11-15T12:00:00.250+02:00"})
-    assert utc == zoned is not None
+    assert utc is not None
+    assert utc == zoned
     assert format_instant(utc) == "2026-11-15T10:00:00.250Z"
 
 

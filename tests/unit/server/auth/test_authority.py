@@ -216,8 +216,8 @@ def test_a_token_of_ours_goes_to_the_server_it_is_for(world: World) -> None:
         "https://shop.example:8443/v1/table/prices": None,
         "https://SHOP.example/x": "one",
     }
-    for url, token in expected.items():
-        assert world.authority.token_for(parse_target(url)) == token, url
+    for url, sent in expected.items():
+        assert world.authority.token_for(parse_target(url)) == sent, url
 
 
 @pytest.mark.parametrize(

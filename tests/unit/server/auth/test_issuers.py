@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import AllowedPrivateKeys
 
 from headwater.errors import OverloadedError, TargetUnreachableError, UnauthorizedError
 from headwater.limits import AUTH_LEEWAY_S, AUTH_NAME_LENGTH_MAX
@@ -140,14 +141,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("more", BAD.values(), ids=BAD)
-def test_a_token_is_refused_that_is(more: dict[str, object]) -> None:
+def test_a_token_is_refused_that_is(more: dict[str, Any]) -> None:
     with pytest.raises(UnauthorizedError):
         verify(signed(**more))
 
 
 @pytest.mark.parametrize("algorithm", SIGNED_BY)
 def test_a_signature_of_another_key_is_refused(algorithm: str) -> None:
-    others = {
+    others: dict[str, AllowedPrivateKeys | str] = {
         "EdDSA": ed25519.Ed25519PrivateKey.generate(),
         "ES256": ec.generate_private_key(ec.SECP256R1()),
         "RS256": rsa.generate_private_key(65537, 2048),
@@ -254,7 +255,7 @@ class FakeClient(OutboundClient):
         self.answers = list(answers)
         self.asked = 0
 
-    async def request(self, method: str, url: str, **more: object) -> Answer:  # type: ignore[override]
+    async def request(self, method: str, url: str, **more: object) -> Answer:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -267,7 +268,7 @@ def test_keys_at_a_url_come_change_and_stay_when_the_url_fails(monkeypatch: pyte
     monkeypatch.setattr("headwater.limits.AUTH_JWKS_REFRESH_S", 0.02)
     good = [Answer(200, {}, jwks(jwk(name, kid=name))) for name in ("EdDSA", "RS256")]
     deep = b'{"keys":[' + b"[" * 100_000
-    bad = [
+    bad: list[Answer | Exception] = [
         TargetUnreachableError("down"),
         Answer(500, {}, b""),
         Answer(200, {}, b"<html>"),

@@ -109,7 +109,7 @@ def run(
 
 
 def test_one_post_at_a_time_and_one_more_for_all_that_came_meanwhile() -> None:
-    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, clock: ManualClock) -> None:
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         outbound.free.clear()
         for _ in range(10):
@@ -190,7 +190,7 @@ def test_successes_are_recorded_when_the_server_stops() -> None:
 
 
 def test_repeats_write_nothing() -> None:
-    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, clock: ManualClock) -> None:
         for _ in range(3):
             await notifier.advertise(PATH, [("rows", URL)], BASE)
         (document,) = await engine.documents("nurl/", "", 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def test_the_wait_doubles_up_to_a_bound() -> None:
 
 @given(st.integers(0, 2_000), st.floats(0, 1, exclude_max=True))
 def test_a_part_of_the_wait_is_random(failures: int, entropy: float) -> None:
-    nurl = Nurl(*(getattr(NURL, name) for name in NURL.__struct_fields__[:8]), failures, 1_000)
+    nurl = msgspec.structs.replace(NURL, failures=failures, failing_since_ms=1_000)
     whole = failed(nurl, 2_000, LIMITS, 0.0).next_attempt_ms - 2_000
     wait = failed(nurl, 2_000, LIMITS, entropy).next_attempt_ms - 2_000
     assert whole / 2 - 1 <= wait <= whole

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,11 +130,15 @@ def test_a_target_that_takes_nothing_delays_nobody(tmp_path: Path, monkeypatch: 
         os.close(reader)  # which ends the thread
 
 
+def _has_dropped(log: AccessLog, count: int) -> bool:
+    return log.dropped == count
+
+
 def test_a_disk_that_is_full_is_told_once_and_the_log_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     log = open_access_log("/dev/full", as_json=True)
     for count in range(1, 4):
         log.note(request(), Response(200), 0.1)
-        until(lambda count=count: log.dropped == count)
+        until(partial(_has_dropped, log, count))
     log.close()
     assert caplog.text.count("/dev/full cannot be written: No space left on device") == 1
 

@@ -65,12 +65,12 @@ def test_live_rows_are_those_of_the_naive_fold(batches: list[list[tuple[str, str
     assert (live.size_bytes, live.after(0)) == (0, [])
 
 
-def with_table(body: Callable[[Engine], Awaitable[None]], **more: object) -> None:
+def with_table(body: Callable[[Engine], Awaitable[None]], store: MemoryStore | None = None) -> None:
     async def main(engine: Engine) -> None:
         await engine.execute(Create(path="t", now_ms=engine.now_ms(), content_type=TYPE, kind=ContentKind.ROWS))
         await body(engine)
 
-    with_engine(main, **more)
+    with_engine(main, store)
 
 
 async def append(engine: Engine, body: bytes) -> None:

@@ -22,7 +22,7 @@ def schema(**fields: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
-def encode(escape: Escape = Escape.NONE, **columns: list[Any]) -> bytes:
+def encode(escape: Escape = Escape.NONE, /, **columns: list[Any]) -> bytes:
     batch = pa.RecordBatch.from_pydict({name: pa.array(cells, pa.string()) for name, cells in columns.items()})
     [(target, messages)] = ChangeEncoder(schema(**dict.fromkeys(columns, TEXT)), "prices", escape).encode(batch)
     assert target == "prices"

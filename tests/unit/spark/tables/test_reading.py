@@ -185,7 +185,12 @@ def test_a_bomb_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     gathered = reading._gathered
 
     def counting(given: Iterator[bytes]) -> Iterator[bytes]:
-        return gathered(piece for piece in given if pieces.append(len(piece)) is None)
+        def counted() -> Iterator[bytes]:
+            for piece in given:
+                pieces.append(len(piece))
+                yield piece
+
+        return gathered(counted())
 
     monkeypatch.setattr(reading, "_gathered", counting)
     with hostile_server(lambda *_: iter([head(Content_Encoding="gzip"), bomb])) as other:

@@ -15,7 +15,7 @@ from headwater.errors import StreamClosedError, StreamGoneError
 from headwater.log.commands import Append, Create, ForkRequest
 from headwater.log.offsets import BEGINNING, Offset
 from headwater.log.producers import ProducerTuple
-from headwater.store.embedded import upgrade
+from headwater.store.embedded import layout
 from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.journal import UnknownFormatError
 from headwater.store.embedded.opening import open_store
@@ -107,7 +107,7 @@ def test_an_upgrade_that_is_cut_off_is_finished_by_the_next(directory: Path, mon
     def killed(_: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(upgrade.layout, "write_format", killed)
+    monkeypatch.setattr(layout, "write_format", killed)
     with pytest.raises(KeyboardInterrupt):
         open_store(directory, UNFOLDED)
     monkeypatch.undo()

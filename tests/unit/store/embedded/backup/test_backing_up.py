@@ -17,7 +17,7 @@ from headwater.limits import Limits
 from headwater.log.commands import Delete
 from headwater.log.state import StreamState
 from headwater.store.embedded import index, opening
-from headwater.store.embedded.backup import backing_up
+from headwater.store.embedded.backup import backing_up, snapshot
 from headwater.store.embedded.backup.backing_up import Backup, open_backup
 from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError, MissingError, TargetError
 from headwater.store.embedded.backup.formats import Base, decode
@@ -286,7 +286,7 @@ def test_a_base_that_is_ahead_of_the_journal_when_the_backup_is_killed(
     directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next backup goes on where the journal was, not where the base is."""
-    real_frozen, real_record = backing_up.frozen, Backup.record
+    real_frozen, real_record = snapshot.frozen, Backup.record
     moments: list[int] = []
 
     async def write(engine: Engine) -> None:
