@@ -1,0 +1,99 @@
+"""The error tree. Each error has an HTTP status, a title, advice, and says whether a retry can help.
+
+The server sends these errors as problem documents, and the client raises the same classes. Most programs need five:
+NetworkError, StreamNotFoundError, StreamClosedError, StaleEpochError, and HeadwaterError for the rest.
+
+HeadwaterError
+├── RequestError                         the request is invalid or was refused; it had no effect
+│   ├── BadRequestError            400
+│   │   ├── InvalidHeaderError     400
+│   │   ├── InvalidQueryError      400
+│   │   ├── InvalidPathError       400
+│   │   ├── InvalidOffsetError     400
+│   │   ├── InvalidJsonError       400
+│   │   ├── InvalidChangeError     400
+│   │   ├── InvalidNotifyError     400
+│   │   ├── EmptyBodyError         400
+│   │   ├── MissingContentTypeError 400
+│   │   ├── InvalidForkError       400
+│   │   └── NewEpochSequenceError  400
+│   ├── UnauthorizedError          401
+│   ├── ForbiddenError             403
+│   ├── StaleEpochError            403
+│   ├── OriginNotAllowedError      403
+│   ├── TooManyStreamsError        403
+│   ├── StreamNotFoundError        404
+│   ├── ViewSourceNotFoundError    404
+│   ├── UnknownRouteError          404
+│   ├── MethodNotAllowedError      405
+│   ├── NotAcceptableError         406
+│   ├── RequestTimeoutError        408
+│   ├── ConflictError              409
+│   │   ├── ConfigurationError     409
+│   │   ├── PathBlockedError       409
+│   │   ├── SourceGoneError        409
+│   │   ├── ContentTypeError       409
+│   │   ├── StreamClosedError      409
+│   │   ├── DocumentConflictError  409
+│   │   ├── SequenceRegressionError 409
+│   │   ├── SeqNoRegressionError   409
+│   │   ├── MirrorMismatchError    409
+│   │   ├── ViewTooLargeError      409
+│   │   ├── TooManyNurlsError      409
+│   │   ├── TooManyViewsError      409
+│   │   └── SequenceGapError       409
+│   ├── StreamGoneError            410
+│   ├── NotFollowedError           410
+│   ├── OffsetGoneError            410
+│   ├── TailMovedError             412
+│   ├── BodyTooLargeError          413
+│   │   └── TooManyMessagesError   413
+│   ├── StreamFullError            413
+│   ├── UrlTooLongError            414
+│   ├── UnsupportedEncodingError   415
+│   ├── UnsupportedMediaTypeError  415
+│   ├── HostNotAllowedError        421
+│   ├── TooManyRequestsError       429
+│   └── HeadersTooLargeError       431
+├── ServerError                          the server failed, or cannot take requests now
+│   ├── InternalError              500
+│   ├── DamagedDataError           500
+│   ├── NotReadyError              503
+│   ├── OverloadedError            503
+│   ├── StoppingError              503
+│   └── StorageFullError           507
+├── OutboundError                        a request from the server to a URL that a client gave failed
+│   ├── TargetRefusedError         403   the server does not send requests to this URL; nothing was sent
+│   ├── TargetUnreachableError           no connection, no answer in time, or the connection was lost
+│   └── TargetAnswerError                the target sent a response that the server does not accept
+│       └── RedirectRefusedError         the target sent a redirect
+└── ClientError                          raised by the client, not sent by the server
+    ├── NetworkError                     the connection failed, timed out or was lost
+    ├── ProtocolError                    the response does not follow the protocol
+    │   ├── InvalidRowError              a line of a table's response is not a row
+    │   ├── RowOrderError                rows of a table came out of order
+    │   ├── MissingRowError              a table that promises gapless SeqNos lacks a row
+    │   ├── HistoryChangedError          a table restarted its numbering, or has other rows than before
+    │   │   └── RowsGoneError            a table has fewer rows than before
+    │   ├── SchemaChangedError           a table has another schema or version than before
+    │   └── RedirectError                a SURL was redirected
+    ├── ProducerReusedError              the server took new messages for duplicates
+    ├── MessageError                     a message cannot be decoded to the type that the reader asked for
+    │   └── InvalidEventError            a message is not a state event, or its value does not match the schema
+    ├── OptionError                      an option of the server, a job, a source or a sink is missing or invalid
+    ├── SchemaError                      a DataFrame has other columns than the source or sink needs
+    ├── BatchReusedError                 a batch number or writeId was used before for other rows
+    ├── ReplayError                      the target of a replay has other content than the archive
+    ├── JobConflictError                 another run of the same job is active, or committed first
+    └── DataLossError                    data that a query still had to read or publish was deleted
+"""
+
+from __future__ import annotations
+
+from headwater.errors.base import *
+from headwater.errors.requests import *
+from headwater.errors.server import *
+from headwater.errors.client import *
+
+for _kind in [kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, Exception)]:
+    _kind.__module__ = __name__  # tracebacks and pickles name the public module

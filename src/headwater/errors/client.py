@@ -1,0 +1,145 @@
+"""ClientError: raised by the client, the Spark formats and the jobs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from headwater.errors.base import HeadwaterError
+from headwater.positions import Position
+
+
+class ClientError(HeadwaterError):
+    """Raised by the client. `status` is 0, because the error did not come from the server."""
+
+    status = 0
+    title = "The client failed"
+    advice = "The detail names the cause: a hook of yours, or the client was closed."
+
+
+class NetworkError(ClientError):
+    """No response arrived.
+
+    `how` is "connect" if no connection could be made, so that nothing was sent; "timeout" if the response took too
+    long; "lost" if the connection was lost.
+    """
+
+    how: Literal["connect", "timeout", "lost"] = "lost"
+    title = "No answer"
+    retryable = True
+    advice = "Check the URL and that the server runs. What was sent may or may not have arrived."
+
+
+class ProtocolError(ClientError):
+    title = "Not a Durable Streams answer"
+    advice = "Check that the URL is that of a stream, and that no proxy answers in place of the server."
+
+
+class InvalidRowError(ProtocolError):
+    """A line of a table's response is not a row. `line` is its number, counted from 1; the rows before it are valid."""
+
+    title = "Not a valid row"
+    advice = "Check that the URL is that of a table. If it is, the server of the table has a bug."
+
+    def __init__(self, detail: str = "", *, line: int = 0) -> None:
+        super().__init__(detail)
+        self.line = line
+
+
+class RowOrderError(ProtocolError):
+    """A row arrived after a row with a larger SeqNo, which was already delivered."""
+
+    title = "Rows out of order"
+    advice = "The server of the table has a bug: it must send rows in the order of their SeqNos."
+
+
+class MissingRowError(ProtocolError):
+    """The rows before the missing one were delivered, those after it were not."""
+
+    title = "A row is missing"
+    advice = "Ask the operator of the table's server for the row. To skip it, follow with its SeqNo as since_id."
+
+
+class HistoryChangedError(ProtocolError):
+    """The table no longer has the rows that were delivered."""
+
+    title = "The table's history changed"
+    advice = "The table was restored, or deleted and created again. Read it from its beginning."
+
+
+class RowsGoneError(HistoryChangedError):
+    """The table has fewer rows than were delivered. If it is being filled again, a later read may succeed."""
+
+
+class SchemaChangedError(ProtocolError):
+    title = "The table's schema changed"
+    advice = "Check the meaning of the new records, then follow the table from the last row."
+
+
+class RedirectError(ProtocolError):
+    title = "The address was redirected"
+    advice = "Redirects of tables are not followed. If the new address is right, use it instead of the old one."
+
+
+class ProducerReusedError(ClientError):
+    """The server took new messages for duplicates of earlier ones, so they are not stored."""
+
+    title = "The producer's id and epoch were used before"
+    advice = "Start the producer with a higher epoch, with auto_claim=True, or without an id."
+
+
+class MessageError(ClientError):
+    """A message cannot be decoded. `position` is its position in the stream."""
+
+    title = "Unexpected message"
+    advice = "Continue after the message, with offset=error.position and skip=1, or ask for another type."
+
+    def __init__(self, detail: str = "", position: Position | None = None) -> None:
+        super().__init__(detail)
+        self.position = position or Position("")
+
+    @property
+    def offset(self) -> str:
+        return self.position.offset
+
+    @property
+    def skip(self) -> int:
+        return self.position.skip
+
+
+class InvalidEventError(MessageError):
+    title = "Not a valid state event"
+    advice = "Correct the program that writes it. To continue without it, skip bad events or pass a callback for them."
+
+
+class OptionError(ClientError):
+    title = "Invalid option"
+    advice = (
+        "Correct the option; docs/operations.md lists those of the server, docs/spark.md and docs/pipeline.md others."
+    )
+
+
+class SchemaError(ClientError):
+    title = "The schema does not fit"
+    advice = "Select, rename or cast the columns."
+
+
+class BatchReusedError(ClientError):
+    """The rows of a batch were not written: its number was used before for other rows or another target."""
+
+    title = "Batch was written before with other rows"
+    advice = "Restore the checkpoint, or start with a new one. Use each writeId for one write only."
+
+
+class ReplayError(ClientError):
+    title = "The target has other content than the archive"
+    advice = "Replay to another path, or delete the target first."
+
+
+class JobConflictError(ClientError):
+    title = "Another run of this job is active, or committed first"
+    advice = "Run a job once at a time, and give each job its own checkpoint."
+
+
+class DataLossError(ClientError):
+    title = "Data was lost"
+    advice = "Find out what deleted it. With failOnDataLoss=false, a source continues with the data that is left."

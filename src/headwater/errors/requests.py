@@ -1,0 +1,306 @@
+"""RequestError: the request is invalid or was refused."""
+
+from __future__ import annotations
+
+from headwater.errors.base import HeadwaterError
+
+
+class RequestError(HeadwaterError):
+    status = 400
+    title = "Bad request"
+    advice = "Correct the request; the server refuses it every time."
+
+
+class BadRequestError(RequestError):
+    """The request is invalid, and no more specific error applies."""
+
+
+class InvalidHeaderError(BadRequestError):
+    title = "Invalid header"
+
+
+class InvalidQueryError(BadRequestError):
+    title = "Invalid query parameter"
+
+
+class InvalidPathError(BadRequestError):
+    title = "Invalid stream path"
+
+
+class InvalidOffsetError(BadRequestError):
+    title = "Invalid offset"
+    advice = "Use an offset that this stream gave, -1 for its beginning or now for its end."
+
+
+class InvalidJsonError(BadRequestError):
+    title = "Invalid JSON"
+
+
+class InvalidChangeError(BadRequestError):
+    """A line of the body is not a change. `line` is the number of the first such line, counted from 1."""
+
+    title = "Invalid change"
+    advice = "Correct that line and send the whole body again: nothing of it was appended."
+
+    def __init__(self, detail: str = "", *, line: int = 0) -> None:
+        super().__init__(detail)
+        self.line = line
+
+
+class InvalidNotifyError(BadRequestError):
+    title = "Invalid Notify form"
+    advice = "Send at most one surl, and an absolute http or https URL as every value."
+
+
+class EmptyBodyError(BadRequestError):
+    title = "Empty body"
+
+
+class MissingContentTypeError(BadRequestError):
+    title = "Content type missing"
+    advice = "Send the stream's content type with every body."
+
+
+class InvalidForkError(BadRequestError):
+    title = "Invalid fork"
+
+
+class NewEpochSequenceError(BadRequestError):
+    title = "A new epoch starts at sequence 0"
+    advice = "The server no longer knows this producer. Start a new one."
+
+
+class UnauthorizedError(RequestError):
+    status = 401
+    title = "Not authenticated"
+    advice = "Send a valid token; headwater token add makes one, and the commands read it from HEADWATER_TOKEN."
+
+
+class ForbiddenError(RequestError):
+    status = 403
+    title = "Not allowed"
+    advice = "Ask the operator for a token with the missing scope."
+
+
+class StaleEpochError(RequestError):
+    status = 403
+    title = "Stale producer epoch"
+    advice = "Another producer with this id has taken over. Stop, or claim a higher epoch."
+
+    def __init__(self, detail: str = "", *, epoch: int | None = None) -> None:
+        super().__init__(detail)
+        self.epoch = epoch  # the current epoch of the producer
+
+
+class OriginNotAllowedError(RequestError):
+    status = 403
+    title = "Origin not allowed"
+    advice = "Start the server with --allow-origin and the origin of the page."
+
+
+class TooManyStreamsError(RequestError):
+    status = 403
+    title = "Too many streams"
+    advice = "Delete streams that are no longer needed, or raise the server's streams_max."
+
+
+class StreamNotFoundError(RequestError):
+    status = 404
+    title = "Stream not found"
+    advice = "Create the stream or table, or correct its URL."
+
+
+class ViewSourceNotFoundError(RequestError):
+    status = 404
+    title = "Source of the view not found"
+    advice = "Create the source before the view, or correct the path of the source."
+
+
+class UnknownRouteError(RequestError):
+    status = 404
+    title = "Unknown URL"
+
+
+class MethodNotAllowedError(RequestError):
+    status = 405
+    title = "Method not allowed"
+
+    def __init__(self, detail: str = "", *, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(detail)
+        self.allowed = allowed
+
+
+class NotAcceptableError(RequestError):
+    status = 406
+    title = "Not acceptable"
+    advice = "Ask for the schema and version that the table has, or leave them out of Accept."
+
+
+class RequestTimeoutError(RequestError):
+    status = 408
+    title = "Request not received in time"
+    advice = "Send it again."
+
+
+class ConflictError(RequestError):
+    status = 409
+    title = "Conflict"
+
+
+class ConfigurationError(ConflictError):
+    title = "Stream exists with a different configuration"
+    advice = "Use another path, or the configuration that the stream has."
+
+
+class PathBlockedError(ConflictError):
+    title = "Path blocked by a deleted stream that still has forks"
+
+
+class SourceGoneError(ConflictError):
+    title = "Fork source was deleted"
+
+
+class ContentTypeError(ConflictError):
+    title = "Content type does not match the stream"
+    advice = "Send data of the stream's content type."
+
+
+class StreamClosedError(ConflictError):
+    title = "Stream is closed"
+    advice = "A closed stream takes no more appends. Continue in a fork or in a new stream."
+
+    def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None) -> None:
+        super().__init__(detail)
+        self.tail = tail  # the end of the stream: the id that the position belongs to, and the position
+
+
+class DocumentConflictError(ConflictError):
+    title = "Document was changed by another writer"
+    advice = "Read the document again and repeat the change."
+
+
+class SequenceRegressionError(ConflictError):
+    title = "Stream-Seq does not advance"
+    advice = "Another writer has appended with a higher Stream-Seq. Read its data before you continue."
+
+
+class SeqNoRegressionError(ConflictError):
+    title = "Rows are out of order"
+    advice = "Append rows with increasing SeqNos that are larger than the SeqNo of the table's last row."
+
+
+class MirrorMismatchError(ConflictError):
+    """Rows appended to a mirror leave a row out, or differ from rows that the mirror has."""
+
+    title = "Rows do not fit the mirror"
+    advice = "Continue after the mirror's last row. If the source was created again, mirror it into another table."
+
+
+class ViewTooLargeError(ConflictError):
+    title = "Too many live keys"
+    advice = "Read all rows instead of the active view, or raise the server's active_keys_max."
+
+
+class TooManyNurlsError(ConflictError):
+    title = "Too many NURLs"
+    advice = "Withdraw NURLs that are no longer needed, or raise nurls_per_table_max or nurls_max."
+
+
+class TooManyViewsError(ConflictError):
+    title = "Too many views"
+    advice = "Delete views that are no longer needed, or raise the server's views_max."
+
+
+class SequenceGapError(ConflictError):
+    title = "Producer sequence gap"
+    advice = "Earlier batches of this producer are missing. Start a new producer."
+
+    def __init__(self, detail: str = "", *, expected: int | None = None, received: int | None = None) -> None:
+        super().__init__(detail)
+        self.expected = expected
+        self.received = received
+
+
+class StreamGoneError(RequestError):
+    status = 410
+    title = "Stream was deleted"
+    advice = "Use another path. This one stays in use until the forks of the stream are deleted."
+
+
+class NotFollowedError(RequestError):
+    """A Notify request was sent to the NURL of a mirror that the server does not keep up to date (any more)."""
+
+    status = 410
+    title = "Not followed"
+    advice = "Stop sending Notify requests to this NURL: no follower uses it."
+
+
+class OffsetGoneError(RequestError):
+    status = 410
+    title = "Offset is gone"
+    advice = "The stream was deleted and created again. Read it from its beginning."
+
+
+class TailMovedError(RequestError):
+    """The stream or table does not end where the request says. The request had no effect."""
+
+    status = 412
+    title = "The tail has moved"
+    advice = "Read the data that was appended meanwhile, then send the request with the new tail."
+
+    def __init__(self, detail: str = "", *, tail: tuple[int, int] | None = None, last_seqno: int | None = None) -> None:
+        super().__init__(detail)
+        self.tail = tail  # set by the server: the id that the position belongs to, and the position
+        self.offset = ""  # set by the client: the offset at which the stream ends
+        self.last_seqno = last_seqno  # for a table: the SeqNo of its last row
+
+
+class BodyTooLargeError(RequestError):
+    status = 413
+    title = "Body too large"
+    advice = "Send smaller requests, or raise the server's body_bytes_max."
+
+
+class TooManyMessagesError(BodyTooLargeError):
+    title = "Too many messages"
+    advice = "Send fewer messages in a request, or raise the server's messages_per_append_max."
+
+
+class StreamFullError(RequestError):
+    status = 413
+    title = "Stream is full"
+    advice = "Continue in a fork or in a new stream, or raise the server's stream_bytes_max."
+
+
+class UrlTooLongError(RequestError):
+    status = 414
+    title = "URL too long"
+
+
+class UnsupportedEncodingError(RequestError):
+    status = 415
+    title = "Content encoding not supported"
+    advice = "Send the body without a content encoding."
+
+
+class UnsupportedMediaTypeError(RequestError):
+    status = 415
+    title = "Content type not supported"
+    advice = "Send the body as the content type that the detail names."
+
+
+class HostNotAllowedError(RequestError):
+    status = 421
+    title = "Host not allowed"
+    advice = "Start the server with --allow-host and the name that clients use for it."
+
+
+class TooManyRequestsError(RequestError):
+    status = 429
+    title = "Too many requests"
+    advice = "Wait for the time in Retry-After, then send the request again."
+
+
+class HeadersTooLargeError(RequestError):
+    status = 431
+    title = "Headers too large"

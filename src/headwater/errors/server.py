@@ -1,0 +1,84 @@
+"""ServerError: the server failed or cannot take requests. OutboundError: a request that the server sent failed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from headwater.errors.base import HeadwaterError
+
+
+class ServerError(HeadwaterError):
+    """The server cannot process the request, which may be valid."""
+
+    advice = "Try again later."
+
+
+class InternalError(ServerError):
+    """A bug in Headwater. The server's log has the cause."""
+
+
+class DamagedDataError(ServerError):
+    status = 500
+    title = "Stored data is damaged"
+    advice = "Stop the server, check the directory with: headwater check, and restore it from a backup."
+
+
+class NotReadyError(ServerError):
+    status = 503
+    title = "Server is not ready"
+
+
+class OverloadedError(ServerError):
+    status = 503
+    title = "Server is overloaded"
+
+
+class StoppingError(ServerError):
+    status = 503
+    title = "Server is stopping"
+
+
+class StorageFullError(ServerError):
+    status = 507
+    title = "Disk is full"
+    advice = "Free disk space on the server or add more, then try again."
+
+
+class OutboundError(HeadwaterError):
+    """A request from the server to a URL that a client gave failed. `status` is 0 if there was no response."""
+
+    status = 0
+    title = "The request to the target failed"
+    advice = "Check the URL, and that its server works."
+
+
+class TargetRefusedError(OutboundError):
+    status = 403
+    title = "Target refused"
+    advice = "Use an https URL of a public server; docs/operations.md lists which targets are refused."
+
+
+class TargetUnreachableError(OutboundError):
+    """The target could not be reached. `how` has the same values as in NetworkError."""
+
+    title = "Target did not answer"
+    retryable = True
+    advice = "Check that the target's server runs. The request may or may not have arrived."
+
+    def __init__(self, detail: str = "", *, how: Literal["connect", "timeout", "lost"] = "lost") -> None:
+        super().__init__(detail)
+        self.how = how
+
+
+class TargetAnswerError(OutboundError):
+    title = "Answer of the target refused"
+    advice = "Change the target so that it answers without redirects and content encodings, and within the limits."
+
+
+class RedirectRefusedError(TargetAnswerError):
+    title = "Target redirects"
+    advice = "Redirects are not followed. If you trust the URL that the target redirects to, use it instead."
+
+    def __init__(self, detail: str = "", *, location: str = "") -> None:
+        super().__init__(detail)
+        self.location = location

@@ -1,0 +1,87 @@
+"""Limits of the protocols: requests, tables, and following a table."""
+
+from __future__ import annotations
+
+# Numbers of the protocol.
+PRODUCER_INTEGER_MAX = 2**53 - 1  # the largest integer that JavaScript represents exactly
+OFFSET_DIGITS = 16
+CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
+CURSOR_INTERVAL_S = 20
+CURSOR_JITTER_MAX_S = 3_600
+CURSOR_LENGTH_MAX = 64
+CACHE_MAX_AGE_S = 60
+CACHE_STALE_S = 300
+CACHE_LASTING_S = 365 * 86_400  # for responses that never change
+COMPRESS_BYTES_MIN = 1_024
+ENCODERS_MAX = 64  # streamed responses compressed at the same time; further ones are sent uncompressed
+
+BODY_PIECE_BYTES = 128 * 1024  # a large body is written in pieces of this size
+SSE_PIECE_BYTES = 48 * 1024  # stream data encoded in one step; a multiple of 3, for base64
+SSE_PIECES_KEPT = 2  # encoded pieces kept for other readers of the same event
+TURNS_S = 0.005  # time spent on writing large responses in one turn of the loop
+SSE_JOIN_BYTES_MAX = 4 * 1024  # up to this size, data and control event are sent in one write, else in two
+
+# Limits of what a request may contain, and of caches by what it contains.
+PATH_BYTES_MAX = 1_024
+PATH_SEGMENT_BYTES_MAX = 255
+PATHS_CACHED_MAX = 65_536  # resolved paths
+ADDRESSES_CACHED_MAX = 4_096  # client addresses, each with the address or network that it is counted under
+FORWARDED_MAX = 16  # proxies in a forwarding header that are looked at, from the last one
+HOSTS_KNOWN_MAX = 1_024  # host names under which requests reached this server
+CACHED_TEXT_LENGTH_MAX = 256  # results of parsing client text are cached up to this length
+HEADER_VALUE_BYTES_MAX = 1_024  # header values that are stored: Stream-Seq, Producer-Id, Content-Type
+TTL_S_MAX = 100 * 366 * 86_400
+FORK_DEPTH_MAX = 128
+PRODUCER_IDLE_S = 30 * 86_400  # after which a stream forgets the sequence of a producer, but not its epoch
+PRODUCERS_EXPIRED_EVERY = 1_024  # new producers of a stream after which idle ones are removed
+LIST_PAGE_MAX = 1_000
+LIST_PAGE_DEFAULT = 100
+RECORDS_PAGE_MAX = 10_000
+RECORDS_PAGE_DEFAULT = 1_000
+SPLITS_MAX = 10_000
+
+# Tables: rows, queries and Notify forms.
+SEQNO_MAX = 2**63 - 1  # the largest signed 64-bit integer
+SIZE_DIGITS_MAX = 18  # of a size in a header; longer numbers are invalid
+SEQNO_DIGITS_MAX = 19
+ROW_BYTES_MAX = 1024 * 1024  # the longest row that a client accepts, without its newline
+CHANGE_BYTES_MAX = ROW_BYTES_MAX - 64  # of an appended line: the row has the SeqNo and timestamp in addition
+CHANGE_OVERHEAD_BYTES = 4  # of a line: action, tabs and newline
+KEY_BYTES_MAX = 1_024
+SCHEMA_LENGTH_MAX = 128
+SCHEMA_VERSION_DIGITS_MAX = 9
+ROW_PIECES_KEPT = 16  # recent pieces of a table, kept for other live readers at about the same position
+TABLE_TIMEOUT_S = 30.0  # how long a read is held open, unless the query sets another time
+TABLE_TIMEOUT_MAX_S = 300.0
+TABLE_IDLE_S = 10.0  # a held read ends after this time without a new row
+TABLE_IDLE_MAX_S = 300.0
+CHANGES_INLINE_BYTES = 1024 * 1024  # a larger body is checked in a thread
+ROWS_INLINE_BYTES = 64 * 1024  # the same for rows of a mirror
+CHANGES_MAX = 100_000  # in one append, so that numbering them does not block the loop
+NOTIFY_BODY_BYTES_MAX = 64 * 1024
+NOTIFY_NURLS_MAX = 64  # in one form
+EVENT_TYPE_LENGTH_MAX = 64
+URL_LENGTH_MAX = 2_048  # of a SURL or a NURL
+NURL_SEEN_MS = 86_400_000  # minimum time between two records that a NURL was advertised again
+NOTIFY_ANSWER_S = 10.0  # timeout for the response of a NURL
+NOTIFY_POSTS_PER_HOST_MAX = 8  # concurrent POSTs, so that a slow host does not delay the others
+NOTIFY_ANSWER_BYTES_MAX = 64 * 1024  # of the response of a NURL, which is ignored
+NOTIFY_REASON_LENGTH_MAX = 200  # of the stored reason why a NURL was dropped
+
+# Following a table.
+FOLLOW_ROWS_REMEMBERED = 1_024  # to distinguish a repeated row from another row with the same SeqNo
+FOLLOW_REPEATED_BYTES_MAX = 256 * 1024 * 1024  # of repeated rows in a response; with more, the read fails
+FOLLOW_TRIES_MAX = 6  # consecutive responses that lack rows or are cut off
+FOLLOW_POLL_S = 0.5  # first wait after a response that ended at once without a new row
+FOLLOW_POLL_MAX_S = 10.0
+FOLLOW_HOLD_S = TABLE_TIMEOUT_MAX_S  # the `timeout` that a follower requests from the other server
+FOLLOW_IDLE_S = 45.0  # the idle time that it requests
+FOLLOW_SILENCE_S = 15.0  # silence beyond the idle time after which the connection counts as dead
+FOLLOW_NOTIFIED_S = 1.0  # after a Notify, a held read that brings no row in this time is replaced by a new one
+FOLLOW_BATCH_BYTES = 256 * 1024  # of rows that wait while the previous append is under way
+FOLLOW_REFUSED_S = 60.0  # wait after a response that is not a table, or if the local table cannot be written
+FOLLOW_REGISTER_S = 6 * 3_600.0  # interval at which a follower registers its NURL again
+FOLLOW_REGISTER_PAUSE_S = 10.0  # minimum time between two registrations
+FOLLOWERS_MAX = 256  # SURLs that a server follows
+INFLATE_PIECE_BYTES = 64 * 1024
+INFLATE_WINDOW_BYTES_MAX = 8 * 1024 * 1024  # window of a decompressor

@@ -1,0 +1,105 @@
+"""Limits of the engine, the edges, access, views and outbound requests."""
+
+from __future__ import annotations
+
+# The engine.
+COMMIT_S = 0.4  # if batches take longer to commit, fewer bytes may wait for the next one
+COMMIT_BYTES_MIN = 16 * 1024 * 1024  # lower bound of the bytes that may wait
+LARGE_READS_AT_ONCE = 2  # concurrent reads of large records from the store
+LARGE_READ_BYTES = 64 * 1024  # reads of this size share a bounded rate while appends come in
+YIELD_EVERY_SPLITS = 500  # splits found before the search yields to other tasks
+TOLD_PER_TURN = 500  # subscribers of a stream that are notified of a change in one turn of the loop
+WOKEN_PER_TURN = 50  # waiting reads that a change wakes in one turn, because each then prepares a response
+UPDATE_BYTES_MAX = 256 * 1024  # of appends that live readers get in one notification
+ROW_PROBE_BYTES = 16 * 1024  # of a table, read to find which rows are at a position
+WRITING_MS = 50  # a stream of appends counts as ongoing for this long after the last one
+TTL_RENEWAL_PARTS = 20  # a renewal is stored when 1/20 of the time-to-live has passed
+EXPIRE_STREAMS_MAX = 1_000  # in one sweep
+ROUTES_MAX = 128  # in the route table
+TIMED_PER_S_MAX = 1_000  # up to this rate every request is timed
+TIMED_ONE_OF = 16  # above it, one of so many
+ACCESS_LOG_WAITING_MAX = 10_000  # lines queued for the writing thread; more are dropped
+ACCESS_LOG_BATCH = 1_000  # lines written at once
+ACCESS_LOG_EVERY_S = 0.05  # how long lines wait to be written together
+ACCESS_LOG_CLOSE_S = 2.0  # how long a stopping server waits for the last lines
+ACCESS_LOG_PATH_LENGTH_MAX = 1_024  # of a path, and of a query
+ACCESS_LOG_AGENT_LENGTH_MAX = 200
+TOP_LOOK_S = 1.0  # interval of samples of the busiest streams, while clients request them
+TOP_KEPT_S = 30.0  # how long a sample is kept
+TOP_STREAMS_PER_TURN = 2_000  # streams counted before the loop continues with other tasks
+TOP_DEFAULT = 20  # streams listed
+TOP_MAX = 100
+STOP_GRACE_S = 5.0  # how long a stopping server waits for responses in flight
+
+ACTIVE_IDLE_S = 300.0  # an active view that is not requested for this long is dropped
+ACTIVE_BUILDS_AT_ONCE = 1  # active views built from their tables at the same time, because each needs memory
+ACTIVE_KEY_BYTES = 192  # of memory for a live key, beside its row
+ACTIVE_STEP_BYTES = 64 * 1024  # of rows applied to an active view in one step
+ACTIVE_SNAPSHOT_BYTES_MIN = 4 * 1024 * 1024  # of rows applied since the last snapshot before another is written
+ACTIVE_SNAPSHOT_RECORD_BYTES = 256 * 1024
+ACTIVE_SNAPSHOT_TTL_S = 30 * 86_400
+
+# The edges.
+CLOCK_STEP_BACK_S = 60.0  # if the wall clock goes back by more than this, the server follows it at once
+RETRY_AFTER_S = 1.0  # Retry-After of a request that is refused temporarily
+TURN_REQUESTS_MIN = 64  # requests accepted in one turn of the loop before any is refused as overload
+OVERLOAD_RETRY_MAX_S = 3.0  # largest Retry-After under overload
+REFUSED_PAUSE_S = 0.5  # pause of a connection after a request was refused temporarily
+LIVE_RETRY_AFTER_S = 5.0  # Retry-After of a refused live read, because live reads take longer to end than requests
+RATE_BURST_S = 1.0  # a rate limit allows bursts of this many seconds
+RATE_KEYS_MAX = 65_536  # identities or addresses whose rates are counted
+MEMORY_BYTES_MIN = 128 * 1024 * 1024  # smallest accepted memory limit
+MEMORY_OWN_BYTES = 64 * 1024 * 1024  # memory of an idle server
+MEMORY_LOOK_S = 0.05  # interval at which the memory in use is measured
+MEMORY_RELIEF_S = 0.5  # minimum time between two attempts to free memory
+SWITCH_INTERVAL_S = 0.0005  # how long the loop waits for a thread that runs Python code; Python's default is 5 ms
+EDGE_TICK_S = 0.5  # interval at which the deadlines of all connections are checked
+REQUESTS_PER_TURN = 64  # requests of one connection that are started before other connections get their turn
+RECEIVE_BYTES = 64 * 1024  # read from one connection before other connections get their turn
+HEADERS_MAX = 200  # of a request; many small headers take several times their bytes in memory
+PARSE_STEP_BYTES = 16 * 1024  # granularity at which the size of a head, chunk extensions or trailers is checked
+CONNECTIONS_SPARED_MAX = 16  # connections accepted while there is no memory, so that health checks still work
+CONNECTIONS_REFUSED_MAX = 32  # refused connections that get a response at the same time; more are closed at once
+DESCRIPTORS_MAX = 1_048_576  # where the system sets no limit
+DESCRIPTORS_RESERVED = 256  # for the store and everything else that is not a connection
+LISTEN_BACKLOG_CONNECTIONS = 4_096
+RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # head and body are sent in one write if the body is not larger
+WATCH_S = 1.0  # interval of checks whether a watched file has changed
+
+# Access: tokens, JWTs and signed URLs.
+AUTH_FILE_BYTES_MAX = 16 * 1024 * 1024
+AUTH_HEADER_LENGTH_MAX = 16 * 1024  # of credentials; longer ones are refused without being parsed
+AUTH_CALLERS_CACHED_MAX = 4_096  # verified credentials
+AUTH_DECISIONS_CACHED_MAX = 1_024  # per caller: decisions on an action and a path
+AUTH_CHECK_S = 0.5  # interval at which the permissions of live readers are checked again
+AUTH_SCOPES_MAX = 256  # of one token
+AUTH_SCOPE_LENGTH_MAX = 1_100
+AUTH_SCOPE_STARS_MAX = 2  # `**` in a glob, and `*` in one of its segments; each makes matching slower
+AUTH_NAME_LENGTH_MAX = 128  # of an identity
+AUTH_LEEWAY_S = 30  # tolerated clock difference to the issuer of a token
+AUTH_KEYS_MAX = 64  # of one issuer
+AUTH_RSA_BITS_MIN = 2_048
+AUTH_SECRET_BYTES_MIN = 32  # of HS256, and of the secret that signs URLs
+AUTH_JWKS_REFRESH_S = 300.0
+AUTH_JWKS_ASKED_S = 30.0  # minimum time between two fetches of keys that are caused by an unknown key id
+AUTH_JWKS_RETRY_S = 1.0  # after the first failure; doubles with each further one, up to AUTH_JWKS_REFRESH_S
+SIGNED_URL_S = 3_600
+SIGNED_URL_S_MAX = 7 * 86_400
+
+# Views.
+VIEW_READ_BYTES = 256 * 1024  # of the source, read in one step while a view catches up
+VIEW_INLINE_BYTES = 64 * 1024  # of the source, converted on the loop; more is converted in a thread
+VIEW_BATCH_BYTES = 256 * 1024  # of one append of a view, unless one record is larger
+VIEW_BATCH_RECORDS = 10_000
+VIEW_UNRECORDED_BYTES = 4 * 1024 * 1024  # of the source without a row for the view, after which its position is saved
+VIEWS_BEHIND_AT_ONCE = 2  # views that catch up at the same time
+VIEW_LOOK_S = 1.0  # interval of checks whether a missing source exists again
+VIEW_REASON_LENGTH_MAX = 200  # of the stored reason why a message was skipped
+
+# The client for outbound requests of the server.
+OUTBOUND_URL_BYTES_MAX = 2 * 1024
+OUTBOUND_HEAD_BYTES_MAX = 16 * 1024  # headers of a response, including informational (1xx) responses before it
+OUTBOUND_READ_BYTES = 16 * 1024  # parsed in one step
+OUTBOUND_LOOKUPS_MAX = 16  # concurrent name lookups
+OUTBOUND_ADDRESSES_TRIED_MAX = 4  # addresses of a name that are tried; all of them are checked
+OUTBOUND_KEEP_ALIVE_S = 15.0  # how long an idle connection is kept for the next request

@@ -1,0 +1,170 @@
+"""The limits that a deployment can set."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["Limits", "parse_limits", "set_limits"]
+
+
+def _is(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits that a deployment can set; the defaults suit one server on a small machine.
+
+    `python -m tools.reference` copies these descriptions into the documentation. A limit whose default is 0 is off by
+    default, and 0 turns it off; all others must be more than 0.
+    """
+
+    streams_max: Annotated[int, _is("number of streams and tables; a create beyond it gets 403; 0: no limit")] = 0
+    stream_bytes_max: Annotated[
+        int,
+        _is("size of a stream or table, without inherited data of a fork; an append beyond it gets 413; 0: no limit"),
+    ] = 0
+    requests_per_s_per_identity: Annotated[
+        int, _is("requests per second of a token, or of an address if there is no token (429); 0: no limit")
+    ] = 0
+    requests_per_s_per_address: Annotated[
+        int, _is("requests per second of an IPv4 address or an IPv6 /64 network (429); 0: no limit")
+    ] = 0
+    bytes_per_s_per_identity: Annotated[
+        int, _is("bytes of bodies per second, received and sent, of a token or address (429); 0: no limit")
+    ] = 0
+    bytes_per_s_per_address: Annotated[int, _is("the same for an address (429); 0: no limit")] = 0
+    live_readers_max: Annotated[
+        int, _is("open live reads: long-polls, feeds and held reads of tables (503); 0: no limit")
+    ] = 0
+    live_readers_per_identity_max: Annotated[int, _is("the same for one token or address (429); 0: no limit")] = 0
+    memory_bytes_max: Annotated[
+        int, _is("resident memory; above 90 % of it, writes get 503 and reads continue; 0: no limit")
+    ] = 0
+    connections_per_address_max: Annotated[
+        int,
+        _is("open connections of an address (429), except trusted proxies; native edge only; 0: no limit"),
+    ] = 0
+    request_wait_s_max: Annotated[
+        float, _is("how long a request waits for its turn under overload before it gets 503; native edge only")
+    ] = 0.2
+    body_bytes_max: Annotated[int, _is("size of a request body (413)")] = 16 * 1024 * 1024
+    messages_per_append_max: Annotated[int, _is("messages in one JSON body (413)")] = 1_000_000
+    header_bytes_max: Annotated[int, _is("size of the headers of a request, of which there are 200 at most (431)")] = (
+        32 * 1024
+    )
+    url_bytes_max: Annotated[int, _is("length of the URL of a request (414)")] = 8 * 1024
+    read_chunk_bytes: Annotated[int, _is("size of one response to a catch-up read")] = 2 * 1024 * 1024
+    sse_chunk_bytes: Annotated[int, _is("size of an event while a feed catches up")] = 256 * 1024
+    connections_max: Annotated[
+        int, _is("open connections (503); fewer if the system allows too few file descriptors")
+    ] = 65_536
+    pipeline_requests_max: Annotated[int, _is("pipelined requests that wait on a connection")] = 16
+    pipeline_bytes_max: Annotated[int, _is("size of these requests")] = 1024 * 1024
+    request_bytes_in_flight_max: Annotated[
+        int, _is("size of the requests that are incomplete or waiting, over all connections (503)")
+    ] = 256 * 1024 * 1024
+    response_bytes_in_flight_max: Annotated[
+        int, _is("size of the responses that clients have not read yet, over all connections; beyond it reads get 503")
+    ] = 256 * 1024 * 1024
+    large_read_bytes_max: Annotated[
+        int, _is("size of the large records that are being sent, each counted once; beyond it reads of them get 503")
+    ] = 128 * 1024 * 1024
+    write_buffer_bytes: Annotated[
+        int, _is("unsent bytes of a connection above which the server stops writing to it")
+    ] = 256 * 1024
+    live_buffer_bytes: Annotated[int, _is("the same for a feed under an ASGI server")] = 256 * 1024
+    long_poll_s: Annotated[float, _is("how long a long-poll waits")] = 30.0
+    sse_lifetime_s: Annotated[float, _is("how long a feed stays open")] = 60.0
+    sse_keep_alive_s: Annotated[float, _is("silence on a feed before a keep-alive comment is sent")] = 15.0
+    idle_s: Annotated[float, _is("how long a connection without a request stays open")] = 75.0
+    header_s: Annotated[float, _is("time from the first byte of a request to the end of its headers (408)")] = 10.0
+    tls_handshake_s: Annotated[float, _is("time from a new connection to the end of its TLS handshake")] = 10.0
+    body_stall_s: Annotated[float, _is("time between two pieces of a body (408)")] = 30.0
+    body_bytes_per_s_min: Annotated[int, _is("minimum average rate of a body, checked after `body_stall_s` (408)")] = (
+        500
+    )
+    write_stall_s: Annotated[
+        float, _is("how long a client may read nothing of a response before its connection is closed")
+    ] = 60.0
+    linger_s: Annotated[
+        float, _is("how long the server keeps reading after it refused a request, so that the client gets the response")
+    ] = 2.0
+    half_closed_s: Annotated[
+        float, _is("how long responses are still sent to a client that has closed its sending side")
+    ] = 5.0
+    expiry_sweep_s: Annotated[float, _is("interval of checks for expired streams")] = 1.0
+    expiry_grace_s: Annotated[
+        float, _is("time after a start before the server deletes streams that expired while it was down")
+    ] = 600.0
+    commit_backlog_bytes: Annotated[int, _is("size of the accepted writes that wait for the disk (503)")] = (
+        64 * 1024 * 1024
+    )
+    read_bytes_per_s_while_writing: Annotated[int, _is("rate of all large reads together while there are appends")] = (
+        256 * 1024 * 1024
+    )
+    segment_bytes: Annotated[int, _is("size of a journal segment")] = 32 * 1024 * 1024
+    unfolded_segments_max: Annotated[int, _is("unfolded segments above which writers wait for the fold")] = 6
+    fold_idle_s: Annotated[float, _is("time without writes after which the journal is folded")] = 2.0
+    reclaim_chunks: Annotated[int, _is("chunks of deleted streams that are removed in one step")] = 64
+    disk_reserve_bytes: Annotated[int, _is("disk space kept for deletions and the fold when the disk is full")] = (
+        64 * 1024 * 1024
+    )
+    streams_loaded_max: Annotated[int, _is("streams whose state is kept in memory")] = 100_000
+    documents_loaded_max: Annotated[int, _is("documents kept in memory")] = 10_000
+    active_keys_max: Annotated[int, _is("live keys of an active view (409)")] = 1_000_000
+    active_bytes_max: Annotated[
+        int,
+        _is(
+            "memory of the active views of all tables; the least recently used ones are evicted. Views are built one "
+            "after the other"
+        ),
+    ] = 256 * 1024 * 1024
+    compress_inline_bytes: Annotated[int, _is("larger bodies are compressed in a thread")] = 16 * 1024
+    views_max: Annotated[int, _is("number of views (409)")] = 1_000
+    nurls_per_table_max: Annotated[int, _is("number of NURLs of a table (409)")] = 100
+    nurls_max: Annotated[int, _is("number of NURLs of all tables (409)")] = 10_000
+    notify_posts_max: Annotated[int, _is("concurrent POSTs to NURLs")] = 64
+    notify_retry_s: Annotated[float, _is("wait after the first failure of a NURL; doubles with each further one")] = 1.0
+    notify_retry_max_s: Annotated[float, _is("longest wait between two attempts")] = 3_600.0
+    notify_give_up_s: Annotated[float, _is("how long a NURL may fail before it is dropped")] = 86_400.0
+    outbound_connections_max: Annotated[int, _is("outbound connections, to URLs that clients gave")] = 256
+    outbound_connections_per_host_max: Annotated[int, _is("the same to one host")] = 32
+    outbound_connect_s: Annotated[
+        float, _is("timeout for name lookup and connection, and again for the TLS handshake")
+    ] = 10.0
+    outbound_request_s: Annotated[
+        float, _is("timeout of an outbound request; if the response is streamed, until its headers have arrived")
+    ] = 30.0
+    outbound_idle_s: Annotated[float, _is("silence after which a streamed outbound response counts as dead")] = 60.0
+    outbound_body_bytes_max: Annotated[int, _is("size of an outbound response, unless it is streamed")] = 1024 * 1024
+
+
+def parse_limits(settings: Iterable[str]) -> Limits:
+    """Return the default limits, changed by settings of the form `name=value`."""
+    return set_limits({name: value for name, _, value in (setting.partition("=") for setting in settings)})
+
+
+def set_limits(given: Mapping[str, object]) -> Limits:
+    """Return the default limits, changed by these values. Raises ValueError for an unknown name or invalid value."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Limits)}
+    numbers: dict[str, int | float] = {}
+    for name, value in given.items():
+        if name not in defaults:
+            close = difflib.get_close_matches(name, defaults, n=1)
+            instead = f"did you mean {close[0]}?" if close else f"there are {', '.join(defaults)}"
+            raise ValueError(f"no limit is called {name!r}; {instead}")
+        kind, may_be_off = type(defaults[name]), not defaults[name]
+        try:
+            numbers[name] = kind(str(value))
+        except ValueError:
+            raise ValueError(f"{name} is {kind.__name__}, got {value!r}") from None
+        if not 0 <= numbers[name] < float("inf") or not (numbers[name] or may_be_off):
+            raise ValueError(
+                f"{name} must be {'0 (no limit) or ' if may_be_off else ''}more than 0 and finite, got {value!r}"
+            )
+    return msgspec.structs.replace(Limits(), **numbers)

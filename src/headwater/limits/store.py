@@ -1,0 +1,61 @@
+"""Limits of the log, the store and backups."""
+
+from __future__ import annotations
+
+# The log.
+JSON_COMMAS_AT_ONCE = 50_000  # in the text of one parser call: an upper bound of the messages that become objects
+JSON_INLINE_BYTES = 1024 * 1024  # parsed on the loop; more is parsed in a thread
+JSON_STEP_BYTES = 64 * 1024
+JSON_GUESSES_MAX = 4  # attempts to cut a long array at a guessed comma before its elements are parsed one by one
+
+# The store.
+CHUNK_BYTES = 1024 * 1024  # of a stream's bytes in one row of the index
+SMALL_CHUNK_BYTES = 64 * 1024  # smaller ones are merged
+JOURNAL_DAMAGE_BATCHES_MAX = 4_096  # how far after a damaged batch the next valid one is searched
+MAINTAIN_S = 0.25  # interval of background maintenance
+YIELD_EVERY_STREAMS = 500  # a loop over many streams yields to other tasks after this many
+LOCK_WAIT_S = 10.0  # for the fold worker of a killed server to release the lock
+INDEX_LOCK_WAIT_S = 30.0
+INDEX_READERS = 2  # threads that read the index, each with a connection
+READ_AHEAD_BYTES_MIN = 256 * 1024  # after a read of this size from the index, the next piece is read ahead
+READ_AHEAD_PIECES_MAX = 4
+BLOB_BYTES_MIN = 16 * 1024  # of a chunk; smaller ones are read with their row
+RECLAIM_PAGES = 1_024  # of the index, returned to the file system in one step
+RECLAIM_URGENT_PAGES = 16_384  # the same while the disk is full
+FOLD_NICE = 10
+FOLD_TIMEOUT_S = 300.0  # for one segment; a fold worker that takes longer is killed and started again
+FOLD_STOP_S = 10.0  # how long a stopping server waits for the fold worker
+FOLD_INTERRUPTIONS_MAX = 5  # consecutive failures of the fold worker before the store fails
+FULL_RETRY_S = 1.0  # interval of checks for free space on a full disk
+WAL_PAGES_MAX = 16_384  # of the index; a larger write-ahead log is truncated
+LARGE_RECORD_BYTES = 256 * 1024  # a larger record is kept in memory by itself, not joined to others
+WRITING_WAIT_S = 0.001  # interval of checks whether a batch was written
+LARGE_BATCH_BYTES = 1024 * 1024  # a larger batch is written to the journal in a thread
+SYNC_SLOW_S = 0.001  # after a slower fsync, the next ones run in a thread
+SYNC_ELSEWHERE_MIN = 8
+SYNC_ELSEWHERE_MAX = 1_024
+
+# Backups.
+BACKUP_BLOCK_BYTES = 1024 * 1024  # the index is copied in blocks of this size, if the target lacks them
+BACKUP_PART_BYTES = 8 * 1024 * 1024  # of the journal, in one part of a backup, unless a batch is larger
+BACKUP_PARTS_MERGED = 64  # small parts that become one
+BACKUP_READ_BYTES = 256 * 1024  # of the journal, read in one step
+BACKUP_COPIES_AT_ONCE = 4
+BACKUP_ZSTD_LEVEL = 1
+BACKUP_FOLLOW_S = 1.0  # interval of checks for new data in the journal
+BACKUP_REACHED_S = 10.0  # interval at which a backup without new data records that it is current
+BACKUP_HOLD_S = 0.1  # interval of checks for new segments to hold
+BACKUP_HELD_SEGMENTS_MAX = 32
+BACKUP_FREE_BYTES_MIN = 256 * 1024 * 1024  # on the server's disk; with less, no segments are held
+BACKUP_FREEZE_S = 30.0  # how long to wait for the fold to pause
+BACKUP_FREEZE_RETRY_S = 0.01
+BACKUP_LOG_BYTES_MAX = 1024 * 1024 * 1024  # size of the index's write-ahead log while the index is copied
+BACKUP_PREPARED_BYTES_MIN = 64 * 1024 * 1024  # a larger index is copied once before it is frozen
+BACKUP_BASE_BYTES_MIN = 256 * 1024 * 1024  # of the journal after a base before another base is made
+BACKUP_BASE_S = 7 * 86_400.0
+BACKUP_BASES_TRIED = 3
+BACKUP_PRUNE_S = 3_600.0  # interval at which old data is removed
+BACKUP_RETRY_S = 1.0  # after the first failure of a target; doubles with each further one
+BACKUP_RETRY_MAX_S = 60.0
+BACKUP_CONNECT_S = 10.0  # to a bucket
+BACKUP_ANSWER_S = 60.0
