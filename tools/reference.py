@@ -38,8 +38,8 @@ def routes() -> str:
     rows = [(f"`{route.method}`", f"`{route.template}`", _scope(route), texts.ROUTES[_name(route)]) for route in ROUTES]
     return f"""# Routes
 
-Streams are below `/v1/stream/`, tables below `/v1/table/`. In a path, `{{path}}` is one or more segments. `OPTIONS` is
-answered for every route. A server that is [mounted](../embedding.md) in an application has the routes below its mount point.
+Streams are below `/v1/stream/`, tables below `/v1/table/`. In a path, `{{path}}` is one or more segments. Every route
+supports `OPTIONS`. A server that is [mounted](../embedding.md) in an application has the routes below its mount point.
 
 The scope is what a token needs where [access is checked](../security.md#scopes).
 
@@ -57,7 +57,7 @@ def _scope(route: Route) -> str:
     about = {
         Subject.PATH: f"`{rule.action}:{{path}}`",
         Subject.NAMED: f"`{rule.action}` of what the query names",
-        Subject.LIST: f"`{rule.action}`; the answer has what may be read",
+        Subject.LIST: f"`{rule.action}`; the response lists only what may be read",
         Subject.SERVER: f"`{rule.action}:**`",
         Subject.METRICS: f"`{rule.action}:**`, unless `open_metrics`",
     }
@@ -114,7 +114,7 @@ def error_page() -> str:
     parts = [f"## {base.__name__}\n\n{_error_table(base)}" for base in bases if base.__module__ == errors.__name__]
     return f"""# Errors
 
-The server answers with a [problem document](../protocol.md#errors) whose `type` is `urn:headwater:` and the code. The client
+The server returns a [problem document](../protocol.md#errors) whose `type` is `urn:headwater:` and the code. The client
 raises the class of that code from `headwater.errors`. Errors without a status are found by the client, a job or the server
 itself.
 
@@ -186,7 +186,7 @@ def metrics() -> str:
     ]
     return f"""# Metrics
 
-`GET /metrics` answers with these. [Observing a server](../observing.md#metrics) explains labels, kinds of readers and
+`GET /metrics` returns these. [Monitoring](../observing.md#metrics) explains labels, kinds of readers and
 sampling, and has the alerts. A server in memory has no metrics of the journal, the fold and the disk.
 
 {table(("metric", "kind", "labels", "what"), rows)}"""
@@ -199,7 +199,7 @@ def commands() -> str:
     parts = [_command(name, command) for name, command in each_command()]
     return f"""# Commands
 
-[The headwater command](../cli.md) shows them at work. `-h` and `--help` work with every command.
+[Command line](../cli.md) has examples. `-h` and `--help` work with every command.
 Commands that are marked with *server* talk to a server and have these options too:
 
 {table(("option", "default", "what"), _shared_options())}

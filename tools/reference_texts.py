@@ -13,12 +13,12 @@ TABLE_CONTROL = "/v1/table/__stp"
 
 ROUTES = {
     "GET /": "Name, version and routes of the server.",
-    "GET /healthz": "200 while the process is alive. See [Observing](../observing.md).",
+    "GET /healthz": "200 while the process is alive. See [Monitoring](../observing.md).",
     "HEAD /healthz": "The same, without a body.",
     "GET /readyz": "200 while the server accepts requests, else 503 with the reasons.",
     "HEAD /readyz": "The same, without a body.",
     "GET /metrics": "Metrics for Prometheus. See [Metrics](metrics.md).",
-    f"GET {STREAM_CONTROL}/streams": "A page of the list of streams. See [A list of streams](../protocol.md#what-we-added).",
+    f"GET {STREAM_CONTROL}/streams": "A page of the list of streams. See [List of streams](../protocol.md#extensions).",
     f"GET {STREAM_CONTROL}/splits": "Offsets at which a range of a stream can be cut into parts.",
     f"GET {STREAM_CONTROL}/records": "Offset and time of each record of a range.",
     f"GET {STREAM_CONTROL}/top": "Load of the server and its busiest or largest streams.",
@@ -36,7 +36,7 @@ ROUTES = {
     f"GET {TABLE}": "Read the rows of a table and follow it.",
     f"HEAD {TABLE}": "Schema, version, last SeqNo, closure and expiry of a table.",
     f"DELETE {TABLE}": "Delete a table and its rows.",
-    f"POST {NURL}": "Notify: say that a SURL may have new rows, or advertise NURLs. See [Notify](../stp.md#notify).",
+    f"POST {NURL}": "Notify: report that a SURL may have new rows, or advertise NURLs. See [Notify](../stp.md#notify).",
     f"GET {NURL}": "The NURLs that are advertised for a table, as a table.",
     f"HEAD {NURL}": "The headers of that table.",
     f"DELETE {NURL}": "Withdraw a NURL.",
@@ -44,9 +44,9 @@ ROUTES = {
 
 _READ_TABLE = {
     "since_id": "Rows with a larger SeqNo; if negative, that many of the last rows. 0 by default: all rows.",
-    "until_id": "No rows with a larger SeqNo. The answer ends there.",
-    "timeout": "Seconds that the answer stays open in all. 30 by default, 300 at most. 0 answers with the rows there are.",
-    "idle": "The answer ends after this many seconds without a row. 10 by default, 300 at most.",
+    "until_id": "No rows with a larger SeqNo. The response ends there.",
+    "timeout": "Seconds that the response stays open in all. 30 by default, 300 at most. 0 returns the existing rows at once.",
+    "idle": "The response ends after this many seconds without a row. 10 by default, 300 at most.",
     "view": "`all` (default): every row. `active`: the last row of each key that is not deleted.",
     "key": "The last row of this key, if it is not deleted. Implies `view=active`.",
     "live": "`sse`: rows as server-sent events. `false` by default.",
@@ -54,7 +54,7 @@ _READ_TABLE = {
 _LIST = {
     "prefix": "Only paths that begin with this.",
     "after": "Only paths after this one: `next_after` of the page before.",
-    "limit": "Entries in the answer, 1 to 1,000. 100 by default.",
+    "limit": "Entries in the response, 1 to 1,000. 100 by default.",
 }
 _RANGE = {
     "path": "The path of the stream.",
@@ -65,8 +65,8 @@ _RANGE = {
 PARAMETERS = {
     f"GET {STREAM}": {
         "offset": "Where to begin: an offset that the server gave, `-1` (default) for the beginning, `now` for the tail.",
-        "live": "`false` (default): answer with what is there. `long-poll`: wait for data. `sse`: server-sent events.",
-        "cursor": "`Stream-Cursor` of the last answer. Lets caches tell one long-poll from the next.",
+        "live": "`false` (default): return the existing data. `long-poll`: wait for data. `sse`: server-sent events.",
+        "cursor": "`Stream-Cursor` of the last response. Distinguishes successive long-polls in caches.",
         "until": "Nothing at or past this offset is returned.",
     },
     f"GET {STREAM_CONTROL}/streams": _LIST,
@@ -74,17 +74,17 @@ PARAMETERS = {
         **_RANGE,
         "parts": "Cut into this many parts of about equal size, 1 to 10,000. Either this or `bytes`.",
         "bytes": "Cut into parts of at most this size, unless one record is larger.",
-        "limit": "Cuts in the answer, at most 10,000.",
+        "limit": "Cuts in the response, at most 10,000.",
     },
     f"GET {STREAM_CONTROL}/records": {
         **_RANGE,
         "at": "Begin with the first record that was appended at or after this moment (RFC 3339). Not with `offset`.",
-        "limit": "Records in the answer, 1 to 10,000. 1,000 by default.",
+        "limit": "Records in the response, 1 to 10,000. 1,000 by default.",
         "compact": "`true`: two columns of numbers, `ends` and `times_ms`, instead of a list of records.",
     },
     f"GET {STREAM_CONTROL}/top": {
         "by": "Order of the streams: `rate` (default) or `size`.",
-        "limit": "Streams in the answer, 1 to 100. 20 by default.",
+        "limit": "Streams in the response, 1 to 100. 20 by default.",
     },
     f"POST {STREAM_CONTROL}/sign": {
         "url": "The URL path of the stream or table.",
@@ -103,11 +103,11 @@ BOTH, REQUEST, RESPONSE = "both", "request", "response"
 HEADERS = {
     "stream-next-offset": ("Stream-Next-Offset", RESPONSE, "The offset to read on from; after a write, the tail."),
     "stream-cursor": ("Stream-Cursor", RESPONSE, "To be sent back as `cursor` with the next live read."),
-    "stream-up-to-date": ("Stream-Up-To-Date", RESPONSE, "`true`: the answer reaches the tail."),
+    "stream-up-to-date": ("Stream-Up-To-Date", RESPONSE, "`true`: the response reaches the tail."),
     "stream-closed": (
         "Stream-Closed",
         BOTH,
-        "Of a write, `true`: close the stream or table after it. Of an answer, `true`: nothing more will be appended.",
+        "Of a write, `true`: close the stream or table after it. Of a response, `true`: nothing more will be appended.",
     ),
     "stream-ttl": ("Stream-TTL", BOTH, "Seconds to live after the last read or write. Set by `PUT`."),
     "stream-expires-at": ("Stream-Expires-At", BOTH, "Moment at which the stream expires (RFC 3339). Set by `PUT`."),
@@ -137,7 +137,7 @@ HEADERS = {
     "stream-sse-data-encoding": (
         "Stream-SSE-Data-Encoding",
         RESPONSE,
-        "`base64`: the data of the events is encoded so, because the stream is neither text nor JSON.",
+        "`base64`: the data of the events is base64, because the stream is neither text nor JSON.",
     ),
     "producer-id": ("Producer-Id", REQUEST, "Name of an idempotent producer. The three headers are sent together."),
     "producer-epoch": (
@@ -148,7 +148,7 @@ HEADERS = {
     "producer-seq": (
         "Producer-Seq",
         BOTH,
-        "Number of the request, from 0 in each epoch. Of an answer: the last accepted.",
+        "Number of the request, from 0 in each epoch. Of a response: the last accepted.",
     ),
     "producer-expected-seq": ("Producer-Expected-Seq", RESPONSE, "Of a 409 for a gap: the number that comes next."),
     "producer-received-seq": ("Producer-Received-Seq", RESPONSE, "Of a 409 for a gap: the number that was sent."),
@@ -181,7 +181,7 @@ HTTP_HEADERS = {
     "accept-encoding": (
         "Accept-Encoding",
         BOTH,
-        "Encodings of an answer: zstd, br, gzip, deflate. Of a 415: `identity`.",
+        "Encodings of a response: zstd, br, gzip, deflate. Of a 415: `identity`.",
     ),
     "access-control-allow-headers": (
         "Access-Control-Allow-Headers",
@@ -189,11 +189,11 @@ HTTP_HEADERS = {
         "Of a preflight: the request headers above.",
     ),
     "access-control-allow-methods": ("Access-Control-Allow-Methods", RESPONSE, "Of a preflight: the methods."),
-    "access-control-allow-origin": ("Access-Control-Allow-Origin", RESPONSE, "The origin of a page that is let in."),
+    "access-control-allow-origin": ("Access-Control-Allow-Origin", RESPONSE, "The origin of an allowed page."),
     "access-control-allow-private-network": (
         "Access-Control-Allow-Private-Network",
         RESPONSE,
-        "Of a preflight that asks for it: pages that are let in may use a server in a private network.",
+        "Of a preflight that asks for it: allowed pages may use a server in a private network.",
     ),
     "access-control-expose-headers": (
         "Access-Control-Expose-Headers",
@@ -207,40 +207,40 @@ HTTP_HEADERS = {
     "cache-control": (
         "Cache-Control",
         RESPONSE,
-        "How long an answer may be kept. See [What we chose](../protocol.md#what-we-chose).",
+        "How long a response may be kept. See [Implementation choices](../protocol.md#implementation-choices).",
     ),
-    "connection": ("Connection", RESPONSE, "`close`: the server closes the connection after the answer."),
+    "connection": ("Connection", RESPONSE, "`close`: the server closes the connection after the response."),
     "content-encoding": (
         "Content-Encoding",
         BOTH,
-        "Of an answer: how it is compressed. Of a request: only `identity`, else 415.",
+        "Of a response: how it is compressed. Of a request: only `identity`, else 415.",
     ),
     "content-length": ("Content-Length", BOTH, "Size of the body. A larger one than `body_bytes_max` gets 413."),
     "content-security-policy": ("Content-Security-Policy", RESPONSE, "Stored content runs no scripts in a browser."),
     "content-type": ("Content-Type", BOTH, "Type of the stream or table; sent with every body."),
-    "cross-origin-resource-policy": ("Cross-Origin-Resource-Policy", RESPONSE, "Which pages may embed an answer."),
-    "etag": ("ETag", RESPONSE, "Tag of an answer, for `If-None-Match`; of a `HEAD`, for `If-Match` too."),
+    "cross-origin-resource-policy": ("Cross-Origin-Resource-Policy", RESPONSE, "Which pages may embed a response."),
+    "etag": ("ETag", RESPONSE, "Tag of a response, for `If-None-Match`; of a `HEAD`, for `If-Match` too."),
     "forwarded": ("Forwarded", REQUEST, "Address, scheme and host of the client, if a trusted proxy sends it."),
     "host": (
         "Host",
         REQUEST,
-        "Must be a name that the server answers for, else 421. See [Browsers](../operations.md#browsers).",
+        "Must be a name that the server accepts, else 421. See [Browsers](../operations.md#browsers).",
     ),
-    "if-none-match": ("If-None-Match", REQUEST, "Of a read: 304 if the answer has not changed."),
+    "if-none-match": ("If-None-Match", REQUEST, "Of a read: 304 if the response has not changed."),
     "last-event-id": (
         "Last-Event-ID",
         REQUEST,
         "Sent by an `EventSource` that reconnects; replaces `offset` or `since_id`.",
     ),
     "location": ("Location", RESPONSE, "Of a 201: the URL of the stream or table."),
-    "origin": ("Origin", REQUEST, "The origin of a page. A write of one that is not let in gets 403."),
+    "origin": ("Origin", REQUEST, "The origin of a page. A write from an origin that is not allowed gets 403."),
     "referrer-policy": ("Referrer-Policy", RESPONSE, "`no-referrer`, so that pages do not pass on signed URLs."),
     "retry-after": ("Retry-After", RESPONSE, "Of a 429, 503 or 507: seconds to wait before the next attempt."),
     "traceparent": ("traceparent", REQUEST, "W3C Trace Context. Passed on to requests that follow from this one."),
     "user-agent": ("User-Agent", REQUEST, "Written to the access log."),
-    "vary": ("Vary", RESPONSE, "The request headers that the answer depends on."),
+    "vary": ("Vary", RESPONSE, "The request headers that the response depends on."),
     "www-authenticate": ("WWW-Authenticate", RESPONSE, "Of a 401 or 403: `Bearer`, and what is missing."),
-    "x-accel-buffering": ("X-Accel-Buffering", RESPONSE, "`no` on live answers, so that nginx passes data on at once."),
+    "x-accel-buffering": ("X-Accel-Buffering", RESPONSE, "`no` on live responses, so that nginx passes data on at once."),
     "x-content-type-options": ("X-Content-Type-Options", RESPONSE, "`nosniff`."),
     "x-forwarded-for": ("X-Forwarded-For", REQUEST, "As `Forwarded`, from a trusted proxy."),
     "x-forwarded-host": ("X-Forwarded-Host", REQUEST, "As `Forwarded`, from a trusted proxy."),

@@ -54,4 +54,4 @@ def test_relative_links(page: Path) -> None:
 
 def test_the_checker_finds_links() -> None:
     assert "reference/index.md" in targets(ROOT / "docs" / "index.md")
-    assert "what-we-added" in anchors(ROOT / "docs" / "protocol.md")
+    assert "extensions" in anchors(ROOT / "docs" / "protocol.md")
