@@ -7,7 +7,7 @@ NODE_DIR := tests/node
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help setup run test test-fast test-long simulate twins check-generated lint docs fuzz bench soak smoke lock clean
+.PHONY: help setup run test test-fast test-long coverage simulate twins check-generated lint docs fuzz bench soak smoke lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,13 @@ test-long: setup ## slow Spark tests: a cluster, kills, whole programs
 
 test-fast: setup ## unit and contract tests only
 	$(PYTEST) -n 3 -m "not slow" --hypothesis-profile quick tests/unit tests/contract
+
+# Measuring takes time, so `make test` does not. The floor is in pyproject.toml.
+coverage: setup ## branch coverage by the unit and contract tests; fails below the floor
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(WORKERS) -m "not slow" --hypothesis-profile quick tests/unit tests/contract
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 # Seeded crashes of a simulated machine: make simulate SEEDS=5000
 SEEDS ?= 2000
