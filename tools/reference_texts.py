@@ -240,7 +240,11 @@ HTTP_HEADERS = {
     "user-agent": ("User-Agent", REQUEST, "Written to the access log."),
     "vary": ("Vary", RESPONSE, "The request headers that the response depends on."),
     "www-authenticate": ("WWW-Authenticate", RESPONSE, "Of a 401 or 403: `Bearer`, and what is missing."),
-    "x-accel-buffering": ("X-Accel-Buffering", RESPONSE, "`no` on live responses, so that nginx passes data on at once."),
+    "x-accel-buffering": (
+        "X-Accel-Buffering",
+        RESPONSE,
+        "`no` on live responses, so that nginx passes data on at once.",
+    ),
     "x-content-type-options": ("X-Content-Type-Options", RESPONSE, "`nosniff`."),
     "x-forwarded-for": ("X-Forwarded-For", REQUEST, "As `Forwarded`, from a trusted proxy."),
     "x-forwarded-host": ("X-Forwarded-Host", REQUEST, "As `Forwarded`, from a trusted proxy."),

@@ -46,7 +46,7 @@ def test_an_array_without_messages_appends_nothing(server: Server, path: str) ->
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b'{"id": 1}', "- is not a JSON array. For a message a line, use --file."),
+        (b'{"id": 1}', "- is not a JSON array. For one message per line, use --file."),
         (b'{"id": 1}\n{"id": 2}', "- is not"),
         (b"[1, 2", "- is not JSON"),
         (b"", "- is not JSON"),

@@ -205,5 +205,5 @@ def test_tls_where_there_is_none(stub: Stub) -> None:
 
 def test_a_url_without_a_scheme() -> None:
     said = run("read", "s", "--url", "localhost:4437", expect=failing.WRONG_CALL)
-    assert "begins with http:// or https://, as http://localhost:4437" in said
+    assert "begins with http:// or https://, for example http://localhost:4437" in said
     assert said.count("\n") == 1

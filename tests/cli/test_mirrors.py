@@ -161,14 +161,14 @@ def test_a_line_on_a_terminal_and_ctrl_c(source: Table, local: Server) -> None:
         said = process.stderr.read()
         assert process.wait(20) == failing.INTERRUPTED
     os.close(ours)
-    assert b"stopped after row 3; the same command goes on there" in said
+    assert b"stopped after row 3; the same command continues there" in said
 
 
 def test_what_cannot_be_mirrored(source: Table, local: Server) -> None:
     name = uuid.uuid4().hex
     run(local, "table", "create", name)
     ran = run(local, "follow", source.url, "--into", name, expect=failing.CONFLICT)
-    assert f"table '{name}' exists and is no mirror" in ran.stderr
+    assert f"table '{name}' exists and is not a mirror" in ran.stderr
     run(local, "follow", source.url, "--into", f"{name}-2", "--since-id", "0", expect=failing.WRONG_CALL)
     missing = run(local, "follow", f"{source.url}-missing", "--into", f"{name}-3", expect=failing.NOT_FOUND)
     assert "does not exist" in missing.stderr

@@ -114,7 +114,7 @@ def test_tail_and_follow_print_what_comes(server: TableServer) -> None:
         assert got == expected
         assert b"Traceback" not in said
         if arguments[0] == "follow":
-            assert b"stopped after row 5; go on with --since-id 5" in said
+            assert b"stopped after row 5; continue with --since-id 5" in said
             assert "authorization" not in server.headers_seen[-1]  # HEADWATER_TOKEN is for another server
 
 

@@ -349,7 +349,7 @@ def test_clients_reconnect_using_the_last_processed_seqno(client: httpx.Client, 
 @shows("000 4.2 reconnect", "001 stream")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_our_client_reconnects_using_the_last_seqno_that_it_took(shell: str) -> None:
-    """It asks for the row with this SeqNo once more, and compares it: the table may have been made again meanwhile."""
+    """It reads the row with this SeqNo again and compares it, because the table may have been created again."""
 
     def two_at_a_time(number: int, path: str) -> Iterator[bytes]:
         yield head() + lines(*range(max(1, 2 * number), 2 * number + 3))

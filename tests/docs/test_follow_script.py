@@ -81,7 +81,7 @@ def test_duplicates_and_lost_connections_are_harmless(script: Path, tmp_path: Pa
         assert server.seen[:4] == [f"/?since_id={since}" for since in (0, 1, 1, 2)]
 
 
-def test_a_table_that_was_made_again_is_noticed(script: Path, tmp_path: Path) -> None:
+def test_a_table_that_was_created_again_is_noticed(script: Path, tmp_path: Path) -> None:
     file = tmp_path / "prices.tsv"
     file.write_bytes(lines(1, 2))
 

@@ -216,7 +216,7 @@ def test_12_1_a_load_during_a_roll_back_finds_what_is_durable() -> None:
 
 
 def test_12_1_a_fork_is_cut_where_its_own_source_is() -> None:
-    """The source is deleted and made again while a create looks for the sub-offset in it."""
+    """The source is deleted and created again while a create looks for the sub-offset in it."""
     machine = Machine()
 
     async def body(engine: Engine) -> None:

@@ -82,7 +82,7 @@ def test_a_source_that_is_not_the_one_that_was_mirrored(client: Client) -> None:
     with pytest.raises(HistoryChangedError):
         list(copy.mirror(source))
     assert body(copy) == kept
-    with pytest.raises(ConfigurationError, match="is no mirror"):
+    with pytest.raises(ConfigurationError, match="is not a mirror"):
         list(source.mirror(copy))
     with pytest.raises(StreamNotFoundError):
         list(client.table(name()).mirror(client.table(name())))

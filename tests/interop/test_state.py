@@ -76,7 +76,7 @@ def test_events_of_ours_are_materialised_by_the_official_package(server: Server)
 
 @pytest.mark.slow
 def test_a_streamdb_over_the_reference_server(tmp_path: Path) -> None:
-    """Live, transactions and checkpoints; no list of streams, so no snapshots; and a stream made again is noticed."""
+    """Live, transactions and checkpoints, no snapshots (no list of streams); a stream created again is noticed."""
     with reference() as node, Client(f"http://{node.host}:{node.port}") as client:
         stream = client.stream("state/s")
         stream.create()

@@ -39,6 +39,6 @@ def test_the_demo_shows_the_shop_at_once_and_checks_the_books(tmp_path: Path) ->
     moving = [line for line in lines if MOVING.match(line)]
     assert "Spark starting" in moving[0]
     assert "Traceback" not in error, error
-    assert len([line for line in lines if line.endswith("as in the books")]) == 4, told
+    assert len([line for line in lines if line.endswith("as expected")]) == 4, told
     assert (tmp_path / "demo.png").stat().st_size > 10_000
     assert DeltaTable(str(tmp_path / "lake" / "shop")).to_pyarrow_table().num_rows > 50

@@ -110,7 +110,7 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: bool = typer.Option(
-        False, "--version", help="Show the version and leave.", callback=_show_version, is_eager=True
+        False, "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
     ),
 ) -> None:
     """Ordered, durable streams of state changes over HTTP."""

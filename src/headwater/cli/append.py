@@ -45,7 +45,7 @@ def command(
     any other. A batch (messages given here, or --array) is atomic: it is stored completely or not at all.
     """
     if array is not None and (messages or file):
-        fail("--array is a batch of its own", "Leave out the messages and --file.", code=WRONG_CALL)
+        fail("--array excludes messages and --file", "Leave out the messages and --file.", code=WRONG_CALL)
     if if_tail is not None and (file or not (messages or array)):
         fail("--if-tail is for one batch", "Give the messages here, or --array.", code=WRONG_CALL)
     with connected(server, path) as client:
@@ -87,11 +87,11 @@ def _append_array(stream: Stream, name: str, if_tail: str | None) -> tuple[int, 
         body = source.read(limits.CLI_ARRAY_BYTES_MAX + 1)
     if len(body) > limits.CLI_ARRAY_BYTES_MAX:
         what = f"{name} has more than {limits.CLI_ARRAY_BYTES_MAX:,} bytes, too much for one batch"
-        fail(what, f"Append a message a line: jq -c '.[]' {name} | headwater append {stream.url}")
+        fail(what, f"Append one message per line: jq -c '.[]' {name} | headwater append {stream.url}")
     try:
         count = len(msgspec.json.decode(body, type=list[msgspec.Raw]))
     except msgspec.ValidationError:
-        fail(f"{name} is not a JSON array", "For a message a line, use --file.", code=WRONG_CALL)
+        fail(f"{name} is not a JSON array", "For one message per line, use --file.", code=WRONG_CALL)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         fail(f"{name} is not JSON: {error}", "Nothing was appended.", code=WRONG_CALL)
     if not count:
@@ -110,7 +110,7 @@ def _append_file(stream: Stream, name: str, kind: ContentKind) -> tuple[int, int
                     producer.append(piece)
                 except ValueError as error:
                     producer.close()
-                    fail(f"{name}, line {number}: {error}", f"What precedes it was appended ({count:,}).")
+                    fail(f"{name}, line {number}: {error}", f"The lines before it were appended ({count:,}).")
                 count, size, read = count + 1, size + len(piece), read + piece_bytes
                 update(read, None)
             producer.flush()

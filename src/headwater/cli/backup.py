@@ -59,7 +59,7 @@ def run(
 ) -> None:
     """Copy the data that the target does not have yet. Restore it with: headwater restore."""
     keep_s = None if keep is None else parse_span(keep)
-    os.nice(limits.FOLD_NICE)  # the server goes first
+    os.nice(limits.FOLD_NICE)  # lower priority than the server
     with meter("copying") as update, open_backup(directory, open_target(target), update) as backup:
         if not follow_:
             done = backup.step(base_every_s(keep_s))

@@ -1,4 +1,4 @@
-"""`headwater bench`: load on any Durable Streams server."""
+"""`headwater bench`: measure any Durable Streams server."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def command(
             help="URL of the server, of the path where it is mounted, or of the root of its streams.",
         ),
     ],
-    seconds: float = typer.Option(5.0, min=0.1, help="How long each measurement of writing takes."),
-    connections: int = typer.Option(64, min=1, help="How many connections append at once."),
-    size: int = typer.Option(100, min=12, help="Bytes of a message."),
+    seconds: float = typer.Option(5.0, min=0.1, help="Duration of each write measurement in seconds."),
+    connections: int = typer.Option(64, min=1, help="Number of connections that append at the same time."),
+    size: int = typer.Option(100, min=12, help="Size of a message in bytes."),
     token: Token = None,
     auth: Auth = None,
     header: Header = None,

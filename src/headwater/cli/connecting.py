@@ -1,4 +1,4 @@
-"""The options of every command that uses a server, and the client made from them.
+"""The options of every command that uses a server, and the client for them.
 
 A command has a parameter `server: Server`, which `with_server` replaces by the options. The client is imported where it
 is used, because the import takes 0.1 s and `headwater serve` does not need it.
@@ -82,7 +82,7 @@ def root_of(url: str) -> str:
     if not re.match("https?://", url, re.IGNORECASE):
         named = url.partition("://")[2] or url
         named = named.rpartition("@")[2]  # without a password
-        raise ValueError(f"the URL of a server begins with http:// or https://, as http://{named}")
+        raise ValueError(f"the URL of a server begins with http:// or https://, for example http://{named}")
     parts = urlsplit(url)
     path = f"{parts.path.rstrip('/')}/"
     if STREAM_ROOT in path:
@@ -115,7 +115,7 @@ def server_named(
     if (own is not None) + (auth is not None) + ("authorization" in named) > 1:
         raise typer.BadParameter("give one of --token, --auth and an Authorization header", param_hint="--auth")
     if auth is not None and not _AUTHORIZATION.fullmatch(auth):
-        raise typer.BadParameter("expected a scheme and credentials, as 'Basic dXNlcjpwYXNz'", param_hint="--auth")
+        raise typer.BadParameter("expected a scheme and credentials, such as 'Basic dXNlcjpwYXNz'", param_hint="--auth")
     if auth is not None or own is not None:
         headers["authorization"] = auth or f"Bearer {own}"
     try:
@@ -164,7 +164,7 @@ def with_server(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def complete_path(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the path of a stream for the shell; nothing if the server does not answer quickly."""
+    """Complete the path of a stream for the shell; nothing if the server does not respond quickly."""
     most = limits.CLI_COMPLETE_PATHS_MAX
     try:
         with quick_client(context) as client:
@@ -203,7 +203,7 @@ def connected(server: Server, name: str = "", on_error: Callable[[Report], None]
     """A client of the server, or of the server in the full URL of a stream or table.
 
     Retries are reported, by default on standard error. A server that does not run or does not exist is tried only
-    once, unless it has answered before.
+    once, unless it has responded before.
     """
     import httpx
 

@@ -1,4 +1,4 @@
-"""`headwater demo`: the system at work, in one terminal."""
+"""`headwater demo`: run a server, a demo shop and the Spark pipeline in one terminal."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 
 
 def command(
-    seconds: float = typer.Option(0, min=0, help="Seconds after which the shop closes; 0: run until Ctrl-C."),
+    seconds: float = typer.Option(0, min=0, help="Seconds until the shop stops; 0: run until Ctrl-C."),
     rate: float = typer.Option(200, min=0.1, help="Events of the shop per second."),
     port: int = typer.Option(4437, min=0, max=65535, help="Port of the server; 0 takes a free one."),
     data_dir: Path = typer.Option(
-        Path("headwater-demo"), help="Directory that keeps streams and tables; an earlier run is continued."
+        Path("headwater-demo"), help="Directory for streams and tables; continues an earlier run."
     ),
 ) -> None:
     """Run a server, a small shop, and the jobs of the pipeline over its events.
 
-    The shop appends state events to four streams, some late, some twice and some bad. On Spark, materialize keeps the
+    The shop appends state events to four streams, some of them late, repeated or invalid. On Spark, materialize keeps
+    the
     current state as a Delta table, and publish sends its changes to a state stream and to an STP table. At the end all
     three, and the quarantine, are compared with a plain fold of the events; the exit code is 1 if one differs.
     """
@@ -98,7 +99,7 @@ class _Board:
     def open(self, url: str) -> None:
         """Print URLs to open with a browser or curl."""
         streams, tables = f"{url}{STREAM_ROOT}", f"{url}{TABLE_ROOT}"
-        say("The shop is open. Its events, as they come, and what Spark makes of them:")
+        say("The shop is open. Its streams, and the results of Spark:")
         say(f"  {streams}shop/orders?offset=-1&live=sse")
         say(f"  {streams}published/shop?offset=-1&live=sse")
         say(f"  {tables}shop?view=active&timeout=0")
@@ -176,6 +177,6 @@ def _print_outcome(outcome: Outcome) -> None:
     say("")
     say(f"{outcome.events:,} events, {outcome.superseded:,} of them late or repeated; {outcome.keys:,} keys left")
     for check in outcome.checks:
-        told = "as in the books" if check.is_right else f"WRONG: {check.wrong:,} differ from the books"
+        told = "as expected" if check.is_right else f"WRONG: {check.wrong:,} differ"
         say(f"  {check.name:<20} {check.count:>9,} {check.what:<7} {told}")
     say("no plot: matplotlib is not installed" if outcome.plot is None else f"throughput and lag: {outcome.plot}")

@@ -59,7 +59,7 @@ _SYSTEM: dict[int | None, str] = {
     errno.EMFILE: "Raise the limit of open files (ulimit -n).",
 }
 _LISTENING: dict[int | None, tuple[str, str]] = {
-    errno.EADDRINUSE: ("the port is in use", "Stop the server that has it, or choose another with --port."),
+    errno.EADDRINUSE: ("the port is in use", "Stop the server that uses it, or choose another port with --port."),
     errno.EADDRNOTAVAIL: ("it is not an address of this machine", "Choose one with --host."),
     errno.EACCES: ("permission denied", "Choose a port of 1024 or more with --port."),
 }
@@ -75,7 +75,7 @@ def failures(listening: str = "") -> Iterator[None]:
         code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
         fail(*described(error), code=code)
     except CorruptJournalError as error:
-        fail(str(error), "Nothing was changed. See `headwater check --help` for how to look and how to salvage.")
+        fail(str(error), "Nothing was changed. See `headwater check --help` for how to verify and salvage it.")
     except UnknownFormatError as error:
         fail(str(error), "Use another directory, or the version of Headwater that wrote this one.")
     except (BackupError, DirectoryError) as error:
@@ -134,7 +134,7 @@ def _lost(error: errors.NetworkError) -> tuple[str, str]:
     if isinstance(cause, socket.gaierror):
         return f"unknown host {parts.hostname!r} ({cause.strerror})", "Correct the URL, or check the network."
     if isinstance(cause, ssl.SSLCertVerificationError):
-        way_out = "Use a name that the certificate has, or have its authority trusted: SSL_CERT_FILE=FILE"
+        way_out = "Use a host name of the certificate, or trust its authority: SSL_CERT_FILE=FILE"
         return f"the certificate of {server} is not valid: {cause.verify_message}", way_out
     if isinstance(cause, ssl.SSLError):
         reason = (cause.reason or str(cause)).replace("_", " ").lower()
@@ -155,5 +155,5 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def is_hopeless(error: errors.HeadwaterError) -> bool:
-    """Whether a retry within seconds is pointless for a server that has never answered."""
+    """Whether a retry is pointless for a server that has never responded."""
     return isinstance(root_cause(error), (ConnectionRefusedError, socket.gaierror, ssl.SSLError))

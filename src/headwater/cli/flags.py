@@ -1,4 +1,4 @@
-"""Makes the flags of a command from the fields of an options struct."""
+"""Creates the flags of a command from the fields of an options struct."""
 
 from __future__ import annotations
 

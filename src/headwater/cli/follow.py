@@ -65,7 +65,7 @@ def command(
     exist, and its last row is the position: if you start the command again, it continues there. A status line
     shows rows, rate and lag.
 
-    Lost connections are made again. The command fails if a row is missing or out of order, if the numbering restarts,
+    Lost connections are retried. The command fails if a row is missing or out of order, if the numbering restarts,
     or if the schema changes.
     """
     _check(surl)
@@ -78,14 +78,14 @@ def command(
         target = server_named(url, into_token, into_auth, into_header, is_token_given=is_token_given)
         _mirror(surl, source, into, target, as_json=as_json)
     else:
-        fail("a mirror goes on after its last row", "Leave --since-id or --into out.", code=WRONG_CALL)
+        fail("a mirror continues after its last row", "Leave --since-id or --into out.", code=WRONG_CALL)
 
 
 def _check(surl: str) -> None:
     from headwater.client.session import redacted
 
     if fault := url_fault(redacted(surl)):
-        way_out = "A SURL is the whole URL of a table, as http://127.0.0.1:4437/v1/table/prices."
+        way_out = "A SURL is the full URL of a table, such as http://127.0.0.1:4437/v1/table/prices."
         fail(f"not a SURL, {fault}: {surl.rpartition('@')[2]}", way_out, code=WRONG_CALL)
 
 
@@ -101,7 +101,7 @@ def _mirror(surl: str, origin: Server, into: str, target: Server, *, as_json: bo
                 status.stored(progress)
         except KeyboardInterrupt:
             if status.last_seqno is not None:
-                say(f"stopped after row {status.last_seqno}; the same command goes on there", err=True)
+                say(f"stopped after row {status.last_seqno}; the same command continues there", err=True)
             raise
         status.closed()
 
@@ -118,7 +118,7 @@ def _print(surl: str, since_id: int, server: Server, *, as_json: bool) -> None:
         except KeyboardInterrupt:
             reader.close()
             if reader.seqno is not None:
-                say(f"stopped after row {reader.seqno}; go on with --since-id {reader.seqno}", err=True)
+                say(f"stopped after row {reader.seqno}; continue with --since-id {reader.seqno}", err=True)
             raise
 
 

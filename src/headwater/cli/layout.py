@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from rich.cells import cell_len, chop_cells
 
 _GAP = "  "
-_PIECE = re.compile("[^ /]*[ /]|[^ /]+")  # of what is folded: up to the next space or slash
+_PIECE = re.compile("[^ /]*[ /]|[^ /]+")  # text up to the next space or slash
 
 
 def table_lines(

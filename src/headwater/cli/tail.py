@@ -31,7 +31,7 @@ def command(
     live: LiveOption = typer.Option(LiveOption.AUTO, help="How to follow; auto chooses the mode that works."),
     as_json: AsJson = False,
 ) -> None:
-    """Print new data as it is appended, until the stream is closed or Ctrl-C. Lost connections are made again."""
+    """Print new data as it is appended, until the stream is closed or Ctrl-C. Lost connections are retried."""
     with connected(server, path) as client:
         stream = client.stream(path)
         kind = kind_of(stream.head().content_type)

@@ -87,7 +87,7 @@ def _parsed(answer: bytes) -> top_board.Look:
     try:
         return msgspec.json.decode(answer, type=top_board.Look)
     except msgspec.DecodeError as error:
-        raise ProtocolError(f"the server does not tell what headwater top shows: {error}") from None
+        raise ProtocolError(f"the server does not support headwater top: {error}") from None
 
 
 def _print_json(look: Callable[[], bytes], every: float, *, once: bool) -> None:
@@ -119,7 +119,7 @@ def _watch(url: str, look: Callable[[], bytes], every: float) -> None:
 def _looks(
     look: Callable[[], bytes], every: float
 ) -> Iterator[tuple[top_board.Look | None, top_board.Look | None, str]]:
-    """Keeps the last two samples and the last error. A server that does not answer is asked again."""
+    """Keeps the last two samples and the last error. Requests to a server that does not respond are retried."""
     before: top_board.Look | None = None
     now: top_board.Look | None = None
     while True:

@@ -1,4 +1,4 @@
-"""The display of `headwater top`, made from two responses of a server. Rates are differences of their totals."""
+"""The display of `headwater top`, computed from two responses of a server. Rates are differences of their totals."""
 
 from __future__ import annotations
 

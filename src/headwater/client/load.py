@@ -36,7 +36,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 class _Writer(asyncio.Protocol):
-    """One connection that appends the same message again as soon as the server has answered."""
+    """One connection that appends the same message again after each response."""
 
     def __init__(self, request: bytes, until_s: float, latencies_s: list[float], done: asyncio.Future[None]) -> None:
         self._request = request
@@ -55,13 +55,13 @@ class _Writer(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._end(ServerError(f"no HTTP answer: {error}"))
+            self._end(ServerError(f"no HTTP response: {error}"))
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
         now_s = time.perf_counter()
         if status >= 300:
-            self._end(ServerError(f"an append was answered {status}"))
+            self._end(ServerError(f"an append got status {status}"))
             return
         self._latencies_s.append(now_s - self._sent_s)
         if now_s >= self._until_s:
@@ -70,7 +70,7 @@ class _Writer(asyncio.Protocol):
             self._parser = httptools.HttpResponseParser(self)
             self._send()
         else:
-            self._end(ServerError("the server closes the connection after every answer"))
+            self._end(ServerError("the server closes the connection after every response"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc or NetworkError("the server closed the connection"))

@@ -42,12 +42,12 @@ def find(session: Session, url: str) -> Flow[TableType | None]:
     except StreamNotFoundError:
         return None
     if not info.mirror:
-        raise ConfigurationError(f"table {info.name!r} exists and is no mirror; mirror into another one, or delete it")
+        raise ConfigurationError(f"table {info.name!r} exists and is not a mirror; use another name, or delete it")
     return table
 
 
 class Mirroring:
-    """Writes the mirror. It retries without limit if the server does not answer, because it has answered before."""
+    """Writes the mirror. It retries without limit, because the server has responded before."""
 
     def __init__(self, session: Session, url: str, table: TableType | None, last: list[Row]) -> None:
         self._session = session

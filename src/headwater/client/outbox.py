@@ -1,8 +1,8 @@
 """The logic of the idempotent producer, without I/O: what to send when, and how to handle responses.
 
 Messages are queued in order and packed into batches, by size or after `linger_s`. Batches are numbered, and up to
-`in_flight_max` of them are sent at a time. A batch is retried with the same number until it is answered, so the server
-stores it once and in order. A batch that arrives before its predecessor is refused (409) and sent again later. A
+`in_flight_max` of them are sent at a time. A batch is retried with the same number until there is a response, so the
+server stores it once and in order. A batch that arrives before its predecessor is refused (409) and sent again later. A
 non-retryable error fails the batch and all later ones, so that there is never a gap.
 """
 
@@ -85,7 +85,7 @@ def identity(producer_id: str | None, epoch: int | None, *, auto_claim: bool) ->
     if epoch is None and not auto_claim:
         raise ValueError(
             "a producer with an id of its own needs an epoch higher than that of its last run, or auto_claim=True: "
-            "in an epoch used before, the server would take new messages for repeats"
+            "in an epoch used before, the server would treat new messages as duplicates"
         )
     return Identity(producer_id, claimed_epoch(time.time(), random.random()) if epoch is None else epoch, auto_claim)
 
@@ -366,7 +366,7 @@ def claimed_epoch(now_s: float, chance: float) -> int:
     """Return an epoch that is higher than all epochs that were claimed before, if the clocks agree.
 
     It is the time in milliseconds followed by random bits, so that two producers that start at the same time differ
-    and a later start has a higher epoch. If the clock was set back, the server answers 403 and the producer claims the
+    and a later start has a higher epoch. If the clock was set back, the server returns 403 and the producer claims the
     next higher epoch.
     """
     low = int(chance * (1 << EPOCH_CHANCE_BITS))

@@ -343,7 +343,7 @@ class Reading:
 
     def _fresh_answer(self) -> JsonAnswer | BytesAnswer:
         if self._decoder is None:
-            raise ProtocolError("a feed begins after an answer that names the content type")
+            raise ProtocolError("a feed starts after a response with the content type")
         return self._decoder.answer(self.position.skip)
 
     def _count_sse_failure(self, error: HeadwaterError) -> None:

@@ -32,7 +32,7 @@ Setting: TypeAlias = str | Callable[[], Any]
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """Exponential backoff with full jitter.
 
-    A request fails after `attempts`. A read also fails after `attempts` if the server has never answered; after its
+    A request fails after `attempts`. A read also fails after `attempts` if the server has never responded; after the
     first response, a read is retried without limit.
     """
 

@@ -47,7 +47,7 @@ def check_size(reply: HttpReply, size_bytes: int) -> bool:
     if reply.status >= 300:
         return size_bytes >= limits.ERROR_BODY_BYTES_MAX
     if size_bytes > limits.ANSWER_BYTES_MAX:
-        raise ProtocolError(f"the answer is longer than {limits.ANSWER_BYTES_MAX} bytes")
+        raise ProtocolError(f"the response is longer than {limits.ANSWER_BYTES_MAX} bytes")
     return False
 
 

@@ -1,1 +1,1 @@
-"""The system at work: a small shop whose state flows through a server, Spark, a Delta table and back to the server."""
+"""The demo: a small shop whose events go through a server, Spark and a Delta table, and back to the server."""

@@ -1,4 +1,4 @@
-"""The books: what the shop's state must be by a plain loop over all events, and whether others have the same."""
+"""The expected state of the shop, computed by a plain loop over all events, and the comparison of results with it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Entity: TypeAlias = tuple[str, str, str]  # stream, type, key
 
 
 class Books:
-    """Applies events one by one: of each key the greatest version counts, and of equal ones the first."""
+    """Applies events one by one. For each key the highest version counts, and the first event if versions are equal."""
 
     def __init__(self) -> None:
         self.known: dict[Entity, Known] = {}
-        self.bad: list[tuple[str, Any]] = []  # with their streams
+        self.bad: list[tuple[str, Any]] = []  # with the path of the stream
         self.events = 0
-        self.superseded = 0  # late or repeated: the key had this version or a greater one
+        self.superseded = 0  # late or repeated: the key already had this version or a higher one
 
     def note(self, stream: str, message: Any) -> None:
         self.events += 1
@@ -46,7 +46,7 @@ class Books:
             self.superseded += 1
 
     def by_type_and_key(self) -> dict[tuple[str, str], Known]:
-        """What a shop goes on from."""
+        """The state from which a shop continues."""
         return {(kind, key): known for (_, kind, key), known in self.known.items()}
 
     def state(self) -> dict[Entity, Value]:
@@ -62,12 +62,12 @@ def read_books(client: Client) -> Books:
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """How something compares with the books."""
+    """The result of a comparison with the expected state."""
 
     name: str
-    what: str  # that is counted
+    what: str  # the unit that is counted
     count: int
-    wrong: int  # missing, too many, or with other values
+    wrong: int  # missing, superfluous or different
 
     @property
     def is_right(self) -> bool:
@@ -80,7 +80,7 @@ def check_state(name: str, found: Mapping[Any, Any], expected: Mapping[Any, Any]
 
 
 def check_quarantine(name: str, found: Iterable[tuple[str, Any]], bad: Iterable[tuple[str, Any]]) -> Check:
-    """Compared by what a quarantine keeps of every event: stream, type, key and value."""
+    """Compare the quarantine by stream, type, key and value of each event."""
     there, expected = (Counter(_gist(*one) for one in some) for some in (found, bad))
     wrong = (there - expected).total() + (expected - there).total()
     return Check(name=name, what="events", count=there.total(), wrong=wrong)
@@ -93,12 +93,12 @@ def _gist(stream: str, message: Any) -> str:
 
 
 def fold_rows(rows: Iterable[Mapping[str, Any]]) -> dict[Entity, Value]:
-    """The rows of a materialized table."""
+    """Fold the rows of a materialized table."""
     return {(row["stream"], row["type"], row["key"]): json.loads(row["value"]) for row in rows}
 
 
 def fold_events(events: Iterable[Any]) -> dict[str, Value]:
-    """The events of a published stream, which are in order. A delete of what is not there is a KeyError."""
+    """Fold the events of a published stream, in order. A delete of an unknown key is a KeyError."""
     state: dict[str, Value] = {}
     for event in events:
         if event["headers"]["operation"] == "delete":
@@ -109,7 +109,7 @@ def fold_events(events: Iterable[Any]) -> dict[str, Value]:
 
 
 def fold_table(rows: Iterable[Row]) -> dict[str, Value]:
-    """The rows of a table of the server, which are in order."""
+    """Fold the rows of an STP table, in order."""
     state: dict[str, Value] = {}
     for row in rows:
         if row.action == "-":

@@ -1,4 +1,4 @@
-"""The way from the shop to the server: some events arrive late, some twice, and some that are damaged come along."""
+"""Delivers the events of the shop. Some arrive late, some twice, and invalid events are added."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headwater import limits
 from headwater.demo.shop import STREAMS, Type, Value
 from headwater.state.events import ChangeEvent
 
-Message: TypeAlias = tuple[str, Any]  # the path of a stream, and what is appended to it
+Message: TypeAlias = tuple[str, Any]  # the path of a stream, and the message
 
 
 class Delivery:
-    """Every event arrives once at least. What is held back comes after some others, or with `rest`."""
+    """Delivers every event at least once. Events that are held back follow some later events, or come with `rest`."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self._held: list[tuple[int, int, Message]] = []  # a heap by when they are due
+        self._held: list[tuple[int, int, Message]] = []  # a heap, by due time
         self._count = 0
         self.late = 0
         self.repeated = 0
@@ -39,7 +39,7 @@ class Delivery:
             yield heapq.heappop(self._held)[2]
 
     def _one(self, event: ChangeEvent[Value]) -> Iterator[Message]:
-        kind: Type = event.type  # type: ignore[assignment]  # the shop has no others
+        kind: Type = event.type  # type: ignore[assignment]  # the shop has no other types
         message = (STREAMS[kind], event)
         die = self._chance.random()
         if die < limits.DEMO_BAD_SHARE:

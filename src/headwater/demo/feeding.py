@@ -1,4 +1,4 @@
-"""Feeds the shop's events to their streams at a rate, in a thread of its own."""
+"""Appends the shop's events to their streams at a given rate, in a separate thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Feeder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait until all that was fed, and all that was late, is stored."""
+        """Stop, and wait until all events, including late ones, are stored."""
         self.halt()
         for message in self.delivery.rest():
             self._send(message)
@@ -35,12 +35,12 @@ class Feeder:
         self.check()
 
     def halt(self) -> None:
-        """Feed no more."""
+        """Stop appending, without waiting."""
         self._stopping.set()
         self._thread.join()
 
     def check(self) -> None:
-        """Raises what stopped it before it was told to."""
+        """Raise the error that stopped the thread, if there is one."""
         if self.failure is not None:
             raise self.failure
 
@@ -55,7 +55,7 @@ class Feeder:
                         self._send(message)
                 if self._stopping.wait(limits.DEMO_FEED_EVERY_S):
                     return
-        except Exception as error:  # noqa: BLE001 - whoever stops the feeder hears of it
+        except Exception as error:  # noqa: BLE001 - raised by `check` and `stop`
             self.failure = error
 
     def _send(self, message: Message) -> None:

@@ -1,10 +1,10 @@
-"""The jobs of the pipeline over the shop's streams, as `headwater pipeline run` runs them in a process of its own.
+"""The jobs of the pipeline over the shop's streams, run by `headwater pipeline run` in a separate process.
 
     shop/*  ──materialize──▶  Delta table  ──publish──▶  state stream
                    │                       ──publish──▶  STP table
                    └──▶ quarantine
 
-How far they are is in their checkpoints, and what they made is in their tables: the process itself is asked nothing.
+Their progress is read from their checkpoints and tables, not from the process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwater.errors import ClientError
 PUBLISHED = "published/shop"
 TABLE = "shop"
 _CONFIG = """\
-# The jobs of the demo. Where they are: headwater pipeline status FILE
+# The jobs of the demo. Show their progress with: headwater pipeline status FILE
 url = "{url}"
 
 [jobs.materialize]
@@ -54,7 +54,7 @@ _PUBLISHING = ("to-stream", "to-table")
 
 
 class Jobs:
-    """Materialize, and publish twice."""
+    """The jobs: materialize, and publish twice."""
 
     def __init__(self, url: str, directory: Path) -> None:
         self._url = url
@@ -79,11 +79,11 @@ class Jobs:
         )
         command = [sys.executable, "-m", "headwater", "pipeline", "run", str(self._config)]
         with self._log.open("wb") as log:
-            # In a session of its own: a Ctrl-C is for us, and the jobs still have to finish.
+            # In a separate session, so that Ctrl-C does not stop the jobs, which have to finish.
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)  # noqa: S603
 
     def stop(self) -> None:
-        """End the jobs after their batches."""
+        """Stop the jobs after their current batches."""
         if self._process is None:
             return
         self._process.terminate()
@@ -92,27 +92,27 @@ class Jobs:
         except subprocess.TimeoutExpired:
             pass
         finally:
-            self._process.kill()  # which loses nothing: the next run goes on
+            self._process.kill()  # loses nothing: the next run continues
 
     def check(self) -> None:
-        """Raises if they have ended."""
+        """Raise an error if the process has ended."""
         if self._process is not None and self._process.poll() is not None:
             lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-            why = lines[-1] if lines else "it said nothing"
+            why = lines[-1] if lines else "no output"
             raise ClientError(f"the pipeline ended with exit code {self._process.returncode}: {why}; see {self._log}")
 
     @property
     def have_begun(self) -> bool:
-        """Whether Spark works on a batch of this run, or has done so."""
+        """Whether Spark has started a batch in this run."""
         return self._batches() != self._began_at
 
     def _batches(self) -> tuple[int, int]:
-        """The last batch that was begun, and the last that was committed."""
+        """The last batch that was started, and the last one that was committed."""
         begun, done = (_numbers(self._checkpoint / name) for name in ("offsets", "commits"))
         return max(begun, default=-1), max(done, default=-1)
 
     def reached(self) -> dict[str, int]:
-        """The bytes of each stream that are in the table, by what its query has committed."""
+        """The bytes of each stream that are in the table, from the committed offsets of the query."""
         from headwater.pipeline.checkpoints import position_of
         from headwater.spark.positions import byte_position
 
@@ -128,7 +128,7 @@ class Jobs:
         return lake.open().version() if lake.exists() else None
 
     def published_versions(self) -> dict[str, int | None]:
-        """What each publishing job has sent all of."""
+        """The last version that each publish job has sent completely."""
         from headwater.pipeline.publish import published_version
 
         return {name: published_version(self._lake / f"shop.{name}") for name in _PUBLISHING}

@@ -9,7 +9,7 @@ from headwater.demo.watching import Phase, Status
 
 
 def plot(seen: Sequence[Status], path: Path) -> bool:
-    """Draw what was seen to a PNG; False if matplotlib is not installed."""
+    """Draw the samples to a PNG file. False if matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError:

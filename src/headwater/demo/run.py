@@ -1,4 +1,4 @@
-"""Runs it all: server, shop and Spark, what they do at any moment, and whether the results are right."""
+"""Runs the demo: server, shop and Spark, with a display of their progress and a check of the results."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ PLOT = "demo.png"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The result of a run."""
 
     events: int  # in the streams
-    superseded: int  # of these: late or repeated
-    keys: int  # that are left
+    superseded: int  # late or repeated
+    keys: int  # not deleted
     checks: list[Check]
-    plot: str | None  # where it is; None if there is nothing to draw with
+    plot: str | None  # its path; None if matplotlib is not installed
 
     @property
     def is_right(self) -> bool:
@@ -48,16 +48,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watcher(msgspec.Struct, frozen=True):
-    """Who looks on, and says how long."""
+    """The callbacks of the display, which also decides when to stop."""
 
-    open: Callable[[str], None]  # told the URL of the server
+    open: Callable[[str], None]  # called with the URL of the server
     going: Callable[[], bool]
     show: Callable[[Status], None]
     say: Callable[[str], None]
 
 
 def run(directory: Path, watcher: Watcher, *, port: int, per_second: float) -> Outcome:
-    """Run for as long as the watcher says, then let Spark catch up, and check the books."""
+    """Run until the watcher stops it, let Spark catch up, and check the results."""
     directory.mkdir(parents=True, exist_ok=True)
     with serving(directory / "streams", port) as url, Client(url) as client:
         for path in STREAMS.values():
@@ -74,7 +74,7 @@ def run(directory: Path, watcher: Watcher, *, port: int, per_second: float) -> O
             while watcher.going():
                 _look(monitor, watcher)
             feeder.stop()
-            watcher.say("the shop is closed; Spark does what is left")
+            watcher.say("the shop is closed; Spark processes the remaining events")
             _catch_up(monitor, watcher)
         finally:
             feeder.halt()

@@ -1,4 +1,4 @@
-"""A server on the embedded store, as a process of its own."""
+"""A server with an embedded store, in a separate process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headwater.errors import ClientError
 
 @contextlib.contextmanager
 def serving(data_dir: Path, port: int) -> Iterator[str]:
-    """Its URL."""
+    """Run a server, and yield its URL."""
     command = [sys.executable, "-m", "headwater", "serve", "--port", str(port), "--data-dir", str(data_dir)]
-    # In a session of its own: a Ctrl-C is for us, who still need the server to finish.
+    # In a separate session, so that Ctrl-C does not stop the server, which is needed to finish.
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)  # noqa: S603
     try:
         line = process.stdout.readline() if process.stdout is not None else ""

@@ -1,7 +1,7 @@
-"""A small shop: customers come and go, orders are placed, paid and delivered, stock is sold and filled up again.
+"""A small shop: customers register and leave, orders are placed, paid and delivered, stock is sold and refilled.
 
-Every value has a `version`, which grows with each change of its key. A delete has one too, in its value, so that
-whoever gets the events in another order still knows which one is the newest.
+Every value has a `version`, which grows with each change of its key. A delete has one too, in its value, so that a
+reader that gets the events in another order still knows the newest one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COLOURS = ("blue", "green", "grey", "red", "white")
 _GOODS = ("bench", "bowl", "chair", "clock", "kettle", "lamp", "mirror", "rug", "shelf", "vase")
 _METHODS = ("card", "invoice", "transfer")
 _NEXT = {"paid": "shipped", "shipped": "delivered"}
-_FULL = 100  # pieces of an item
+_FULL = 100  # maximum stock of an item
 
 Type: TypeAlias = Literal["customer", "order", "payment", "stock"]
 STREAMS: Mapping[Type, str] = {
@@ -35,16 +35,16 @@ Value: TypeAlias = dict[str, Any]
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The newest of a key: its version, and its value unless it was deleted."""
+    """The newest version of a key, and its value unless it was deleted."""
 
     version: int
     value: Value | None
 
 
 class Shop:
-    """Makes events. It goes on from what is known of each type and key, so that a shop that was closed opens again.
+    """Generates events. It continues from the known state of each type and key, so that a later run can resume.
 
-    Keys are never used twice, also not for two types. Only items of the stock come back after they were deleted.
+    Keys are never reused, not even for another type. Only stock items return after they were deleted.
     """
 
     def __init__(self, chance: random.Random, known: Mapping[tuple[str, str], Known] | None = None) -> None:
@@ -61,7 +61,7 @@ class Shop:
                 self._made = max(self._made, int(key.rpartition("-")[2]))
 
     def events(self) -> Iterator[list[ChangeEvent[Value]]]:
-        """What happens, one occasion after the other; the changes of one belong together."""
+        """Generate groups of events. The events of a group belong together."""
         for number, item in enumerate(f"{colour}-{goods}" for colour in _COLOURS for goods in _GOODS):
             if item not in self._versions:
                 yield [self._put("stock", item, {"item": item, "quantity": _FULL, "price_cents": 550 + 100 * number})]
@@ -154,6 +154,6 @@ class Shop:
         return ChangeHeaders(operation=operation, timestamp=now)
 
     def _pick(self, kind: Type) -> str:
-        """Any of the last hundred or so: what is new is what moves."""
+        """Pick one of the last hundred or so, because recent entities change most."""
         keys = list(self._values[kind])
         return self._chance.choice(keys[-128:])

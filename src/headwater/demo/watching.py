@@ -17,7 +17,7 @@ from headwater.errors import StreamNotFoundError
 
 
 class Phase(enum.Enum):
-    """Of Spark. It follows once it has caught up, be it a little behind."""
+    """The phase of Spark. After it has caught up it stays `following`, even with a small lag."""
 
     STARTING = "starting"
     CATCHING_UP = "catching up"
@@ -30,15 +30,15 @@ class Flow(msgspec.Struct, frozen=True):
     name: str
     count: int
     per_second: float
-    last: str = ""  # the newest one
+    last: str = ""  # the newest message
 
 
 class Spark(msgspec.Struct, frozen=True, kw_only=True):
-    """What the jobs have done."""
+    """The progress of the jobs."""
 
     phase: Phase
-    taken: Flow  # events that are in the Delta table, or superseded by what is there
-    lag_s: float  # the age of the oldest event that is not
+    taken: Flow  # events in the Delta table, or superseded by it
+    lag_s: float  # the age of the oldest event that is not in the table
     lag_events: int
     version: int | None  # of the Delta table
     versions_behind: dict[str, int]  # by publishing job
@@ -58,7 +58,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate:
-    """How fast a count grows, over the last seconds."""
+    """The rate of a count over the last seconds."""
 
     def __init__(self) -> None:
         self._past: deque[tuple[float, int]] = deque()
@@ -72,9 +72,9 @@ class Rate:
 
 
 class Tail:
-    """Counts the messages of a stream; only what is new since the last time is read.
+    """Counts the messages of a stream, reading only new ones.
 
-    It remembers when it saw what, to tell how far another reader is.
+    It remembers when it saw each message, to compute the lag of another reader.
     """
 
     def __init__(self, client: Client, path: str) -> None:
@@ -82,7 +82,7 @@ class Tail:
         self._offset = "-1"
         self._rate = Rate()
         self._last = b""
-        self._seen: deque[tuple[int, int, float]] = deque()  # bytes, messages, and when
+        self._seen: deque[tuple[int, int, float]] = deque()  # bytes, messages, time
         self._reached = 0  # messages
         self.path = path
         self.count = 0
@@ -92,7 +92,7 @@ class Tail:
             for batch in self._stream.read(type=bytes, offset=self._offset).batches():
                 self._note(batch.items, batch.offset, now_s)
         except StreamNotFoundError:
-            pass  # it is made with the first event that is published
+            pass  # it is created with the first published event
         return Flow(self.path, self.count, self._rate.per_second(now_s, self.count), self._last.decode())
 
     def _note(self, messages: list[bytes], offset: str, now_s: float) -> None:
@@ -103,14 +103,14 @@ class Tail:
             self._seen.append((int(offset.rpartition("_")[2]), self.count, now_s))
 
     def progress(self, now_s: float, reached_bytes: int) -> tuple[int, float]:
-        """The messages that a reader has, and the age of the oldest that it has not."""
+        """The number of messages that a reader has read, and the age of the oldest unread one."""
         while self._seen and self._seen[0][0] <= reached_bytes:
             self._reached = self._seen.popleft()[1]
         return self._reached, now_s - self._seen[0][2] if self._seen else 0.0
 
 
 class Monitor:
-    """Looks at everything, again and again, and keeps what it saw."""
+    """Samples the state of the demo regularly, and keeps the samples."""
 
     def __init__(self, client: Client, feeder: Feeder, jobs: Jobs) -> None:
         self._feeder = feeder
@@ -143,13 +143,13 @@ class Monitor:
         return status
 
     def has_caught_up(self) -> bool:
-        """Whether all that the last look saw is materialized and published."""
+        """Whether everything in the last sample is materialized and published."""
         spark = self.seen[-1].spark
         is_done = spark.phase is not Phase.STARTING and spark.lag_events == 0
         return is_done and not any(spark.versions_behind.values())
 
     def _spark(self, now_s: float) -> Spark:
-        """Before it has begun nothing is imported that would take Spark's time to import."""
+        """The progress of Spark. Imports are delayed until Spark has started, to leave it the processor."""
         if self._phase is Phase.STARTING and self._jobs.have_begun:
             self._phase = Phase.CATCHING_UP
         has_begun = self._phase is not Phase.STARTING
@@ -177,4 +177,4 @@ class Monitor:
         try:
             return self._table.info().last_seqno or 0
         except StreamNotFoundError:
-            return 0  # it is made with the first row that is published
+            return 0  # it is created with the first published row

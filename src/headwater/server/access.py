@@ -1,14 +1,14 @@
-"""Protection against other web pages: the host names that the server answers for, and the origins that it allows.
+"""Protection against other web pages: the host names that the server accepts, and the origins that it allows.
 
-A browser carries the requests of any page it shows, to servers on its own machine too. It names the page's origin in
-`Origin` and the name it found the server under in `Host`.
+Any page in a browser can send requests, also to servers on the browser's own machine. The browser sends the origin of
+the page in `Origin`, and the host name that it used in `Host`.
 
-    Host      a page can have its own name resolve to the server's address (DNS rebinding); it then counts as a page of
-              the server. So a server on a loopback address answers for loopback names only.
-    Origin    a page of a foreign origin must not write, and must not read what is answered. A page of the server's own
-              origin may; one of an allowed origin may, and the browser is told so (CORS).
+    Host      a page can let its own host name resolve to the server's address (DNS rebinding), and then has the same
+              origin as the server. So a server on a loopback address accepts only loopback names.
+    Origin    a page of another origin must not write, and must not read responses, unless its origin is allowed. CORS
+              headers tell the browser which origins are allowed.
 
-Programs other than browsers send no `Origin`, and nothing is decided about them.
+Programs other than browsers send no `Origin` and are not checked.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Access:
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._loopback = loopback  # pages on this machine are allowed
         self._proxies = proxies or None
-        self._known_hosts: set[str | None] = {None}  # only programs other than browsers name none
+        self._known_hosts: set[str | None] = {None}  # browsers always send a host
         self._any_host = self._hosts is None or ANY in self._hosts
         self._any_origin = self._origins is not None and ANY in self._origins
         self._shared = self._shared_headers()
@@ -73,7 +73,7 @@ class Access:
         return self._proxies is not None and self._proxies.trusts(peer)
 
     def check(self, request: Request) -> Headers:
-        """Refuse what a browser must not do here, and return the headers that the answer needs."""
+        """Refuse a host or an origin that is not allowed. Returns the headers to add to the response."""
         if self._proxies is not None:
             self._proxies.apply(request)
         given = request.headers
@@ -87,7 +87,7 @@ class Access:
     # Hosts
 
     def _check_host(self, request: Request) -> None:
-        """Refuse a request that names another host than this server's."""
+        """Refuse a request for a host that is not allowed."""
         host = request.headers.get("host")
         if host is None or not self._is_ours(host.lower()):
             raise HostNotAllowedError(
@@ -108,13 +108,13 @@ class Access:
     # Origins
 
     def _check_origin(self, request: Request, origin: str) -> Headers:
-        """The headers of the answer to a page; a write by a foreign page is refused."""
+        """The headers to add to the response to a page. Writes from an origin that is not allowed are refused."""
         reads = request.method in _READS
         if self._origins is None or self._any_origin:
             return self._shared if reads else self._shared[:2]
         if not self._is_admitted(request, origin):
-            # Without a word about the origin, a browser keeps the answer to a read to itself, and takes that to a
-            # preflight as a refusal.
+            # Without CORS headers, the browser hides the response to a read from the page, and takes a preflight as
+            # refused.
             if reads:
                 return self._shared
             if request.method == "OPTIONS":
@@ -127,7 +127,7 @@ class Access:
         return (*self._shared, *granted) if reads else (*_VARY, *granted)
 
     def preflight(self, request: Request) -> Headers:
-        """The headers of the answer to a browser that asks whether a page may send a request."""
+        """The headers of the response to a preflight."""
         if self._origins is None:
             return ()
         found: Headers = (
@@ -173,7 +173,7 @@ def access_at(
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host name or address, in lower case, is this machine's own."""
+    """Whether a host name or address, in lower case, is a loopback one."""
     if name == "localhost":
         return True
     try:
@@ -183,7 +183,7 @@ def is_loopback(name: str) -> bool:
 
 
 def parse_origin(text: str) -> str:
-    """An origin as browsers send it, `https://app.example` with a port unless it is the usual one; or `*` or `null`."""
+    """Parse an origin as browsers send it, with a port unless it is the default one; or `*` or `null`."""
     text = text.strip().lower()
     if text in (ANY, "null"):
         return text
@@ -196,7 +196,7 @@ def parse_origin(text: str) -> str:
 
 
 def parse_public_url(text: str) -> str:
-    """Where others reach this server: an absolute URL without a query, to which the paths of routes are added."""
+    """Parse the public URL of the server: absolute, without a query. The paths of routes are appended to it."""
     url = text.strip().rstrip("/")
     fault = url_fault(url)
     if fault is None and "?" in url:

@@ -1,11 +1,11 @@
 """Admission: decides which requests are accepted, by the rates of their sender and by the free memory.
 
-`meet` comes before anything else is done for a request, so that what is refused for other reasons (no such path, no
-valid token) counts for its address as well. `admit` comes when it is known whose request it is. A request is refused
-with 429 and the time after which it would be admitted, or with 503 while memory is short. A refusal takes nothing
-from any bucket. How many bytes are sent is known only afterwards: they are taken then, and the next request waits.
+`meet` is called first for every request, so that requests that fail for other reasons (no such path, no valid token)
+also count for their address. `admit` is called when the identity is known. A request is refused with 429 and the time
+after which it would be admitted, or with 503 while memory is short. A refused request takes nothing from a bucket. The
+size of a response is known only afterwards: it is taken from the bucket then, and delays the next request.
 
-Without limits there is no admission: the dispatcher has None.
+If no limit is set, the dispatcher has no admission (None).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Admission:
         return bool(self._of_address or self._of_identity or self._memory is not None)
 
     def meet(self, request: Request) -> None:
-        """Refuse a request for its address, or since there is no memory for what it would store."""
+        """Refuse a request by the rate of its address, or if memory is short."""
         if self._memory is not None and self._memory.short and request.method in _STORING:
             raise OverloadedError(self._memory.reason, retry_after_s=RETRY_AFTER_S)
         if self._of_address and request.path not in HEALTH:
@@ -100,5 +100,5 @@ def _rates(limits: Limits, whose: str) -> tuple[_Rate, ...]:
 
 
 def identity_of(request: Request) -> str:
-    """Who a request counts for."""
+    """The identity that a request counts for."""
     return request.identity or counted_address(request.peer)

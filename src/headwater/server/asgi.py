@@ -3,21 +3,21 @@
     from headwater.server.asgi import app             # everything in memory
     api.mount("/streams", app)                        # streams below /streams/v1/stream/
 
-An app starts its engine with the server's lifespan, or at the first request where no lifespan reaches it, as in
-a mounted app.
+An app starts its engine with the lifespan of the ASGI server, or at the first request if it gets no lifespan events, as
+in a mounted app.
 
-Pages of other origins cannot use it, unless `allow_origins` names them (`*` for all). With `allow_origins=None` that is
-left to the application, for example to its CORS middleware. `allow_hosts` names the hosts to answer for; any if None.
+Pages of other origins cannot use the app, unless `allow_origins` names them (`*` for all). With `allow_origins=None`
+the application decides, for example with its CORS middleware. `allow_hosts` are the host names to accept; any if None.
 
-`public_url` is where others reach the app, its mount point included: NURLs are told of tables there, and remote servers
-are asked to notify the app there. Without it NURLs are told of the address under which they were advertised, and nobody
-notifies the app. With `development` loopback addresses may be NURLs too.
+`public_url` is the URL of the app for others, including the mount point. It is used in the SURLs of Notify requests and
+in the NURLs that followers advertise. Without it, Notify requests use the address at which the NURL was advertised, and
+followers do not register for Notify. With `development`, NURLs may be loopback addresses.
 
-`auth` is the path of an auth file (`headwater token add`): requests then need a token, as docs/security.md says.
-Without it everyone who reaches the app may do everything; it cannot know who does, so that is left to who mounts it.
+`auth` is the path of an auth file (`headwater token add`): requests then need a token, see docs/security.md. Without
+it, everyone who can reach the app may do everything, so the application must check access.
 
-`follow` names SURLs to mirror, by the name of the local table, and `allow_follow` prefixes of SURLs that may be
-followed when Notify names them. With `development`, SURLs on this machine are among them.
+`follow` has SURLs to mirror, by the name of the local table. `allow_follow` has prefixes of SURLs that Notify requests
+may add. With `development`, SURLs may be loopback addresses.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ _TICK_S = 1.0
 
 
 class _DisconnectedError(Exception):
-    """The client left before its request was whole."""
+    """The client disconnected before its request was complete."""
 
 
 class App:
     """The server as an ASGI app, to be mounted in an application or run by an ASGI server.
 
     `store` opens the store; without it everything is kept in memory. `allow_origins` are origins of pages that may use
-    the app, `["*"]` all of them; None leaves the decision to the application. `allow_hosts` are the names that the app
-    answers for, None any. `auth` is a file with tokens; without it everyone is let in. `public_url` is where others
-    reach the app, the mount point included. `follow` and `allow_follow` name remote tables to mirror. `development`
-    lets the app call loopback addresses.
+    the app, `["*"]` all of them; None leaves the decision to the application. `allow_hosts` are the host names that the
+    app accepts, None any. `auth` is a file with tokens; without it all requests are allowed. `public_url` is the URL of
+    the app for others, including the mount point. `follow` and `allow_follow` name remote tables to mirror.
+    `development` allows requests to loopback addresses.
 
     ```python
     from headwater.limits import Limits
@@ -134,7 +134,7 @@ class App:
             await engine.start()
             service = await self._start_service(engine)
         except BaseException:
-            self._starting = None  # the next request may find the cause gone
+            self._starting = None  # the next request tries again
             raise
         self._dispatcher = Dispatcher(service, self._access)
         return self._dispatcher
@@ -152,7 +152,7 @@ class App:
             await followers.start()
         except BaseException:
             await views.stop()
-            await engine.stop()  # else the store stays locked
+            await engine.stop()  # unlocks the store
             raise
         memory = open_memory(self._limits, engine, active)
         if memory is not None:
@@ -178,7 +178,7 @@ class App:
         return self._auth.authority
 
     async def stop(self) -> None:
-        """End live reads, make durable what was accepted, and close the store. For apps that no lifespan reaches."""
+        """Close live reads, make accepted writes durable, and close the store. For apps without lifespan events."""
         dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
         await self._watcher.stop()
         if self._auth is not None:
@@ -190,7 +190,7 @@ class App:
                 service.followers,
                 service.views,
                 service.notifier,
-            ):  # which tells others of the last rows
+            ):  # which sends the last notifications
                 if part is not None:
                     await part.stop()
             await dispatcher.service.engine.stop()
@@ -201,7 +201,7 @@ class App:
             if message["type"] == "lifespan.startup":
                 try:
                     await self.start()
-                except Exception as error:  # noqa: BLE001 - the server is told, and stops
+                except Exception as error:  # noqa: BLE001 - reported to the ASGI server, which stops
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     return
                 await send({"type": "lifespan.startup.complete"})
@@ -310,7 +310,7 @@ class App:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return
                 elif sink.aborted:
-                    raise ConnectionAbortedError("the answer cannot be completed")
+                    raise ConnectionAbortedError("the response cannot be completed")
                 else:
                     await sink.wait(leaving, _TICK_S)
                     feed.tick(loop.time())
@@ -347,7 +347,7 @@ class _Sink:
         self._news.set()
 
     def take(self) -> tuple[bytes, bool]:
-        """Everything written so far, and whether the feed was held back by it."""
+        """Return and release everything written so far, and whether the feed waits for it."""
         blocked = self.blocked
         frames, self._frames, self._size = b"".join(self._frames), [], 0
         self._news.clear()
@@ -367,12 +367,12 @@ def _peer(scope: Scope) -> str:
 
 
 def _split_mount(root_path: str, raw_path: str) -> tuple[str, str]:
-    """The mount point as it stands in the URL, and the path below it. The one is given decoded, the other is not."""
+    """The mount point, percent-encoded as in the URL, and the path below it. ASGI gives the mount point decoded."""
     depth = root_path.rstrip("/").count("/")
     segments = raw_path.split("/")
     mount = "/".join(segments[: depth + 1])
     if unquote(mount) != root_path.rstrip("/"):
-        return "", raw_path  # a server that leaves the mount point out of the path
+        return "", raw_path  # the ASGI server has removed the mount point from the path
     return mount, "/" + "/".join(segments[depth + 1 :])
 
 

@@ -1,4 +1,4 @@
-"""A large body as a response that stays open: written a piece at a time, as the client takes it."""
+"""A large body, written in pieces as the client reads them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headwater.server.turns import Turns
 
 
 class BodyFeed:
-    """`held` is what keeps the bytes of the body counted, until the last of them is written."""
+    """`held` keeps the bytes of the body in the memory budget until they are written."""
 
     def __init__(self, turns: Turns, pieces: Iterator[bytes], held: object = None) -> None:
         self._turns = turns
         self._pieces = pieces
         self._held: object | None = held
         self._sink: Sink | None = None
-        self._waiting = False  # for its turn
+        self._waiting = False  # until its turn
 
     def open(self, sink: Sink, now_s: float) -> None:
         self._sink = sink
@@ -30,10 +30,10 @@ class BodyFeed:
             self._turns.ask(self._write_on)
 
     def tick(self, now_s: float) -> None:
-        """A body needs no sign of life."""
+        """Nothing to do: a body has no keep-alive."""
 
     def finish(self) -> None:
-        """A body has one end. A client that reads gets all of it."""
+        """Nothing to do: a client that reads gets the whole body."""
 
     def cancel(self) -> None:
         self._sink = self._held = None
@@ -62,7 +62,7 @@ def cut(body: tuple[Buffer, ...]) -> Iterator[bytes]:
 
 
 def gathered(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """Many small parts as pieces."""
+    """Join many small parts into pieces."""
     first = 0
     while first < len(parts):
         size_bytes, last = 0, first
@@ -74,7 +74,7 @@ def gathered(parts: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def encoded(pieces: Iterator[bytes], encoder: Encoder) -> Iterator[bytes]:
-    """Pieces under a content encoding. Empty ones are left out: in a body of chunks they would be its end."""
+    """Compress pieces. Empty ones are dropped, because an empty chunk would end the body."""
     for piece in pieces:
         if data := encoder.encode(piece):
             yield data

@@ -1,4 +1,4 @@
-"""Content negotiation: which encoding a client takes, and encoding a body in it."""
+"""Content negotiation: chooses the encoding that a client accepts, and compresses bodies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _quality(parameters: str) -> float:
 
 
 def check_request_encoding(content_encoding: str) -> None:
-    """Bodies are stored as they arrive and served under a content type alone, so an encoded one cannot be taken."""
+    """Refuse an encoded body: bodies are stored as they arrive, without their encoding."""
     if content_encoding.strip().lower() not in ("", encodings.IDENTITY):
         raise UnsupportedEncodingError(
             f"a body must not be encoded, this one is {content_encoding[:80]!r}; send it without Content-Encoding"
@@ -85,7 +85,7 @@ class Encoder(Protocol):
 
 
 class _Zlib:
-    """gzip and deflate, which differ in what surrounds the data."""
+    """gzip and deflate, which differ in their header and trailer."""
 
     def __init__(self, wbits: int) -> None:
         self._encoder = zlib.compressobj(5, zlib.DEFLATED, wbits)
@@ -116,8 +116,8 @@ class _Zstd:
 
 
 class Encoders:
-    """The encoders of answers that come in pieces. Each keeps some MiB until its client has read the answer, or is
-    gone, so their number is bounded."""
+    """The encoders of responses in pieces. Each takes some MiB until its client has read the response or disconnects,
+    so their number is limited."""
 
     def __init__(self, at_once_max: int = ENCODERS_MAX) -> None:
         self._at_once_max = at_once_max

@@ -1,4 +1,4 @@
-"""From a request to its handler, and from whatever goes wrong to a problem."""
+"""Calls the handler of a request, and turns errors into problem documents."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Dispatcher:
         self._admission = Admission(service.limits, service.memory) or None
 
     def trusts(self, peer: str) -> bool:
-        """Whether an address is that of a proxy, which others are behind."""
+        """Whether an address is that of a trusted proxy."""
         return self._access.trusts(peer)
 
     def dispatch(self, request: Request, respond: Respond) -> asyncio.Task[None] | None:
-        """Answer a request through `respond`, at once or later; a task is returned where one must be cancelled."""
+        """Respond to a request by calling `respond`, now or later. Returns a task if the request can be cancelled."""
         shared: Headers = ()
         try:
             shared = self._access.check(request)
@@ -80,7 +80,7 @@ class Dispatcher:
         respond(self._finished(response, shared))
 
     def _finished(self, response: Response, shared: Headers) -> Response:
-        """An answer with what all of them have."""
+        """A response with the headers that all responses have."""
         if self._authority is not None:
             response.headers = as_private(response.headers)
         response.headers += shared

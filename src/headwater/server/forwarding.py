@@ -1,8 +1,8 @@
 """Forwarding headers of proxies: the address of the client, and the scheme and host that it used.
 
-Anyone can send these headers, so they count only if the request comes from an address that the operator trusts. Where a
-header lists several proxies, the last entry counts: it is what the trusted one added. Of addresses it is the last that
-is not itself that of a trusted proxy.
+Anyone can send these headers, so they count only if the request comes from an address that the operator trusts. If a
+header lists several proxies, the last entry counts, which the trusted proxy has added. The client is the last address
+that is not a trusted proxy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests and responses as both edges see them."""
+"""Requests and responses, for both edges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_ROUTE = -1
 
 
 def waiting(route: int) -> int:
-    """The number that a route has for requests that are answered when there is something new."""
+    """The number of a route for its requests that wait for new data."""
     return route if route == NO_ROUTE else route + ROUTES_MAX
 
 
@@ -29,13 +29,13 @@ class Request(msgspec.Struct, gc=False):
     version: str = "1.1"
     scheme: str = "http"
     mount: str = ""  # the path below which the app is mounted
-    authority: str = ""  # the host that the client asked for, where a proxy tells; else the Host header has it
-    peer: str = ""  # the address of the client, where the edge or a trusted proxy tells it
+    authority: str = ""  # the host that the client used, from a proxy; otherwise see the Host header
+    peer: str = ""  # the address of the client, from the edge or a trusted proxy
     caller: Caller = ANYONE  # the authenticated caller and its scopes
     began_s: float = 0.0  # when it was complete; 0: it is not timed
-    route: int = NO_ROUTE  # the number of the route that it fits
-    id: str = ""  # by which the log and the client name it, once that is needed
-    head_bytes: int = 0  # about what its head takes, where the edge counts that
+    route: int = NO_ROUTE  # the number of its route
+    id: str = ""  # the request id, once it is needed
+    head_bytes: int = 0  # approximate memory of the head, if the edge counts it
 
     @property
     def identity(self) -> str:
@@ -50,7 +50,7 @@ class Frame:
 
     def __init__(self, body: bytes) -> None:
         self.body = body
-        self.chunk: bytes | None = None  # the same as one chunk of an HTTP/1.1 body, once it was needed
+        self.chunk: bytes | None = None  # the same as an HTTP/1.1 chunk, once it was needed
 
     def make_chunk(self) -> bytes:
         self.chunk = b"%x\r\n%b\r\n" % (len(self.body), self.body)
@@ -58,18 +58,18 @@ class Frame:
 
 
 class Sink(Protocol):
-    """Where the frames of a response that stays open go: a connection."""
+    """The destination of the frames of a feed: a connection."""
 
     @property
     def blocked(self) -> bool:
-        """Whether what was written waits for the client."""
+        """Whether written data waits for the client."""
 
     def write(self, frame: Frame) -> None: ...
 
     def end(self) -> None: ...
 
     def abort(self) -> None:
-        """End the response in such a way that the client can tell that it is not complete."""
+        """End the response so that the client can detect that it is incomplete."""
 
 
 class Feed(Protocol):
@@ -85,14 +85,14 @@ class Feed(Protocol):
         """Called about once a second."""
 
     def finish(self) -> None:
-        """End the response in good order."""
+        """End the response properly."""
 
     def cancel(self) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
 
 
 class FeedAround:
-    """A feed that passes everything on to another one. Subclasses add what they are for."""
+    """A feed that delegates to another one. Subclasses override parts of it."""
 
     __slots__ = ("_feed",)
 
@@ -120,12 +120,12 @@ class Response(msgspec.Struct, gc=False):
     headers: Headers = ()
     body: tuple[Buffer, ...] = ()
     feed: Feed | None = None
-    close: bool = False  # the connection is not fit for another request
+    close: bool = False  # close the connection afterwards
 
 
 REQUEST_ID = "x-request-id"
 
-# On every response: browsers must take the content type at its word.
+# On every response: browsers must not guess the content type.
 COMMON_HEADERS: Headers = (("x-content-type-options", "nosniff"),)
 
 Respond: TypeAlias = Callable[[Response], None]

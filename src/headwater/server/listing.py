@@ -1,4 +1,4 @@
-"""Pages of a list that show what the caller may read, and tell of nothing else: not by a cursor either."""
+"""Pages of a list with only what the caller may read. Their cursors reveal nothing else either."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NURLS = f"/{NOTIFY}"
 
 
 async def readable_page(engine: Engine, caller: Caller, prefix: str, after: str, limit: int) -> StreamPage:
-    """A page of what is below a prefix in the log. A page of a caller that may read little is as full as any other:
-    only the parts of the list are looked at that its scopes name."""
+    """A page of the paths below a prefix. Only the parts of the list that the scopes of the caller name are scanned, so
+    a page is full even if the caller may read few paths."""
     if caller.scopes is None:
         return await engine.page(prefix, after, limit)
     found: list[StreamInfo] = []
@@ -33,14 +33,14 @@ async def readable_page(engine: Engine, caller: Caller, prefix: str, after: str,
 
 
 def _is_listed(caller: Caller, path: str) -> bool:
-    """The NURLs of a table are a table that its administrators read."""
+    """Whether a path is listed. The table of NURLs is only for administrators."""
     if path.startswith(LOG_PREFIX) and path.endswith(_NURLS):
         return caller.may(Action.ADMIN, path.removesuffix(_NURLS))
     return caller.may(Action.READ, path)
 
 
 def _parts(prefix: str, allowed: list[str]) -> list[str]:
-    """The prefixes below which both are, in order and without one that is below another."""
+    """The common prefixes of both, sorted and without nested ones."""
     parts: list[str] = []
     for part in sorted({max(prefix, other, key=len) for other in allowed if _overlap(prefix, other)}):
         if not parts or not part.startswith(parts[-1]):

@@ -1,6 +1,6 @@
-"""Places for live readers: how many there are, in all and for each identity, where that is limited.
+"""Limits on live readers: in total and per identity.
 
-A place is claimed when a response is made and taken when it opens, since a client may be gone by then.
+A place is claimed when the response is created and taken when it opens, because the client may disconnect in between.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LivePlaces:
         return self._taken
 
     def claim(self, limits: Limits, request: Request) -> Place | None:
-        """A place for a live reader; None where they are not limited. Raises an error if there is none left."""
+        """Claim a place for a live reader; None if there is no limit. Raises an error if no place is left."""
         most, each = limits.live_readers_max, limits.live_readers_per_identity_max
         if not most and not each:
             return None

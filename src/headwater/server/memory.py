@@ -1,14 +1,14 @@
-"""The memory mark: what the server does when its memory runs short.
+"""The memory mark: reactions to a shortage of memory.
 
     resident memory     what happens
     below 8/10          nothing
-    from 8/10 on        caches are dropped (active views, streams that were not used lately), the journal is folded
+    from 8/10 on        caches are evicted (active views, streams that were not used recently), the journal is folded
                         early, and freed memory is returned to the system
-    from 9/10 on        writes are refused, deletions excepted, until it is below 8/10 again; reads go on
+    from 9/10 on        writes except deletes are refused until it is below 8/10 again; reads still work
     from the mark on    new connections are refused as well
 
-What requests, responses, commits and views may hold together is bounded by limits of their own. `fit_memory` makes
-these small enough for the mark, so that memory does not pass it between two looks.
+The memory of requests, responses, commits and views is bounded by other limits. `fit_memory` lowers these so that
+memory does not exceed the mark between two checks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("headwater.server")
 _STATM = "/proc/self/statm"
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _SHORT, _ENOUGH = 0.9, 0.8
-# Parts of what is left of the mark beside the process itself. Together they are less than the whole.
+# Shares of the memory between the mark and the process itself. Their sum is less than 1.
 _SHARES = {
     "request_bytes_in_flight_max": 1 / 8,
     "response_bytes_in_flight_max": 1 / 8,
@@ -49,7 +49,7 @@ def resident_bytes() -> int:
 
 
 def fit_memory(limits: Limits) -> Limits:
-    """Limits that fit the memory mark, if there is one; ValueError if it is too small to serve anything."""
+    """Lower the limits to fit the memory mark, if there is one. ValueError if the mark is too small."""
     if not limits.memory_bytes_max:
         return limits
     if limits.memory_bytes_max < MEMORY_BYTES_MIN:
@@ -60,7 +60,7 @@ def fit_memory(limits: Limits) -> Limits:
         raise ValueError(f"memory_bytes_max needs Linux: {error}") from None
     left = limits.memory_bytes_max - MEMORY_OWN_BYTES
     fitted = {name: min(getattr(limits, name), int(left * share)) for name, share in _SHARES.items()}
-    segments = limits.unfolded_segments_max + 2  # the one that is written, and one that is being folded
+    segments = limits.unfolded_segments_max + 2  # the segment being written, and the one being folded
     fitted["segment_bytes"] = min(limits.segment_bytes, int(left * _JOURNAL_SHARE / segments))
     return msgspec.structs.replace(limits, **fitted)
 
@@ -79,7 +79,7 @@ def open_memory(limits: Limits, engine: Engine, active: ActiveViews) -> MemoryMa
 
 
 class MemoryMark:
-    """`short` tells whether writes are refused; `relieve` frees what can be had again."""
+    """`short` tells whether writes are refused; `relieve` evicts caches."""
 
     def __init__(
         self, bytes_max: int, relieve: Callable[[], Awaitable[None]], resident: Callable[[], int] = resident_bytes
@@ -115,7 +115,7 @@ class MemoryMark:
             try:
                 await self.look(loop.time())
             except Exception:
-                log.exception("looking at the memory failed, trying again")
+                log.exception("the memory check failed, retrying")
 
     async def look(self, now_s: float) -> None:
         used = self._measure()
@@ -138,6 +138,6 @@ class MemoryMark:
 
 
 def return_freed_memory() -> None:
-    """Have the C library return what was freed to the system; else it counts as used until it is needed again."""
+    """Make the C library return freed memory to the system; otherwise it still counts as used."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""From error to response: the one place where a status and a problem body are made (RFC 9457)."""
+"""Turns errors into responses with a status and a problem document (RFC 9457)."""
 
 from __future__ import annotations
 

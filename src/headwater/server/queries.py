@@ -1,4 +1,4 @@
-"""Query parameters that several handlers read in the same way."""
+"""Query parameters that several handlers share."""
 
 from __future__ import annotations
 

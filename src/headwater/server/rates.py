@@ -1,7 +1,7 @@
 """Rate limits: a token bucket for each identity or address.
 
-A bucket holds what may be used at once: `RATE_BURST_S` of its rate. It is kept as one number, the moment at which it is
-full again. Their number is bounded: the least recently used one is forgotten, which is the same as making it full.
+The capacity of a bucket is `RATE_BURST_S` of its rate. A bucket is stored as one number, the time when it is full
+again. The number of buckets is bounded: the least recently used one is evicted, and starts full if it is needed again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class TokenBuckets:
         self._per_s = per_s
         self._burst_s = max(RATE_BURST_S, 1 / per_s)  # at least one request
         self._keys_max = keys_max
-        self._full_s: OrderedDict[str, float] = OrderedDict()  # when each is full
+        self._full_s: OrderedDict[str, float] = OrderedDict()  # when each bucket is full
 
     def __len__(self) -> int:
         return len(self._full_s)
 
     def wait_s(self, key: str, cost: float, now_s: float) -> float:
-        """How long until `cost` may be taken, if nobody else takes any meanwhile; 0: now. What costs more than a full
-        bucket holds may be taken from a full one, which is then in debt."""
+        """Seconds until `cost` can be taken; 0: now. If the cost exceeds the capacity, it can be taken from a full
+        bucket, which is then in debt."""
         used_s = max(0.0, self._full_s.get(key, 0.0) - now_s)
         wait_s = used_s + min(cost / self._per_s, self._burst_s) - self._burst_s
         return wait_s if wait_s > _ROUNDING_S else 0.0

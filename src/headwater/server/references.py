@@ -1,4 +1,4 @@
-"""Streams and tables that a header names by their URL path."""
+"""Parses headers that name a stream or table by its URL path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headwater.protocol.tables.paths import TABLE_ROOT, log_path, parse_address
 
 
 def stream_path(reference: str, mount: str) -> str:
-    """The stream path that a URL path in a header names."""
+    """The path of the stream that a header names."""
     name = _below(reference, mount, STREAM_ROOT, "stream")
     if name == RESERVED or name.startswith(f"{RESERVED}/"):
         raise InvalidHeaderError(f"paths below {RESERVED} are reserved, got {reference[:80]!r}")
@@ -16,7 +16,7 @@ def stream_path(reference: str, mount: str) -> str:
 
 
 def table_path(reference: str, mount: str) -> str:
-    """The path in the log of the table that a URL path in a header names."""
+    """The path in the log of the table that a header names."""
     address = parse_address(_below(reference, mount, TABLE_ROOT, "table"))
     if address.notify:
         raise InvalidHeaderError(f"the NURLs of a table cannot be forked or viewed, got {reference[:80]!r}")

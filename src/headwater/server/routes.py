@@ -1,8 +1,8 @@
-"""The route table: which handler answers which method at which path.
+"""The route table: the handler of each method and path.
 
-A template is a path, or a prefix and `{path}`: the rest of the path, which names a stream or a table; for a NURL,
-without its last segment. The first template that fits decides. `OPTIONS` is answered for every route alike. What
-concerns neither, as `/` or a health check, is a path of its own outside both roots.
+A template is a path, or a prefix and `{path}`, the path of a stream or table; for a NURL, without its last segment. The
+first template that matches is used. Every route supports `OPTIONS`. Routes for neither streams nor tables, such as `/`
+and health checks, are outside both roots.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ NURL_TEMPLATE = f"{TABLE_ROOT}{{path}}/{tables.NOTIFY}"
 
 
 class Route(NamedTuple):
-    """A handler that writes answers through a callback, without a task: it is the path that must be short. One that
-    reads is a coroutine, since it may wait."""
+    """A route. A handler of writes responds through a callback, without a task, because appends must be fast. A handler
+    of reads is a coroutine because it may wait."""
 
     method: str
     template: str
-    action: Rule  # what it needs, where access is checked
+    action: Rule  # the access rule
     write: Write | None = None
     read: Read | None = None
-    number: int = NO_ROUTE  # of its place in the table
+    number: int = NO_ROUTE  # its index in the table
 
 
 async def index(service: Service, request: Request, _: str) -> Response:
-    """A short description with links, for people who open the server's address."""
+    """A short description with links, for people who open the server's URL."""
     return json_response(
         {
             "name": "headwater",
@@ -157,7 +157,7 @@ def _resolve_table(name: str) -> Resolved:
 
 
 class _Known(dict[str, Resolved]):
-    """Paths that were resolved before. Clients choose them, so their number and their length are bounded."""
+    """A cache of resolved paths. Clients choose them, so their number and length are bounded."""
 
     def __missing__(self, path: str) -> Resolved:
         found = _resolve(path)
@@ -168,4 +168,4 @@ class _Known(dict[str, Resolved]):
         return found
 
 
-resolve: Callable[[str], Resolved] = _Known().__getitem__  # as `_resolve`; no Python code runs for a known path
+resolve: Callable[[str], Resolved] = _Known().__getitem__  # `_resolve` with a cache, without Python code for a hit

@@ -39,11 +39,11 @@ from headwater.store.memory import MemoryStore
 
 log = logging.getLogger("headwater.server")
 
-_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - that a server may listen on, and nobody can call
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - to listen on; they are not addresses to call
 
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> int:
-    """Serve a data directory, or memory, until SIGTERM or SIGINT; the exit code to leave with."""
+    """Serve a data directory, or memory, until SIGTERM or SIGINT. Returns the exit code."""
     limits = fit_memory(fit_descriptors(settings.limits, raise_descriptor_limit()))
     settings = msgspec.structs.replace(settings, limits=limits)
     store = MemoryStore() if settings.memory else open_store(settings.data_dir, limits)
@@ -62,14 +62,14 @@ def raise_descriptor_limit() -> int:
         return bounds.DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError) as error:  # macOS has another limit beside the hard one
+    except (OSError, ValueError) as error:  # macOS has a lower limit than the hard one
         log.info("the limit of open files stays at %d: %s", soft, error)
         return soft
     return wanted
 
 
 def fit_descriptors(limits: Limits, descriptors: int) -> Limits:
-    """Limits with no more connections than descriptors allow. The store must always find one for its files."""
+    """Lower `connections_max` to the available descriptors, with a reserve for the files of the store."""
     reserved = min(bounds.DESCRIPTORS_RESERVED, descriptors // 4 + bounds.CONNECTIONS_REFUSED_MAX)
     most = max(1, descriptors - reserved)
     if most >= limits.connections_max:
@@ -79,8 +79,8 @@ def fit_descriptors(limits: Limits, descriptors: int) -> Limits:
 
 
 def _keep_freed_memory() -> None:
-    """Reads come and go in megabytes. Where glibc would give each back to the kernel and fault in another, which
-    costs more than the read, keep up to 64 MiB at hand, and in one arena for all threads."""
+    """Let glibc keep up to 64 MiB of freed memory, in one arena for all threads. Reads allocate megabytes, and
+    returning these to the kernel costs more than the read."""
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in ((-8, 1), (-1, 64 << 20), (-3, 16 << 20)):  # arenas, trim, mmap threshold
@@ -88,7 +88,7 @@ def _keep_freed_memory() -> None:
 
 
 def _handle_signals(stop: asyncio.Event, reload: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT stop the server. SIGHUP has files opened again, unless the terminal of the server is gone."""
+    """SIGTERM and SIGINT stop the server. SIGHUP reloads files, unless the terminal of the server was closed."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -100,7 +100,7 @@ def _handle_signals(stop: asyncio.Event, reload: Callable[[], None]) -> None:
         else:
             reload()
 
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         loop.add_signal_handler(signal.SIGHUP, hang_up)
 
 
@@ -118,7 +118,7 @@ def _watch_certificate(certificate: Path, key: Path | None, watcher: Watcher, ed
 
 
 async def serve_store(store: Store, settings: Settings, ready: Callable[[str], None]) -> int:
-    """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails; the exit code to leave with."""
+    """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails. Returns the exit code."""
     host, limits, public_url = settings.host, settings.limits, settings.told_url()
     stop = asyncio.Event()
     failures: list[BaseException] = []

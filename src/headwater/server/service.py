@@ -29,20 +29,20 @@ ProducerKey: TypeAlias = tuple[str, str]  # a path and the id of a producer
 class Service(msgspec.Struct, frozen=True):
     engine: Engine
     limits: Limits
-    notifier: Notifier | None = None  # None: no Notify requests are taken, and none are sent
+    notifier: Notifier | None = None  # None: Notify is off
     entropy: Callable[[], float] = random.random
     turns: Turns = msgspec.field(default_factory=Turns)
     events: LargeEvents = msgspec.field(default_factory=LargeEvents)
     encoders: Encoders = msgspec.field(default_factory=Encoders)
     active: ActiveViews = msgspec.field(default_factory=ActiveViews)
-    appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last append of a producer that is in the background
+    appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last background append of each producer
     followers: Followers | None = None
     places: LivePlaces = msgspec.field(default_factory=LivePlaces)
     memory: MemoryMark | None = None  # None: memory is not limited
     views: Views | None = None  # None: views cannot be created
     authority: Authority | None = None  # None: access is not checked
     observer: Observer = msgspec.field(default_factory=Observer)
-    tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes that cannot be decided as they come
+    tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes in the background
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -1,4 +1,4 @@
-"""Turns: large responses are written in pieces, one after the other, and the loop runs other tasks in between."""
+"""Turns: large responses are written in pieces, so that the event loop can run other tasks in between."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        """As many turns as fit into a few milliseconds; the rest in the next turn of the loop."""
+        """Run turns for a few milliseconds; continue in the next turn of the event loop."""
         until_s = time.perf_counter() + TURNS_S
         try:
             while self._waiting:
                 self._waiting.popleft()()
                 if time.perf_counter() >= until_s:
                     break
-        finally:  # a writer that fails does not end the turns of others
+        finally:  # other writers continue after a failure
             self._running = bool(self._waiting)
             if self._running:
                 asyncio.get_running_loop().call_soon(self._run)

@@ -1,4 +1,4 @@
-"""Feeds with observers of their start, their end, and the bytes that they send."""
+"""Feeds with callbacks for their start, their end, and the bytes that they send."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from headwater.server.http import Feed, FeedAround, Frame, Sink
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """The default callback for start and end."""
 
 
 def _uncounted(_: int) -> None:
-    """Nobody counts it."""
+    """The default callback for bytes."""
 
 
 class WatchedFeed(FeedAround):
-    """It is the feed for the connection, and the sink for the feed."""
+    """A feed for the connection, and a sink for the wrapped feed."""
 
     __slots__ = ("_ended", "_opened", "_sent", "_sink")
 

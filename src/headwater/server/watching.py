@@ -1,8 +1,8 @@
-"""Files that are loaded again when they change: certificates, and whatever else an operator may replace.
+"""Reloads files when they change: certificates and the auth file.
 
-Each second, and on SIGHUP, a thread looks at the files: a change is another inode, size or time of one of them, so that
-both a file that is written and one that is renamed over it are noticed, by symbolic links too. What cannot be loaded is
-logged, and what was loaded before stays in use until the files change again.
+Each second, and on SIGHUP, a thread checks the inode, size and time of the files, so that written and renamed files are
+noticed, also through symbolic links. If a file cannot be loaded, the error is logged and the previous content stays in
+use until the files change again.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _Print: TypeAlias = tuple[tuple[int, ...] | None, ...]
 
 
 class Watched(Generic[T]):
-    """What was loaded from some files. `load` runs in a thread; `use` is called on the loop with what it returned."""
+    """The content of some files. `load` runs in a thread; `use` is called with its result on the event loop."""
 
     def __init__(self, what: str, paths: Sequence[Path], load: Callable[[], T], use: Callable[[T], None]) -> None:
-        self.what = what  # as the log calls it
+        self.what = what  # its name in the log
         self._paths = paths  # which `load` may change
         self._load = load
         self._use = use
-        self._seen = self._print()  # before it is loaded for the first time: a change meanwhile is not missed
+        self._seen = self._print()  # before the first load, so that no change is missed
 
     async def look(self, *, anyway: bool = False) -> None:
-        """Load again if a file has changed, or `anyway`."""
+        """Reload if a file has changed, or if `anyway` is set."""
         try:
             found = await asyncio.to_thread(self._changed, anyway)
             if found:
                 self._use(found[0])
-                log.info("%s was loaded again", self.what)
-        except Exception as error:  # noqa: BLE001 - the server goes on with what it has
-            log.error("%s cannot be loaded and stays as it was: %s", self.what, error)
+                log.info("%s was reloaded", self.what)
+        except Exception as error:  # noqa: BLE001 - the previous content stays in use
+            log.error("%s cannot be loaded, the previous content stays in use: %s", self.what, error)
 
     def _changed(self, anyway: bool) -> tuple[T] | None:
         now = self._print()
@@ -60,7 +60,7 @@ def _file_print(path: Path) -> tuple[int, ...] | None:
 
 
 class Watcher:
-    """Looks after all watched files of a server."""
+    """Watches all files of a server."""
 
     def __init__(self, every_s: float = WATCH_S) -> None:
         self._every_s = every_s
@@ -69,7 +69,7 @@ class Watcher:
         self._asked = asyncio.Event()
 
     def add(self, what: str, paths: Sequence[Path], load: Callable[[], T], use: Callable[[T], None]) -> T:
-        """Load from files and watch them from now on. The first time, errors are the caller's."""
+        """Load files and watch them. Errors of the first load are raised."""
         watched = Watched(what, paths, load, use)
         loaded = load()
         self._watched.append(watched)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ class Watcher:
             self._task = asyncio.create_task(self._run())
 
     def reload(self) -> None:
-        """Load everything again, whether it has changed or not (SIGHUP)."""
+        """Reload everything (SIGHUP)."""
         log.info("told to load again: %s", ", ".join(one.what for one in self._watched) or "there is nothing to load")
         self._asked.set()
 

@@ -148,14 +148,14 @@ def decode_checkpoint(data: bytes, url: str, definition: StateDefinition) -> Sta
     """
     body = data[len(MAGIC) + 4 :]
     if not data.startswith(MAGIC):
-        raise ValueError("it is no checkpoint of this version")
+        raise ValueError("it is not a checkpoint of this version")
     if zlib.crc32(body) != int.from_bytes(data[len(MAGIC) :][:4], "big"):
         raise ValueError("it is damaged")
     saved = msgspec.msgpack.decode(body, type=_Saved)
     if saved.url != url:
         raise ValueError(f"it is of {saved.url}")
     if saved.collections != _fingerprints(definition):
-        raise ValueError("it is of other collections or schemas")
+        raise ValueError("it has other collections or schemas")
     if not fits(definition, saved.texts):
         raise ValueError("its values do not fit their schemas")
     return Start(Position(saved.offset, saved.skip), saved.texts, saved.txids)

@@ -316,7 +316,7 @@ class Database:
     def show_optimistic(self, transaction: Transaction, table: Table[Any], key: str, value: Any) -> None:
         with self.lock:
             if self._transactions.get(transaction.txid) is not transaction:
-                raise RuntimeError("the transaction is over: it came back through the stream, or failed")
+                raise RuntimeError("the transaction has ended: it was confirmed through the stream, or failed")
             table.show_optimistic(transaction, key, value)
             self._tell()
 

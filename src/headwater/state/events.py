@@ -146,7 +146,7 @@ def is_control_event(event: object) -> TypeGuard[ControlEvent]:
 def control_event(control: Control, offset: str | UnsetType = UNSET) -> ControlEvent:
     """Make a control event, such as `control_event("reset")`. InvalidEventError if the protocol has no such control."""
     if control not in get_args(Control):
-        raise InvalidEventError(f"{control!r} is no control; there are {', '.join(get_args(Control))}")
+        raise InvalidEventError(f"{control!r} is not a control; use one of {', '.join(get_args(Control))}")
     return ControlEvent(headers=ControlHeaders(control=control, offset=offset))
 
 

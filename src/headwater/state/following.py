@@ -73,7 +73,7 @@ class Following:
     def __init__(self, url: str, definition: StateDefinition, settings: Settings, database: Database) -> None:
         taken = RESERVED.intersection(definition)
         if taken:
-            raise ValueError(f"these names of collections are taken: {', '.join(sorted(taken))}")
+            raise ValueError(f"these names of collections are reserved: {', '.join(sorted(taken))}")
         self.url = urlunsplit(urlsplit(url)._replace(query="", fragment=""))
         self.definition = definition
         self.settings = settings
@@ -116,7 +116,7 @@ class Following:
         is_another = isinstance(error, (OffsetGoneError, InvalidOffsetError))
         if self.ready or self.position.offset == BEGINNING or not is_another:
             return False
-        log.info("%s is another stream than the one remembered: reading it from its beginning", self.url)
+        log.info("%s was deleted and created again: reading it from the beginning", self.url)
         return True
 
     # Checkpoints
@@ -150,7 +150,7 @@ class Following:
     def snapshot_offset(self) -> str:
         """The offset of a snapshot of the current state."""
         if self.position.offset == BEGINNING or self.position.skip:
-            raise ValueError("a snapshot is of the state at an offset: preload first")
+            raise ValueError("call preload first: a snapshot needs the state at an offset")
         return self.position.offset
 
 
@@ -230,7 +230,7 @@ class FollowedState:
     def _new_transaction(self) -> Iterator[Transaction]:
         self._check()
         if self._worker is None:
-            raise ClientError("preload the database first: nothing would ever come back through the stream")
+            raise ClientError("call preload first: the database does not follow the stream yet")
         transaction = self._database.begin(uuid.uuid4().hex)
         try:
             yield transaction

@@ -48,7 +48,7 @@ def schema_of(spec: Any) -> Schema[Any]:
     try:
         return msgspec.json.Decoder(spec)
     except TypeError as error:
-        raise TypeError(f"{spec!r} is no schema: {error}") from None
+        raise TypeError(f"{spec!r} is not a schema: {error}") from None
 
 
 def fingerprint_of(schema: Schema[Any]) -> str:

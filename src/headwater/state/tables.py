@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class _Gone:
-    """No value, where None is one."""
+    """The absence of a value; None is a valid value."""
 
 
 GONE = _Gone()
@@ -73,8 +73,8 @@ class Table(Mapping[str, T]):
         self._indexes: dict[str, dict[Any, dict[str, None]]] = {field: {} for field in definition.indexes}
         self._watchers: list[OnChange] = []
         self._queries: weakref.WeakSet[Query[T]] = weakref.WeakSet()
-        self._is_kept_current = bool(definition.indexes)  # something must know of each change
-        self.is_watched = False  # and someone of every step
+        self._is_kept_current = bool(definition.indexes)  # whether indexes or queries need every change
+        self.is_watched = False  # whether a watcher needs every change
 
     # Reading
 

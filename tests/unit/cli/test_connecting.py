@@ -25,7 +25,7 @@ def test_the_root_of_streams(url: str, root: str) -> None:
 
 @pytest.mark.parametrize("url", ["host", "host:4437", "ann:pw@host", "ftp://ann:pw@host", "", "//host"])
 def test_a_url_without_a_scheme_is_corrected_and_shows_no_password(url: str) -> None:
-    with pytest.raises(ValueError, match="begins with http:// or https://, as http://") as error:
+    with pytest.raises(ValueError, match="begins with http:// or https://, for example http://") as error:
         root_of(url)
     assert "pw" not in str(error.value)
 

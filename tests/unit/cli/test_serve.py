@@ -48,7 +48,7 @@ def test_a_port_in_use_is_one_line() -> None:
     assert code == 1
     assert output == (
         f"headwater: cannot listen on 127.0.0.1:{port}: the port is in use. "
-        "Stop the server that has it, or choose another with --port.\n"
+        "Stop the server that uses it, or choose another port with --port.\n"
     )
 
 

@@ -102,7 +102,7 @@ def test_what_cannot_be_loaded_is_logged_once_and_the_old_one_stays(
     asyncio.run(main())
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told) == 2
-    assert all(text.startswith("the number cannot be loaded and stays as it was: ") for text in told)
+    assert all(text.startswith("the number cannot be loaded, the previous content stays in use: ") for text in told)
     assert place.used == [1, 2]
 
 

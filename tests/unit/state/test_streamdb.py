@@ -289,7 +289,7 @@ def test_what_goes_wrong_is_raised_by_preload(client: Client) -> None:
 
 
 def test_wrong_settings_are_refused(stream: Stream) -> None:
-    with pytest.raises(ValueError, match="taken"):
+    with pytest.raises(ValueError, match="reserved"):
         database_of(stream, define_state({"close": Collection("x", int)}))
     with pytest.raises(ValueError, match="on_bad_event"):
         database_of(stream, STATE, on_bad_event="explode")

@@ -196,7 +196,7 @@ def test_a_transaction_that_is_over_shows_nothing_more() -> None:
     transaction = db.begin("t1")
     transaction.items.insert({"id": "1", "team": "a", "score": 1})
     apply(db, put("1", "a", 1, txid="t1"))
-    with pytest.raises(RuntimeError, match="over"):
+    with pytest.raises(RuntimeError, match="has ended"):
         transaction.items.insert({"id": "2", "team": "a", "score": 1})
     assert list(db.tables["items"]) == ["1"]
 

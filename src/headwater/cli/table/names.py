@@ -13,7 +13,7 @@ from headwater.errors import HeadwaterError
 
 
 def complete_name(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a table for the shell; nothing if the server does not answer quickly."""
+    """Complete the name of a table for the shell; nothing if the server does not respond quickly."""
     most = limits.CLI_COMPLETE_PATHS_MAX
     try:
         with quick_client(context) as client:

@@ -18,7 +18,7 @@ def command(
     name: Name,
     add: str | None = typer.Option(None, metavar="NURL", help="A URL to notify when the table gets rows."),
     event: str | None = typer.Option(None, help="The event type of --add.", show_default="rows"),
-    remove: str | None = typer.Option(None, metavar="NURL", help="A URL to notify no longer."),
+    remove: str | None = typer.Option(None, metavar="NURL", help="A URL that is no longer notified."),
     as_json: AsJson = False,
 ) -> None:
     """List the NURLs of a table, the URLs that are notified when it gets rows, or add or remove one.
@@ -26,7 +26,7 @@ def command(
     With --json, each line is a NURL as a JSON object.
     """
     if add is not None and remove is not None:
-        fail("add one NURL or remove one", "Leave --add or --remove out.", code=WRONG_CALL)
+        fail("--add and --remove exclude each other", "Give one of them.", code=WRONG_CALL)
     if event is not None and add is None:
         fail("a NURL is removed under all its event types", "Leave --event out: it is for --add.", code=WRONG_CALL)
     with connected(server, name) as client:

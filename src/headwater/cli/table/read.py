@@ -31,7 +31,7 @@ def command(
     With --json, each line is a row as a JSON object.
     """
     if (active or key is not None) and (since_id is not None or until_id is not None):
-        what = "--active and --key are for the table as it is now"
+        what = "--active and --key cannot be combined with --since-id and --until-id"
         fail(what, "Leave --since-id and --until-id out.", code=WRONG_CALL)
     with connected(server, name) as client:
         table = client.table(name)

@@ -19,7 +19,7 @@ def command(
 ) -> None:
     """Print new rows as they are appended, until the table is closed or Ctrl-C.
 
-    Lost connections are made again.
+    Lost connections are retried.
     """
     with connected(server, name) as client:
         table = client.table(name)

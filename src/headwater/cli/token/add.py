@@ -1,4 +1,4 @@
-"""`headwater token add`: make a token."""
+"""`headwater token add`: create a token."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ class AsyncClient:
     """A client of a Durable Streams server, for one event loop. Close it when done.
 
     `token` is sent as a bearer token. If it is a function, the client calls it for the first token, and again
-    whenever the server answers 401. `headers` and `params` (of the query) are sent with every request; a value that
-    is a function is called before each request. Token, headers and params are only sent to this server, not to
-    another one that a URL or a redirect leads to. `tls` is the context with the certificates to trust and to present.
-    `on_error` is called before every retry; if it raises, the operation fails with that exception.
-    All of these functions may be coroutine functions.
+    after every 401. `headers` and `params` (of the query) are sent with every request; a value that is a function is
+    called before each request. Token, headers and params are only sent to this server, not to another one that a URL or
+    a redirect leads to. `tls` is the context with the certificates to trust and to present. `on_error` is called before
+    every retry; if it raises, the operation fails with that exception. All of these functions may be coroutine
+    functions.
 
     ```python
     async with AsyncClient("http://127.0.0.1:4437", token="a token") as client:

@@ -103,7 +103,7 @@ class AsyncProducer:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(lambda: box.settled >= target)
         except TimeoutError:
-            raise TimeoutError(f"messages still on their way after {timeout_s} s") from None
+            raise TimeoutError(f"messages not stored after {timeout_s} s") from None
         finally:
             box.flushing -= 1
         if box.failure is not None:
@@ -151,7 +151,7 @@ class AsyncProducer:
     ) -> None:
         if kind is None or issubclass(kind, Exception):
             await self.close()
-        else:  # after a cancellation, do not wait for a server that does not answer
+        else:  # after a cancellation, do not wait for a server that does not respond
             with contextlib.suppress(TimeoutError, HeadwaterError):
                 await self.close(limits.PRODUCER_LEAVE_S)
 

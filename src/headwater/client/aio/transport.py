@@ -38,7 +38,7 @@ class AsyncTransport:
         self._response: httpx.Response | None = None
         self._chunks: AsyncIterator[bytes] | None = None
         self._inflater = Inflater(None)
-        self._pieces: Iterator[bytes] = iter(())  # of the chunk that came last
+        self._pieces: Iterator[bytes] = iter(())  # of the last chunk
         self.interrupted = asyncio.Event()
 
     async def interrupt(self) -> None:

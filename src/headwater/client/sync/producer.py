@@ -110,7 +110,7 @@ class Producer:
             try:
                 self._changed.notify_all()
                 if not self._changed.wait_for(lambda: box.settled >= target, timeout_s):
-                    raise TimeoutError(f"messages still on their way after {timeout_s} s")
+                    raise TimeoutError(f"messages not stored after {timeout_s} s")
             finally:
                 box.flushing -= 1
             if box.failure is not None:
@@ -161,7 +161,7 @@ class Producer:
     ) -> None:
         if kind is None or issubclass(kind, Exception):
             self.close()
-        else:  # after Ctrl-C, do not wait for a server that does not answer
+        else:  # after Ctrl-C, do not wait for a server that does not respond
             with contextlib.suppress(TimeoutError, HeadwaterError):
                 self.close(limits.PRODUCER_LEAVE_S)
 

@@ -113,7 +113,7 @@ class Stream:
         limit: int | None = None,
     ) -> Splits:
         """Find offsets that split a range for several readers, into `parts` of about equal size or into parts of at
-        most `part_bytes`. This is an extension of Headwater; other servers answer with an error."""
+        most `part_bytes`. This is an extension of Headwater; with another server it raises an error."""
         return self._client._run(
             flows.splits(
                 self._session,

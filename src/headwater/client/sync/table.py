@@ -97,7 +97,7 @@ class Table:
         """Append changes in one atomic request: all of them are stored, or none.
 
         A change is `Put(key, record)`, `Remove(key)` or a tuple of action, key and record. With a `producer` the
-        request is retried until it is answered, and its changes are stored once. Without one it is retried only if
+        request is retried until there is a response, and its changes are stored once. Without one it is retried only if
         it certainly had no effect. `close` closes the table with these changes.
 
         With `if_tail`, the changes are appended only if that is the SeqNo of the table's last row (0: if it has no
@@ -183,9 +183,9 @@ class Table:
     ) -> TableReader:
         """Read the rows above `since_id` and every later row as it arrives, until the table is closed.
 
-        Each row is delivered once and in order; lost connections are made again. If the server violates the protocol,
-        the read raises MissingRowError, RowOrderError, HistoryChangedError or SchemaChangedError. A follower that
-        continues after a restart passes its last row instead of `since_id`, to detect a table that was created again.
+        Each row is delivered once and in order; lost connections are retried. If the server violates the protocol, the
+        read raises MissingRowError, RowOrderError, HistoryChangedError or SchemaChangedError. A follower that continues
+        after a restart passes its last row instead of `since_id`, to detect a table that was created again.
 
             for row in client.table("https://partner.example/prices").follow(since_id=43):
                 print(row.key, row.record)
@@ -204,7 +204,7 @@ class Table:
 
         The rows keep their SeqNos and timestamps. The table is created if it does not exist, and closed when the source
         is closed. Its last row is the position: after a crash, the same call continues there without duplicates or
-        gaps. Lost connections to both servers are made again. Raises the errors of `follow`, and ConfigurationError if
+        gaps. Lost connections to both servers are retried. Raises the errors of `follow`, and ConfigurationError if
         this table exists and is not a mirror.
 
             for progress in client.table("copy").mirror("https://partner.example/prices"):

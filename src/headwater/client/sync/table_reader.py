@@ -48,12 +48,12 @@ class TableReader:
 
     @property
     def table_type(self) -> TableType | None:
-        """The table's type, once the server has answered."""
+        """The table's type, once the server has responded."""
         return self._following.table
 
     @property
     def last_seqno(self) -> int | None:
-        """The SeqNo of the table's last row when the server last answered; None if it did not say."""
+        """The SeqNo of the table's last row, from the last response; None if unknown."""
         return self._following.last_seqno
 
     @property
@@ -63,7 +63,7 @@ class TableReader:
 
     @property
     def gapless(self) -> bool:
-        """Whether the server promised SeqNos without gaps when it last answered."""
+        """Whether SeqNos have no gaps, according to the last response."""
         return self._following.gapless
 
     def __iter__(self) -> Iterator[Row]:

@@ -37,7 +37,7 @@ class Transport:
         self._response: httpx.Response | None = None
         self._chunks: Iterator[bytes] = iter(())
         self._inflater = Inflater(None)
-        self._pieces: Iterator[bytes] = iter(())  # of the chunk that came last
+        self._pieces: Iterator[bytes] = iter(())  # of the last chunk
         self.interrupted = threading.Event()
 
     def interrupt(self) -> None:

@@ -1,10 +1,10 @@
 """Authentication and authorization of requests.
 
-Authorization comes before existence: whoever may not read a stream is told so whether it exists or not.
+Access is checked before anything is looked up: a caller that may not read a stream gets 403 whether it exists or not.
 
-A credential is checked once and then found by the header it came in, until it ends or the rules change. The lookup in
-that table tells an attacker nothing by the time it takes: Python hashes text with a secret key and compares the text
-only if the whole hash is equal. A token that is not there is hashed, and the hash is compared in constant time.
+A credential is checked once and then cached by the value of its header, until it expires or the rules change. The time
+of the cache lookup reveals nothing: Python hashes text with a secret key, and compares the text only if the whole hash
+is equal. A token that is not cached is hashed, and the hash is compared in constant time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READ_HEADERS: Headers = (("vary", "authorization"), ("referrer-policy", "no-refe
 
 
 class Authority:
-    """Decides by `rules`, which may be replaced at any time."""
+    """Checks requests against `rules`, which can be replaced at any time."""
 
     def __init__(self, rules: Rules, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -43,7 +43,7 @@ class Authority:
         self.use(rules)
 
     def use(self, rules: Rules) -> None:
-        """Decide by other rules from now on. Live reads that they do not allow end."""
+        """Replace the rules. Live reads that the new rules do not allow end."""
         self.rules = rules
         self._tokens = {token.id: token for token in rules.tokens.values()}
         rules.anonymous.renewed = lambda: self.rules.anonymous
@@ -71,7 +71,7 @@ class Authority:
             caller = self._identify(request.method, credentials, signature, path)
         request.caller = caller
         if subject is _PATH:
-            if (action, path) not in caller.allowed:  # else it was decided before, as is usual
+            if (action, path) not in caller.allowed:  # usually it is cached
                 caller.require(action, path)
         elif rule.named is not None:
             caller.require(action, rule.named(request))
@@ -91,7 +91,7 @@ class Authority:
         return self._signer(signature, path)
 
     def _caller(self, credentials: str) -> Caller:
-        """The caller that the value of an Authorization header stands for."""
+        """The caller of a request, by the value of its Authorization header."""
         known = self._callers.pop(credentials, None)
         if known is not None and known.until_s > self._clock():
             self._callers[credentials] = known
@@ -136,7 +136,7 @@ class Authority:
         return signing.sign(secret, path, signing.Signature(until_s, caller.id)), until_s
 
     def _signer(self, value: str, path: str) -> Caller:
-        """Who reads with a signed URL: its signer, as far as that is still allowed."""
+        """The caller of a request with a signed URL: its signer, if the signer may still read."""
         secret = self.rules.signing_secret
         if secret is None:
             raise UnauthorizedError("this server takes no signed URLs")
@@ -162,14 +162,14 @@ class Authority:
                 return issuer.scopes
         raise UnauthorizedError("the issuer of the token that signed the URL is no longer in the auth file")
 
-    # Tokens of this server elsewhere
+    # Tokens for remote servers
 
     def token_for(self, target: Target) -> str | None:
-        """The token that a remote server needs, of the longest URL that the target is below."""
+        """The token for a remote server: that of the longest `url` that the target is below."""
         fitting = [remote for remote in self.rules.remotes if str(target).startswith(remote.url)]
         return max(fitting, key=lambda remote: len(remote.url)).token if fitting else None
 
-    # Answers
+    # Responses
 
     async def answer(self, request: Request, rule: Rule, path: str, work: Awaitable[Response]) -> Response:
         """The response to an authorized read. A live read ends when the credential expires or is revoked."""
@@ -200,7 +200,7 @@ class Authority:
         return response
 
     def _watch(self, request: Request, action: Action, path: str) -> Callable[[], bool]:
-        """Whether the sender of a request may still do what it asked for."""
+        """Returns a function that tells whether the caller of a request is still allowed to read."""
         caller, epoch = request.caller, self._epoch
 
         def still_allowed() -> bool:
@@ -221,7 +221,7 @@ def _ended() -> UnauthorizedError:
 
 
 def as_private(found: Headers) -> Headers:
-    """The headers of an answer that is for its caller alone."""
+    """The headers of a response that shared caches must not store."""
     kept = [(name, _private(value)) if name == "cache-control" else (name, value) for name, value in found]
     return (*kept, *READ_HEADERS)
 

@@ -10,12 +10,12 @@ from headwater.limits import AUTH_DECISIONS_CACHED_MAX, CACHED_TEXT_LENGTH_MAX
 from headwater.protocol.tables.paths import LOG_PREFIX
 from headwater.server.auth.scopes import Action, Scopes
 
-ANONYMOUS = "anonymous"  # the name of callers without a token, where the auth file allows them something
+ANONYMOUS = "anonymous"  # the name of callers without a token, if the auth file allows them
 
 
 class Caller:
-    """`until_s` is when the credential ends, in seconds since 1970. `scopes` None: everything is allowed, since access
-    is not checked. What was allowed once is not decided again: the number of such answers is bounded.
+    """`until_s` is when the credential expires, in seconds since 1970. `scopes` None: everything is allowed, because
+    access is not checked. Positive decisions are cached in `allowed`, up to a limit.
     """
 
     __slots__ = ("allowed", "id", "name", "renewed", "scopes", "until_s")
@@ -24,12 +24,12 @@ class Caller:
         self.name = name
         self.scopes = scopes
         self.until_s = until_s
-        self.id = id  # of what it signs: see `signing`
-        self.renewed: Callable[[], Caller] = lambda: self  # by the rules as they are now, or UnauthorizedError
-        self.allowed: set[tuple[Action, str]] = set()  # what was found to be allowed
+        self.id = id  # as the signer of URLs: see `signing`
+        self.renewed: Callable[[], Caller] = lambda: self  # checked by the current rules; may raise UnauthorizedError
+        self.allowed: set[tuple[Action, str]] = set()  # cached decisions
 
     def may(self, action: Action, path: str) -> bool:
-        """`path` is that in the log."""
+        """Whether the action is allowed; `path` is a path in the log."""
         if self.scopes is None or (action, path) in self.allowed:
             return True
         is_allowed = self.scopes.allow(action, path)
@@ -41,7 +41,7 @@ class Caller:
 
     @property
     def may_administer(self) -> bool:
-        """Whether it may do what concerns the whole server."""
+        """Whether it may use the routes for the whole server."""
         return self.scopes is None or self.scopes.everything
 
     def require(self, action: Action, path: str) -> None:

@@ -1,8 +1,8 @@
 """Edits the auth file: adds and revokes tokens, and leaves the rest of the text unchanged.
 
-A change is made under a lock on the directory, so that two at a time do not lose one another, and the new file takes
-the place of the old one in one step, readable by its owner alone. It is read again before that: a change that would do
-anything else than it should is refused.
+A change holds a lock on the directory, so that concurrent changes are not lost. The new file, readable by its owner
+only, replaces the old one atomically. It is parsed before that, and refused if anything else than the token has
+changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 from headwater.server.auth.rules import AuthFile, TokenEntry, parse_token, read_auth_file
 from headwater.server.auth.tokens import digest_of, format_hash, new_token
 
-_HEADER = re.compile(r"\s*\[")  # of a table in TOML
+_HEADER = re.compile(r"\s*\[")  # the header of a table in TOML
 _TOKEN_HEADER = re.compile(r"\s*\[\[\s*token\s*\]\]\s*(#.*)?")
 _NAME = re.compile(r"""\s*name\s*=\s*["']([^"']*)["']\s*(#.*)?""")
 _MODE = 0o600
@@ -34,7 +34,8 @@ signing_secret = "{secret}"  # signs URLs; keep it to yourself
 
 
 def add_token(path: Path, name: str | None, scopes: list[str], expires: datetime | None) -> tuple[str, TokenEntry]:
-    """Add a token to an auth file, made if it is not there. The token, which is kept nowhere, and its entry."""
+    """Add a token to an auth file, which is created if needed. Returns the token, which is stored nowhere, and its
+    entry."""
     token = new_token()
     digest = digest_of(token)
     created = datetime.now(UTC).replace(microsecond=0)
@@ -86,7 +87,7 @@ def _write(path: Path, text: str, expected: AuthFile) -> None:
             file.flush()
             os.fchmod(descriptor, _MODE)
             if path.exists() and (owner := path.stat()).st_uid != os.geteuid():
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)  # root edits the file of the server's user
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)  # if root edits the file of the server's user
             os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
@@ -109,7 +110,7 @@ def _quoted(text: str) -> str:
 
 
 def _without(text: str, name: str) -> str:
-    """The text of the file without the table of a token. Comments behind it belong to what follows."""
+    """The text of the file without the table of a token. Comments after the table are kept."""
     lines = text.splitlines(keepends=True)
     starts = [at for at, line in enumerate(lines) if _HEADER.match(line)] + [len(lines)]
     for start, end in itertools.pairwise(starts):

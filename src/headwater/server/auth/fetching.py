@@ -1,4 +1,4 @@
-"""Keys of issuers that publish them at a URL: fetched by the guarded client, renewed, and kept when that fails."""
+"""Keys of issuers from a URL: fetched by the guarded client, refreshed regularly, and kept if a fetch fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OK = 200
 
 
 class RemoteKeys(KeySet):
-    """A token that names an unknown key asks for a request sooner than planned, but not too often."""
+    """The keys at one URL. A token with an unknown key triggers an early fetch, with a minimum interval."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -32,15 +32,15 @@ class RemoteKeys(KeySet):
         return self._asked.is_set() or not self.keys
 
     async def keep(self, client: OutboundClient, changed: Callable[[], None]) -> None:
-        """Fetch the keys again and again, until cancelled."""
+        """Fetch the keys regularly, until cancelled."""
         failures = 0
         while True:
             try:
                 await self._fetch(client, changed)
                 failures = 0
-            except Exception as error:  # noqa: BLE001 - the next attempt may find others
+            except Exception as error:  # noqa: BLE001 - logged and retried
                 log.warning(
-                    "the keys at %s cannot be fetched, and those known stay in use: %s",
+                    "the keys at %s cannot be fetched, the known keys stay in use: %s",
                     self.url.partition("?")[0],
                     error,
                 )
@@ -75,7 +75,7 @@ class KeyKeeper:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def keys_of(self, url: str) -> KeySet:
-        """The keys at a URL, which come once they are kept; TargetRefusedError if it may not be called."""
+        """The keys at a URL, empty until the first fetch; TargetRefusedError if the URL may not be called."""
         self._client.parse(url)
         return self._keys.setdefault(url, RemoteKeys(url))
 

@@ -1,4 +1,4 @@
-"""Live reads: each is looked at twice a second, and ends when the credential that allowed it does."""
+"""Live reads: each is checked twice a second, and ends when its credential expires or is revoked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.server.http import Feed, FeedAround
 
 
 class Held:
-    """A read that waits. `still_allowed` is asked now and then; `end` ends it."""
+    """A live read. `still_allowed` is called regularly; `end` ends the read."""
 
     __slots__ = ("__weakref__", "end", "still_allowed")
 
@@ -21,7 +21,7 @@ class Held:
 
 
 class HeldFeed(FeedAround):
-    """An answer that stays open. It lives as long as its connection keeps it."""
+    """A response that stays open, referenced only by its connection."""
 
     __slots__ = ("__weakref__", "still_allowed")
 
@@ -34,7 +34,7 @@ class HeldFeed(FeedAround):
 
 
 class HeldReads:
-    """All of them, for as long as their connections keep them."""
+    """All live reads, by weak references."""
 
     def __init__(self) -> None:
         self._held: weakref.WeakSet[Held | HeldFeed] = weakref.WeakSet()

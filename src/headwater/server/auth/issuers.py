@@ -1,7 +1,7 @@
-"""Issuers of JWTs, and the check of a token of theirs.
+"""Issuers of JWTs, and the verification of their tokens.
 
-A token is good if an issuer of the auth file signed it with one of its keys, for the audience that the file names, and
-if it has begun and not ended. Its end is exact; `nbf` and `iat` may be a little ahead of our clock.
+A token is valid if an issuer in the auth file signed it with one of its keys, for the audience in the file, and if it
+has not expired. `exp` is exact; `nbf` and `iat` may be slightly ahead of the clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater.server.auth.callers import Caller
 from headwater.server.auth.keys import Key, KeySet
 from headwater.server.auth.scopes import Scope, Scopes, parse_scope
 
-OF_JWT = "~"  # begins the id of an issuer, and so of a signer that is no token
+OF_JWT = "~"  # the prefix of an issuer id, which distinguishes it from a token id
 _REQUIRED = ["exp", "iss", "aud"]
 
 
@@ -26,12 +26,12 @@ class Issuer(msgspec.Struct, frozen=True):
     url: str  # its `iss`
     audience: list[str]
     keys: KeySet
-    scopes: Scopes | None = None  # that narrow those of its tokens
+    scopes: Scopes | None = None  # upper bound of the scopes of its tokens
     claim: str = "scope"
 
     @property
     def id(self) -> str:
-        """Names the issuer in what its tokens signed."""
+        """The id of the issuer in signed URLs."""
         return OF_JWT + hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     def verify(self, token: str, header: dict[str, Any], now_s: float) -> Caller:
@@ -74,7 +74,7 @@ class Issuer(msgspec.Struct, frozen=True):
 
 
 def identity_name(issuer: str, subject: str) -> str:
-    """A short name that no other subject has, and that can be printed."""
+    """A short, unique and printable name for a subject."""
     name = f"{issuer}:{subject}"
     if len(name) <= AUTH_NAME_LENGTH_MAX and name.isprintable():
         return name
@@ -83,7 +83,7 @@ def identity_name(issuer: str, subject: str) -> str:
 
 
 def _scopes(claim: object) -> list[Scope]:
-    """Those of a token. An issuer may write others there that concern us not, as `openid`."""
+    """The scopes of a token. Values that are not scopes, such as `openid`, are ignored."""
     given = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else ()
     found = []
     for text in given[:AUTH_SCOPES_MAX]:
@@ -96,7 +96,7 @@ def _scopes(claim: object) -> list[Scope]:
 
 def verify_jwt(token: str, issuers: dict[str, Issuer], now_s: float) -> Caller:
     """Verify a JWT and return its caller. UnauthorizedError has the reason, but no content of the token."""
-    import jwt  # which takes a fifth of a second that those without issuers need not spend
+    import jwt  # imported here because it takes 0.2 s
 
     try:
         header = jwt.get_unverified_header(token)

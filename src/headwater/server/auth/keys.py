@@ -1,7 +1,7 @@
 """Keys that JWTs are signed with: from PEM, from a shared secret, or from a JWKS (RFC 7517).
 
-A key is good for one algorithm, which its type decides, so no token can choose another one for it: not `none`, and not
-HS256 with a public key as the secret. Private members of a JWK are left out.
+The type of a key determines its algorithm, so a token cannot choose another one, such as `none`, or HS256 with a public
+key as the secret. Private members of a JWK are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EDDSA, ES256, HS256, RS256 = "EdDSA", "ES256", "HS256", "RS256"
 
 class Key(NamedTuple):
     algorithm: str
-    key: Any  # as PyJWT takes it
+    key: Any  # in the form of PyJWT
     kid: str | None = None
 
     def __repr__(self) -> str:
@@ -26,8 +26,8 @@ class Key(NamedTuple):
 
 
 class KeySet:
-    """The keys of an issuer. Those of a URL come later and change: `wanted` is told of keys that a token names and that
-    are not there, and returns whether they may come."""
+    """The keys of an issuer. Keys from a URL arrive later and change: `wanted` is called when a token names an unknown
+    key, and returns whether a fetch may find it."""
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
         self.keys = tuple(keys)
@@ -77,7 +77,7 @@ def _checked(key: object, kid: str | None) -> Key:
 
 
 class Jwk(msgspec.Struct, frozen=True):
-    """What is read of a JWK: its public part, or the secret of HS256."""
+    """The members of a JWK that are used: its public part, or the secret of HS256."""
 
     kty: str
     kid: str | None = None
@@ -98,7 +98,7 @@ class Jwks(msgspec.Struct, frozen=True):
     keys: list[msgspec.Raw]
 
 
-_KINDS = {  # which keys are used, for what, and which of their members
+_KINDS = {  # supported types: algorithm and members
     ("RSA", None): (RS256, ("n", "e")),
     ("EC", "P-256"): (ES256, ("crv", "x", "y")),
     ("OKP", "Ed25519"): (EDDSA, ("crv", "x")),
@@ -107,7 +107,7 @@ _KINDS = {  # which keys are used, for what, and which of their members
 
 
 def key_of_jwk(jwk: Jwk) -> Key | None:
-    """None for one that is good, but for something else. ValueError for one that is broken."""
+    """The key of a JWK; None if it is valid but not for this use. ValueError if it is invalid."""
     from jwt import PyJWK
     from jwt.exceptions import PyJWTError
 
@@ -119,7 +119,7 @@ def key_of_jwk(jwk: Jwk) -> Key | None:
         raise ValueError(f"a JWK of the type {jwk.kty} lacks one of {', '.join(members)}")
     try:
         key = PyJWK(data, algorithm).key
-    except PyJWTError:  # whose text holds the key
+    except PyJWTError:  # not chained: its text contains the key
         raise ValueError(f"a JWK of the type {jwk.kty} cannot be read") from None
     if algorithm == HS256:
         if len(key) < AUTH_SECRET_BYTES_MIN:
@@ -129,7 +129,7 @@ def key_of_jwk(jwk: Jwk) -> Key | None:
 
 
 def keys_of_jwks(data: bytes, *, secrets: bool) -> list[Key]:
-    """The keys of a JWKS that can be used; ValueError if there are none. One that is published must hold no secrets."""
+    """The usable keys of a JWKS; ValueError if there are none. A published JWKS must not contain secrets."""
     try:
         raw = msgspec.json.decode(data, type=Jwks).keys[:AUTH_KEYS_MAX]
     except (msgspec.DecodeError, RecursionError) as error:

@@ -16,7 +16,7 @@ log = logging.getLogger("headwater.auth")
 
 
 class OpenAuthority:
-    """Made by `open_authority`. `start` is to be called on the loop, before the first request."""
+    """Made by `open_authority`. Call `start` on the event loop, before the first request."""
 
     def __init__(self, authority: Authority, keeper: KeyKeeper) -> None:
         self.authority = authority
@@ -45,12 +45,12 @@ def open_authority(path: Path, client: OutboundClient, watcher: Watcher) -> Open
         try:
             rules = load_rules(path, keeper.keys_of, named)
         except ValueError:
-            files.extend(file for file in named if file not in files)  # one of them may be what is to be mended
+            files.extend(file for file in named if file not in files)  # watched as well: a correction is noticed
             raise
         files[:] = named
         return rules
 
-    load()  # for the files that it names
+    load()  # to find the files that it names
     opened: list[OpenAuthority] = []
     rules = watcher.add("the auth file", files, load, lambda found: opened[0].use(found))
     opened.append(OpenAuthority(Authority(rules), keeper))
@@ -59,4 +59,4 @@ def open_authority(path: Path, client: OutboundClient, watcher: Watcher) -> Open
 
 def _check_mode(path: Path) -> None:
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        log.warning("%s can be read by others, and it may hold secrets; give it to its owner alone: chmod 600", path)
+        log.warning("%s can be read by other users, and may contain secrets; fix it with: chmod 600", path)

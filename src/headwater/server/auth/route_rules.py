@@ -13,11 +13,11 @@ from headwater.server.http import Request
 class Subject(enum.Enum):
     """The kind of object that an action concerns."""
 
-    PATH = enum.auto()  # what the URL path names
-    NAMED = enum.auto()  # what something else in the request names
-    LIST = enum.auto()  # all that the caller may read; the handler leaves the rest out
+    PATH = enum.auto()  # the stream or table of the URL path
+    NAMED = enum.auto()  # a stream or table that a parameter names
+    LIST = enum.auto()  # a list, which the handler filters by scope
     SERVER = enum.auto()  # the server as a whole
-    METRICS = enum.auto()  # the same, unless the auth file opens it
+    METRICS = enum.auto()  # the same, unless open_metrics is set
 
 
 class Rule(NamedTuple):
@@ -42,5 +42,5 @@ METRICS = Rule(Action.ADMIN, Subject.METRICS)
 
 
 def read_named(named: Callable[[Request], str]) -> Rule:
-    """To read what a request names otherwise than by its URL path."""
+    """The rule to read a stream or table that a parameter names."""
     return Rule(Action.READ, Subject.NAMED, named)

@@ -1,4 +1,4 @@
-"""The auth file: tokens and issuers, and what they allow. It is TOML; docs/security.md describes it."""
+"""The auth file: tokens and issuers with their scopes, in TOML. docs/security.md describes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IssuerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of `key`, `secret`, `keys`, `jwks_file` and `jwks_url`."""
+    """An issuer. Exactly one of `key`, `secret`, `keys`, `jwks_file` and `jwks_url` is set."""
 
     issuer: str
     audience: str | list[str]
@@ -40,12 +40,12 @@ class IssuerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: list[dict[str, Any]] | None = None  # JWKs
     jwks_file: str | None = None  # relative to the auth file
     jwks_url: str | None = None
-    scopes: list[str] | None = None  # that narrow those of its tokens
+    scopes: list[str] | None = None  # upper bound of the scopes of its tokens
     scope_claim: str = "scope"
 
 
 class RemoteEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The token that this server sends when it follows what is below a URL."""
+    """The token that this server sends when it follows tables below a URL."""
 
     url: str
     token: str
@@ -74,7 +74,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 def read_auth_file(path: Path) -> AuthFile:
-    """ValueError names the file and what is wrong with it, and no secret of it."""
+    """Read the auth file. ValueError names the file and the error, but no secrets."""
     data = path.read_bytes()
     if len(data) > AUTH_FILE_BYTES_MAX:
         raise ValueError(f"{path} is larger than {AUTH_FILE_BYTES_MAX} bytes")
@@ -88,8 +88,8 @@ KeysOf: TypeAlias = Callable[[str], KeySet]
 
 
 def load_rules(path: Path, keys_of: KeysOf, files: list[Path] | None = None) -> Rules:
-    """Read the auth file and what it names. `keys_of` has the keys at a URL, which come by themselves. `files` is given
-    those that were read, whether they are good or not: rules are to be read again when one changes."""
+    """Read the auth file and the files that it names. `keys_of` returns the keys at a URL. All files that were read,
+    valid or not, are added to `files`; a change of one of them reloads the rules."""
     files = [] if files is None else files
     files.append(path)
     found = read_auth_file(path)
@@ -141,8 +141,8 @@ def _seconds(what: str, moment: datetime | None) -> float | None:
 
 
 def _check_remote(entry: RemoteEntry) -> RemoteEntry:
-    """A prefix that ends with a slash cannot be the beginning of another host. One with the port 443 is the beginning
-    of no URL, as those are written without it. The URL may hold a password, and is not told."""
+    """Check the prefix of a remote. It ends with a slash, so it cannot match a part of a host name. It has no port 443,
+    because URLs are compared without it. The URL may contain a password, so the error does not show it."""
     if not re.fullmatch(r"https?://[^/@?#A-Z]+(?<!:443)/([^?#]*/)?", entry.url):
         raise ValueError(
             "the url of a remote is like https://shop.example/v1/table/: in lower case, with a slash at its end, and "

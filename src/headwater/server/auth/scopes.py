@@ -25,12 +25,12 @@ class Action(enum.StrEnum):
     APPEND = "append"  # closing too
     CREATE = "create"
     DELETE = "delete"
-    SUBSCRIBE = "subscribe"  # have the server tell an address of changes
-    NOTIFY = "notify"  # tell the server of a change elsewhere
-    FOLLOW = "follow"  # have the server mirror a table of another one
+    SUBSCRIBE = "subscribe"  # advertise NURLs
+    NOTIFY = "notify"  # send Notify requests
+    FOLLOW = "follow"  # make the server follow a table
     ADMIN = "admin"
 
-    __hash__ = str.__hash__  # that of an enum is Python code, and every request needs one
+    __hash__ = str.__hash__  # Enum.__hash__ is slow Python code, and every request calls it
 
 
 _ACTIONS = {action.value: action for action in Action}
@@ -48,7 +48,7 @@ class Scope(NamedTuple):
         return f"{self.action}:{self.glob}"
 
     def covers(self, action: Action, path: str) -> bool:
-        """`path` is that in the log."""
+        """Whether the scope covers a path of the log."""
         if self.action is not action and self.action is not Action.ADMIN:
             return False
         if path.startswith(LOG_PREFIX):
@@ -57,7 +57,7 @@ class Scope(NamedTuple):
 
 
 def parse_scope(text: str) -> Scope:
-    """ValueError says what is wrong."""
+    """Parse a scope. ValueError if it is invalid."""
     name, colon, given = text.partition(":")
     action = _ACTIONS.get(name)
     if not colon or action is None:
@@ -94,7 +94,7 @@ class Scopes:
 
     __slots__ = ("_scopes", "_within", "everything")
 
-    everything: bool  # that a server has, the server itself included
+    everything: bool  # `admin:**`
 
     def __init__(self, scopes: Iterable[Scope], within: Scopes | None = None) -> None:
         self._scopes = tuple(scopes)

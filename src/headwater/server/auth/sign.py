@@ -1,4 +1,4 @@
-"""`POST /v1/stream/__ds/sign?url=…&expires=…`: a URL that can be read without a token for a while."""
+"""`POST /v1/stream/__ds/sign?url=…&expires=…`: a URL that can be read without a token for a limited time."""
 
 from __future__ import annotations
 

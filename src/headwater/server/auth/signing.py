@@ -1,10 +1,10 @@
-"""Signed URLs: read one stream or table for a while without a token, for an EventSource, which can send no header.
+"""Signed URLs: read one stream or table without a token for a limited time. An EventSource cannot send headers.
 
     /v1/stream/prices?offset=-1&live=sse&signed=1767225600.3f9a….mac
 
-The signature covers the path in the log, when it ends, and who signed: GET and HEAD of that path are allowed until
-then, with any other parameters. A URL that a token signed is good only while the token is, and while it may read the
-path. What a JWT signed ends with the JWT.
+The signature covers the path in the log, the expiry time and the signer. It allows GET and HEAD of that path, with any
+other parameters. A URL that a token signed is valid as long as the token is valid and may read the path. A URL that a
+JWT signed expires with the JWT.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PURPOSE = b"headwater signed url 1"
 
 class Signature(NamedTuple):
     until_s: int
-    signer: str  # the id of a token; or that of an issuer, `:` and the name of a JWT's identity
+    signer: str  # the id of a token, or the id of an issuer, `:` and the name of the JWT's identity
 
 
 def sign(secret: bytes, path: str, signature: Signature) -> str:
-    """The value of the parameter."""
+    """Return the value of the query parameter."""
     signer = _encoded(signature.signer.encode())
     return f"{signature.until_s}.{signer}.{_mac(secret, path, signature.until_s, signer)}"
 
@@ -53,7 +53,7 @@ def verify(secret: bytes, path: str, value: str, now_s: float) -> Signature:
 
 
 def take_signature(query: str) -> tuple[str, str | None]:
-    """A query without its signature, so that nothing behind this sees or logs it, and the signature."""
+    """Split a query into the query without its signature, which may be logged, and the signature."""
     found = _PARAMETER.findall(query)
     if not found:
         return query, None
@@ -71,7 +71,7 @@ def parse_secret(text: str) -> bytes:
 
 
 def _mac(secret: bytes, path: str, until_s: int, signer: str) -> str:
-    # No path holds a null, so the parts cannot be moved from one to the next.
+    # Paths contain no null bytes, so the parts are unambiguous.
     message = b"\0".join((_PURPOSE, path.encode(), str(until_s).encode(), signer.encode()))
     return _encoded(hmac.digest(secret, message, hashlib.sha256))
 

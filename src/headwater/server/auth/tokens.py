@@ -1,7 +1,7 @@
-"""Tokens: 256 random bits, of which the auth file keeps a hash.
+"""Tokens: 256 random bits. The auth file has only their hashes.
 
-SHA-256 is the right hash for them. A slow one, as for passwords, makes guesses expensive where there are few to make;
-nobody guesses 256 random bits, and a slow hash would only help those who send wrong tokens to keep the server busy.
+SHA-256 is sufficient: slow hashes protect passwords, which can be guessed, but nobody can guess 256 random bits. A slow
+hash would let anyone overload the server with invalid tokens.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import secrets
 
 import msgspec
 
-PREFIX = "hw_"  # by which people and scanners for secrets recognise a token
+PREFIX = "hw_"  # recognised by people and by secret scanners
 HASH_PREFIX = "sha256:"
 _RANDOM_BYTES = 32
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token as the auth file has it."""
+    """A token in the auth file."""
 
     name: str
     digest: bytes
@@ -30,7 +30,7 @@ class Token(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Names the token in what it signed. One with the same name that is made later has another id."""
+        """The id of the token in signed URLs. A later token with the same name has another id."""
         return self.digest.hex()[:16]
 
 

@@ -4,9 +4,9 @@ policy      which SURLs may be followed
 mirror      the local table: its rows are the position
 handshake   registering for Notify at the remote server
 follower    one SURL: requests, waits, failures
-admitted    the SURLs that came by Notify, as durable documents
+admitted    SURLs from Notify requests, as durable documents
 followers   all of them: start, wake, admit, stop
-control     what an operator asks about them
+control     the list of followers
 """
 
 from headwater.server.following.followers import Followers, open_followers

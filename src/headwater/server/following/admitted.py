@@ -12,7 +12,7 @@ from headwater.log.commands import WriteDocument, WriteDocuments
 
 log = logging.getLogger("headwater.following")
 
-PREFIX = "follow/"  # of the keys of all such documents
+PREFIX = "follow/"  # of the keys of these documents
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ def written(admitted: Admitted) -> WriteDocument:
 
 
 def forgotten(name: str) -> WriteDocument:
-    """What goes with the deletion of a table, so that it is not followed again."""
+    """The document to delete together with a table, so that it is not followed again."""
     return WriteDocument(PREFIX + name, None)
 
 

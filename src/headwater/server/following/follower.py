@@ -1,12 +1,12 @@
-"""One followed SURL: requests, waits and failures. `Following` decides what answers mean; the mirror keeps the rows.
+"""One followed SURL: requests, waits and failures. `Following` interprets responses; the mirror stores the rows.
 
 | what happens                                        | what follows                                               |
 |-----------------------------------------------------|------------------------------------------------------------|
-| no connection, connection lost, 404, 429, 5xx       | retried with growing waits, for as long as it takes        |
-| an answer that lacks rows or is cut off             | a few times the same; then as the next line                |
-| no table, an invalid row, a redirect, other answers | reported, retried after FOLLOW_REFUSED_S                   |
-| a local table that cannot be written to             | reported, retried after FOLLOW_REFUSED_S                   |
-| fewer rows than before: it may be filled again      | a few times the same; then as the line before              |
+| no connection, connection lost, 404, 429, 5xx       | retried without limit, with growing waits                  |
+| a response that lacks rows or is cut off            | the same a few times, then every FOLLOW_REFUSED_S          |
+| no table, an invalid row, a redirect, others        | reported, retried every FOLLOW_REFUSED_S                   |
+| a local table that cannot be written to             | reported, retried every FOLLOW_REFUSED_S                   |
+| fewer rows than before, as during a restore         | the same a few times, then every FOLLOW_REFUSED_S          |
 | another history, order or schema                    | reported, the follower stops; the mirror stays as it is    |
 | the remote table is closed                          | the mirror is closed, and the follower stops               |
 """
@@ -49,15 +49,15 @@ from headwater.server.observing.tracing import next_header
 
 log = logging.getLogger("headwater.following")
 
-# To go on after these would mix the rows of two histories, or leave rows out.
+# After these, continuing would mix the rows of two histories, or leave rows out.
 _FINAL = (HistoryChangedError, RowOrderError, SchemaChangedError)
 _OK = 200
-_NOT_FOUND = 404  # a table that has yet to be created
+_NOT_FOUND = 404  # the table may be created later
 
 
 class FollowerState(enum.Enum):
     FOLLOWING = "following"
-    RETRYING = "retrying"  # no answer yet, or the last request failed
+    RETRYING = "retrying"  # no response yet, or the last request failed
     STOPPED = "stopped"
 
 
@@ -70,7 +70,7 @@ class FollowerStatus(msgspec.Struct, frozen=True):
     lag_rows: int | None  # the difference of the two
     last_error: str | None
     since: str  # when the state began
-    notify: str  # what became of the handshake
+    notify: str  # the result of the handshake
 
 
 class Follower:
@@ -89,10 +89,10 @@ class Follower:
         self._client = client
         self._entropy = entropy
         self._woken = asyncio.Event()
-        self._trace: TraceContext | None = None  # of the Notify that the next request follows from
+        self._trace: TraceContext | None = None  # of the Notify that causes the next request
         self._handshake = Handshake(client, surl, nurl, self._woken.set)
-        self._receiving: asyncio.Timeout | None = None  # of the request that is under way
-        self._heard_at = 0.0  # when the last rows came
+        self._receiving: asyncio.Timeout | None = None  # of the current request
+        self._heard_at = 0.0  # when the last rows arrived
         self._state = FollowerState.RETRYING
         self._since_ms = engine.now_ms()
         self._last_error: str | None = None
@@ -100,9 +100,9 @@ class Follower:
         self._remote_last_seqno: int | None = None
 
     def wake(self, trace: TraceContext | None = None) -> None:
-        """The remote table has new rows: ask at once.
+        """The remote table may have new rows: request them at once.
 
-        An answer that is held open brings them. If it does not, its connection may be dead: it is given up.
+        A response that is held open delivers them. If it does not, its connection may be dead and is closed.
         """
         self._trace = trace
         self._woken.set()
@@ -140,7 +140,7 @@ class Follower:
             await self._handshake.close()
 
     async def _run(self) -> None:
-        failures, reached = 0, -1  # reached: the last row at the failure before
+        failures, reached = 0, -1  # reached: the last row at the previous failure
         while True:
             try:
                 await self._follow_from_mirror()
@@ -152,7 +152,7 @@ class Follower:
                 reached = self._last_seqno()
                 self._note(FollowerState.RETRYING, error)
                 wait_s = self._backoff_s(failures) if error.retryable else limits.FOLLOW_REFUSED_S
-            except Exception as error:  # a defect; the mirror is whole, and the next request may not meet it
+            except Exception as error:  # a bug; the mirror is consistent, so retry
                 log.exception("following %s into table %r failed", self.surl.shown, self.name)
                 self._note(FollowerState.RETRYING, error)
                 wait_s = limits.FOLLOW_REFUSED_S
@@ -170,7 +170,7 @@ class Follower:
             await mirror.abandon()
 
     async def _follow(self, mirror: Mirror) -> None:
-        """Errors of the remote side are retried here, where what was taken is known; those of the mirror are raised."""
+        """Retry errors of the remote server; raise errors of the mirror."""
         following = Following(mirror.last_seqno, table=mirror.table, last_row=mirror.last_row)
         loop = asyncio.get_running_loop()
         while not following.ended:
@@ -181,7 +181,7 @@ class Follower:
             except (OutboundError, ClientError) as error:
                 error.url = error.url or self.surl.shown
                 self._handshake.lost()
-                await _settle(following, mirror)  # the rows before the fault are good
+                await _settle(following, mirror)  # the rows before the fault are valid
                 failures = following.failed(error, sys.maxsize)
                 self._note(FollowerState.RETRYING, error)
                 # Give a lagging replica time to catch up, even after a Notify.
@@ -193,16 +193,16 @@ class Follower:
         await mirror.close()
 
     async def _request(self, following: Following, mirror: Mirror) -> bool:
-        """One request; whether its answer was received whole.
+        """Send one request. Returns whether the response was complete.
 
-        A failed append ends it, and so does a Notify that brings no row: the remote server may be silent for long.
+        A failed append ends the request, and so does a Notify after which no row arrives.
         """
         try:
             async with asyncio.timeout(None) as self._receiving:
                 with mirror.on_failure(self._give_up):
                     await self._receive(following, mirror)
         except TimeoutError:
-            await mirror.flush()  # raises what went wrong with the append
+            await mirror.flush()  # raises the error of a failed append
             return False
         finally:
             self._receiving = None
@@ -241,7 +241,7 @@ class Follower:
                         if following.is_done():
                             return
             except TargetUnreachableError as error:
-                if error.how != "timeout":  # silence is no failure of a table that nothing is appended to
+                if error.how != "timeout":  # on a table without appends, silence is not a failure
                     raise
 
     def _url(self, since_id: int) -> str:
@@ -254,14 +254,14 @@ class Follower:
             return
         error = TargetAnswerError(f"answered {answer.status}")
         asked_s = answer.headers.get("retry-after", "").strip()
-        if asked_s.isdecimal() and asked_s.isascii():  # a date is not worth its parser here
+        if asked_s.isdecimal() and asked_s.isascii():  # dates are not supported
             error.retry_after_s = min(float(asked_s[:9]), limits.FOLLOW_REFUSED_S)
         error.retryable = answer.status == _NOT_FOUND or is_retryable(answer.status)
         error.url = self.surl.shown
         raise error
 
     def _backoff_s(self, failures: int) -> float:
-        """Growing waits; half of each is random, so that many followers do not come back at the same moment."""
+        """Exponential backoff; half of each wait is random, so that many followers do not retry at the same time."""
         wait_s = min(limits.RETRY_MAX_S, limits.RETRY_FIRST_S * 2.0 ** min(failures - 1, 30))
         return wait_s * (0.5 + self._entropy() / 2)
 
@@ -288,7 +288,7 @@ class Follower:
 
 
 async def _settle(following: Following, mirror: Mirror) -> None:
-    """Wait until the mirror has what was taken. To go on otherwise would leave rows out."""
+    """Wait until the mirror has all accepted rows. Continuing without them would leave rows out."""
     await mirror.flush()
     if mirror.last_seqno != following.position:
         raise RuntimeError(f"the mirror ends with row {mirror.last_seqno}, and rows up to {following.position} came")

@@ -1,4 +1,4 @@
-"""All followers of a server: those of its policy, and those that Notify asked for."""
+"""All followers of a server: those of its configuration, and those from Notify requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("headwater.following")
 class Followers:
     """Made by `open_followers`. Without a client nothing is followed.
 
-    `public_url` is where others reach this server; without it they are not asked to notify it.
+    `public_url` is the URL of this server for others; without it, followers do not register for Notify.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Followers:
         self._policy = policy
         self._running = False
         self._tasks: dict[str, tuple[Follower, asyncio.Task[None]]] = {}  # by the name of the local table
-        self._ending: set[asyncio.Task[None]] = set()  # of mirrors that were deleted
+        self._ending: set[asyncio.Task[None]] = set()  # tasks of deleted mirrors
         self._admitting = asyncio.Lock()
 
     # Life
 
     async def start(self) -> None:
-        """Follow what the policy names, and what it allowed before if it still does."""
+        """Follow the SURLs of the policy, and those admitted earlier that it still allows."""
         before = await load_admitted(self._engine)
         for name, surl in self._policy.follows.items():
             self._follow(name, surl)
@@ -65,11 +65,11 @@ class Followers:
     # Notify
 
     def wake(self, name: str, surl: str, trace: TraceContext | None = None) -> bool:
-        """Wake the follower of a table whose NURL was notified, and those of the SURL; False: nobody follows them.
+        """Wake the follower of a table whose NURL was notified, and the followers of the SURL. False if there are none.
 
         The SURL need not be the one that the table follows: a server may be known under several addresses.
         """
-        if not self._running:  # to say that nothing is followed would end the notifications
+        if not self._running:  # otherwise the sender would drop the NURL
             raise OverloadedError("followers are about to start or to stop", retry_after_s=RETRY_AFTER_S)
         try:
             target = parse_surl(surl, development=self._policy.development)
@@ -115,7 +115,7 @@ class Followers:
     # Deletion
 
     async def forget(self, name: str) -> bool:
-        """Follow a SURL no longer that Notify named and that has no mirror yet; False: there is none."""
+        """Stop following a SURL from a Notify that has no mirror yet. False if there is none."""
         if name not in self._tasks or name in self._policy.follows:
             return False
         await forget(self._engine, name)
@@ -123,7 +123,8 @@ class Followers:
         return True
 
     def mirror_deleted(self, name: str) -> None:
-        """The mirror of a SURL that the policy names is made again from the beginning. Others are not followed on."""
+        """Handle the deletion of a mirror: SURLs of the policy are mirrored again from the beginning, others are
+        dropped."""
         self._end(name)
         if name in self._policy.follows and self._running:
             self._follow(name, self._policy.follows[name])
@@ -135,7 +136,7 @@ class Followers:
             task.add_done_callback(self._ending.discard)
             task.cancel()
 
-    # What an operator asks
+    # Status
 
     def status(self) -> list[FollowerStatus]:
         return [follower.status() for _, (follower, _) in sorted(self._tasks.items())]
@@ -155,8 +156,8 @@ def open_followers(
     public_url: str | None = None,
     authority: Authority | None = None,
 ) -> Followers:
-    """Followers with a client of their own: each holds a connection open, however many are of one host, and may need
-    another one for its handshake. `authority` has the tokens for remote servers."""
+    """Followers with their own client. Each holds a connection open and may need another one for its handshake, without
+    a limit per host. `authority` has the tokens for remote servers."""
     if not policy.follows and not policy.allowed:
         return Followers(engine, None, policy, public_url)
     most = 2 * FOLLOWERS_MAX

@@ -1,9 +1,9 @@
 """The handshake of a follower: it advertises its own NURL at the NURL that the remote server names in `STP-Notify`.
 
-It is due at the first answer, at the first one after a failure, if the remote server names another NURL, and
-every FOLLOW_REGISTER_S: the remote server may have dropped the NURL, or be another one by now. There are at least
-FOLLOW_REGISTER_PAUSE_S between two handshakes, and growing waits after failures. Whatever goes wrong is told by
-`status` alone: a follower does not need Notify.
+It is sent after the first response, after the first response that follows a failure, if the remote server names another
+NURL, and every FOLLOW_REGISTER_S, because the remote server may have dropped the NURL or been replaced. There are at
+least FOLLOW_REGISTER_PAUSE_S between two handshakes, and growing waits after failures. A failure is only shown in
+`status`: a follower works without Notify.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ NOT_OFFERED = "none: the remote server names no NURL"
 
 
 class Handshake:
-    """`registered` is called after each success: rows that came before it are not notified."""
+    """`registered` is called after each success, because earlier rows were not notified."""
 
     def __init__(self, client: OutboundClient, surl: Target, nurl: str | None, registered: Callable[[], None]) -> None:
         self.status = NO_PUBLIC_URL if nurl is None else NOT_ASKED
         self._client = client
         self._surl = surl
-        self._nurl = nurl  # of this server; None: not known
+        self._nurl = nurl  # the NURL of this server; None: unknown
         self._registered = registered
-        self._reference = ""  # that the remote server named; empty: none, or it is not there
+        self._reference = ""  # the NURL of the remote server; empty: none
         self._due_at = self._earliest_at = 0.0  # by the clock of the loop
         self._failures = 0  # in a row
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def answered(self, headers: Mapping[str, str]) -> None:
-        """The remote server answered a request with these headers."""
+        """Handle the headers of a response of the remote server."""
         if self._nurl is None:
             return
         reference = headers.get(NOTIFY, "").strip()
@@ -56,7 +56,7 @@ class Handshake:
             self._plan()
 
     def lost(self) -> None:
-        """The remote server was not there, or its table is not what it was: the NURL may be gone."""
+        """The remote server was unreachable, or its table has changed: it may have lost the NURL."""
         self._reference = ""
         self._plan()
 
@@ -67,7 +67,7 @@ class Handshake:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _plan(self) -> None:
-        """Set the timer for the next handshake, if there is one to come."""
+        """Set the timer for the next handshake, if one is due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -96,7 +96,7 @@ class Handshake:
             self._registered()
 
     async def _outcome(self, nurl: str, reference: str) -> tuple[str, bool]:
-        """What came of it, and whether it makes sense to try again soon."""
+        """The result, and whether to retry soon."""
         try:
             status = await self._post(nurl, reference)
         except (TargetRefusedError, InvalidNotifyError) as error:
@@ -124,7 +124,8 @@ class Handshake:
         return answer.status
 
     def _target(self, reference: str) -> Target:
-        """The remote NURL. One on another server is not called: a server must not send others to third parties."""
+        """The remote NURL. A NURL on another server is refused, so that a server cannot direct requests to third
+        parties."""
         try:
             url = urljoin(self._surl.shown, reference[: limits.URL_LENGTH_MAX])
         except ValueError:

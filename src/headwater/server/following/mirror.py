@@ -1,7 +1,7 @@
-"""The local table of a followed SURL. It holds the rows as they came, so its last SeqNo is the follower's position.
+"""The local table of a followed SURL. Rows keep their SeqNos, so its last SeqNo is the follower's position.
 
-Rows are appended while further ones are received: what came during an append is the next one, so that appends grow with
-the load. At most about two batches are in memory.
+Rows are appended while further rows are received. Rows that arrive during an append form the next one, so appends grow
+with the load. At most about two batches are in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Mirror:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._appending: asyncio.Task[None] | None = None
-        self._failure: Exception | None = None  # after it the rows that came meanwhile are not appended
+        self._failure: Exception | None = None  # rows after a failure are not appended
         self._tell_failure: Callable[[], None] | None = None
 
     async def create(self, table: TableType) -> None:
@@ -66,7 +66,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def on_failure(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Within the block, `tell` is called when an append has failed."""
+        """Call `tell` if an append fails within the block."""
         self._tell_failure = tell
         try:
             yield
@@ -87,7 +87,7 @@ class Mirror:
         self.closed = True
 
     async def abandon(self) -> None:
-        """Stop appending. Rows that are lost by it are asked for again."""
+        """Stop appending. Rows that are not stored are requested again later."""
         if self._appending is not None:
             self._appending.cancel()
             await asyncio.gather(self._appending, return_exceptions=True)
@@ -108,7 +108,7 @@ class Mirror:
             self.last_seqno = (await self._append(batch)).last_seqno
 
     async def _append(self, rows: bytes, *, close: bool = False) -> Reply:
-        """Append to the table that was opened: another one that took its name is not to be touched."""
+        """Append to the table that was opened, not to another one that was created with its name."""
         if self.table is None:
             raise RuntimeError("a mirror is created before rows are appended to it")
         return await self._engine.execute(
@@ -131,7 +131,7 @@ async def open_mirror(engine: Engine, name: str) -> Mirror:
         return Mirror(engine, name, None, None)
     table, start = found.table, found.start
     if table.kind is not ContentKind.MIRROR:
-        raise ConfigurationError(f"table {name!r} exists and is no mirror; follow into another one, or delete it")
+        raise ConfigurationError(f"table {name!r} exists and is not a mirror; follow into another one, or delete it")
     if start.position == table.tail:
         return Mirror(engine, name, table, None)
     read = await engine.read_more(ReadMore(table.id, start.record, table.tail, table.tail - start.record))

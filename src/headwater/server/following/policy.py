@@ -1,4 +1,4 @@
-"""Which SURLs the server follows: those that its operator names, and those that Notify names below an allowed prefix.
+"""Which SURLs the server follows: those in the configuration, and those from Notify requests below an allowed prefix.
 
 Nothing is followed by default.
 """
@@ -16,13 +16,13 @@ from headwater.protocol.streams.paths import parse_path
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import check_name
 
-_OWN_PARAMETERS = ("since_id", "timeout", "idle")  # of a request: the follower sets them
+_OWN_PARAMETERS = ("since_id", "timeout", "idle")  # set by the follower
 
 
 class FollowPolicy(msgspec.Struct, frozen=True):
     follows: Mapping[str, Target] = {}  # by the name of the local table
-    allowed: tuple[Target, ...] = ()  # prefixes of SURLs that come by Notify
-    development: bool = False  # loopback may be called, by http too
+    allowed: tuple[Target, ...] = ()  # prefixes of SURLs from Notify requests
+    development: bool = False  # loopback addresses are allowed, also with http
 
     def allows(self, surl: Target) -> bool:
         return any(_is_below(surl, prefix) for prefix in self.allowed)
@@ -31,7 +31,7 @@ class FollowPolicy(msgspec.Struct, frozen=True):
 def parse_policy(
     follow: Iterable[str] | Mapping[str, str] = (), allow_follow: Iterable[str] = (), *, development: bool = False
 ) -> FollowPolicy:
-    """A policy from `NAME=SURL` settings, or the same as a mapping, and prefixes; ValueError says what is wrong."""
+    """Parse a policy from `NAME=SURL` settings or a mapping, and prefixes. ValueError if it is invalid."""
     given = follow.items() if isinstance(follow, Mapping) else [_split(setting) for setting in follow]
     follows: dict[str, Target] = {}
     for name, url in given:
@@ -73,7 +73,7 @@ def _parse_name(name: str) -> str:
 
 
 def _is_below(surl: Target, prefix: Target) -> bool:
-    """Whole segments count: `/a` admits `/a`, `/a/b` and `/a?q`, not `/ab`."""
+    """Compare whole segments: `/a` admits `/a`, `/a/b` and `/a?q`, not `/ab`."""
     if (surl.scheme, surl.host, surl.port) != (prefix.scheme, prefix.host, prefix.port):
         return False
     rest = surl.path.removeprefix(prefix.path)

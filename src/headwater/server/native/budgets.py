@@ -1,4 +1,4 @@
-"""Budgets: how many bytes all connections of an edge may hold together."""
+"""Budgets: limits on the bytes that all connections of an edge hold together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Budget:
 
 
 class Share:
-    """What one connection holds of a budget."""
+    """One connection's share of a budget."""
 
     __slots__ = ("_budget", "held_bytes")
 
@@ -22,7 +22,7 @@ class Share:
         self.held_bytes = 0
 
     def hold(self, size_bytes: int) -> bool:
-        """Hold this much from now on. False if it is more than before and exceeds the budget."""
+        """Set the size of the share. False if it grows and exceeds the budget."""
         grown_bytes = size_bytes - self.held_bytes
         self.held_bytes = size_bytes
         budget = self._budget

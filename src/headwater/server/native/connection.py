@@ -1,7 +1,7 @@
-"""One connection: requests in order, each given to its handler and answered before the next one begins.
+"""One connection: handles requests in order, one at a time.
 
-Requests that a client sends ahead wait in the pipeline; when that is full, nothing more is read. A client that does
-not read its responses gets no further ones. See `states` for what a connection does when.
+Requests that a client sends ahead wait in the pipeline; when it is full, the connection stops reading. If a client does
+not read its responses, no more are written. `states` has the state machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _FOR_NOW = frozenset({429, 503})
 
 
 class Connection(Lifecycle, asyncio.BufferedProtocol):
-    """Over 20 methods, since half of them are called by the transport, the timer and the server."""
+    """One client connection. It has over 20 methods, because the transport, the timer and the server call half of
+    them."""
 
     __slots__ = (
         "_advancing",
@@ -75,18 +76,18 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._pipeline = Pipeline(shared.limits)
         self._parser = RequestParser(shared.limits, self._pipeline.append)
         self._held = Share(shared.requests)  # of the requests in the pipeline and in the parser
-        self._reading = True  # else the transport was told to pause, since the pipeline is full
+        self._reading = True  # False while the pipeline is full and the transport is paused
         self._advancing = False
-        self._request: Request | None = None  # the one that is being answered
-        self._keep_alive = True  # after it
-        self._pause_s = REFUSED_PAUSE_S  # if it is refused for now
-        self._task: asyncio.Task[None] | None = None  # its handler, if that can be cancelled
-        self._feed: Feed | None = None  # its response, if that stays open
+        self._request: Request | None = None  # the current request
+        self._keep_alive = True  # after the current request
+        self._pause_s = REFUSED_PAUSE_S  # if the request is refused
+        self._task: asyncio.Task[None] | None = None  # the handler, if it can be cancelled
+        self._feed: Feed | None = None  # the response, if it stays open
 
     # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         self._transport.set_write_buffer_limits(high=self._shared.limits.write_buffer_bytes)
         self._writer = ResponseWriter(self._transport, self._shared, self._end_feed)
         peer = transport.get_extra_info("peername")
@@ -99,7 +100,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             self._refuse(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release everything at once: left to the garbage collector, bodies add up to gigabytes."""
+        """Release everything now: if it waited for the garbage collector, bodies could add up to gigabytes."""
         self._move(LOST)
         self._shared.forget(self)
         self._pipeline.clear()
@@ -115,7 +116,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             self._feed = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """All connections receive into one buffer, a bounded part at a time: what arrived is parsed at once."""
+        """All connections share one receive buffer, because received bytes are parsed at once."""
         return self._shared.received
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -125,10 +126,10 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._advance()
 
     def eof_received(self) -> bool:
-        """The client has closed its sending side. The requests that it sent are answered. A feed ends now: an open one
-        would hold the connection of a client that is gone until the next write fails."""
+        """The client has closed its sending side. Its requests are still completed. A feed ends now: otherwise it would
+        keep the connection of a client that has disconnected until the next write fails."""
         if self._state is LINGERING or self._state is CLOSED:
-            return False  # which closes the transport
+            return False  # closes the transport
         self._parser.end()
         self.drain()
         return True
@@ -148,7 +149,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
     # Requests in order
 
     def _advance(self) -> None:
-        """Begin the requests that wait, and then go on reading. A loop, since handlers may answer at once."""
+        """Start the requests that wait, then continue reading. It is a loop, because handlers may respond at once."""
         if self._advancing:
             return
         self._advancing = True
@@ -163,18 +164,18 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if self._pipeline or self._parser.phase is not NOTHING or self._held.held_bytes:
             self._hold()
         elif self._state is RESPONDING and self._reading:
-            return  # as usual: one request arrived, and it is being answered
+            return  # the usual case: one request, now in progress
         self._adjust_reading()
         if self._state not in READING:
             if self._parser.phase is ENDED:
                 self.drain()
         elif self._pipeline:
-            asyncio.get_running_loop().call_soon(self._advance)  # others have their turn
+            asyncio.get_running_loop().call_soon(self._advance)  # let other connections run
         else:
             self._read_on()
 
     def _adjust_reading(self) -> None:
-        """Read while the pipeline has room: also to notice that the client is gone."""
+        """Read while the pipeline has room, also to notice that the client has disconnected."""
         if self._reading == self._pipeline.full and self._state is not CLOSED:
             self._reading = not self._reading
             (self._transport.resume_reading if self._reading else self._transport.pause_reading)()
@@ -200,7 +201,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             self._respond(shared.turn.refusal())
             return
         task = shared.dispatcher.dispatch(request, self._respond)
-        if self._state is RESPONDING:  # else it was answered
+        if self._state is RESPONDING:  # otherwise it has its response
             self._task = task
 
     def _hold(self) -> None:
@@ -234,9 +235,9 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             feed.finish()
 
     def _hold_back(self) -> None:
-        """Begin no other request for a moment: a client that ignores Retry-After cannot keep the server busy with
-        refusals. Others may be behind the connection of a proxy, which is not held back. Those that were refused
-        together come back one by one."""
+        """Start no other request for a moment, so that a client that ignores Retry-After cannot keep the server busy.
+        Connections of trusted proxies are not held back. The pause has jitter, so that connections that were refused
+        together do not return together."""
         self._move(PAUSED)
         asyncio.get_running_loop().call_later(self._pause_s * random.uniform(1.0, 1.5), self._go_on)
         self._pause_s = REFUSED_PAUSE_S
@@ -252,7 +253,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._answered(self._keep_alive)
 
     def _answered(self, keep_alive: bool, *, for_now: bool = False) -> None:
-        """`for_now`: the request was refused, and may be sent again later."""
+        """`for_now`: the request was refused and may be retried later."""
         self._request = None
         if not keep_alive:
             self._end(linger=True)
@@ -266,7 +267,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             self._advance()
 
     def _read_on(self) -> None:
-        """No request waits: what the parser has of the next one decides what the connection waits for."""
+        """No request waits: set the state by the part of the next request that has arrived."""
         parser = self._parser
         if parser.error is not None:
             self._refuse(parser.error)
@@ -287,15 +288,15 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
     # The end
 
     def _refuse(self, error: HeadwaterError) -> None:
-        """Answer with an error and close: where the next request begins is not known."""
+        """Respond with an error and close, because the start of the next request is unknown."""
         response = problem(error, close=True)
         self._shared.observer.refused(self.peer, response)
         self._writer.write_response(response, head_only=False, keep_alive=False)
         self._end(linger=True)
 
     def _end(self, *, linger: bool) -> None:
-        """Write nothing more, and close. A client that may still be sending must get to read its last response, so
-        what it sends is received and discarded for a moment: closing at once would reset the connection."""
+        """Write nothing more, and close. If the client may still be sending, discard its data for a moment: closing at
+        once would reset the connection before the client has read its last response."""
         linger = linger and self._parser.phase is not ENDED
         self._move(LAST)
         self._pipeline.clear()
@@ -311,7 +312,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._writer.write_eof()
 
     def drain(self) -> None:
-        """Answer the requests that wait, and none after them: the client sends no more, or the server stops."""
+        """Complete the requests that wait and accept no more: the client has finished sending, or the server stops."""
         if not self._pipeline:
             self._keep_alive = False
         if self._feed is not None:
@@ -341,7 +342,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
 
     def _expire(self) -> None:
         if self._state is READING_HEAD or self._state is READING_BODY:
-            self._refuse(RequestTimeoutError("the rest of the request did not come"))
+            self._refuse(RequestTimeoutError("the rest of the request did not arrive in time"))
         elif self._state is LINGERING or self._state is HALF_CLOSED:
             self.abort()
         else:

@@ -1,4 +1,4 @@
-"""The listening side of the native edge: accepting connections, the timer that serves all of them, and stopping."""
+"""The listener of the native edge: accepts connections, runs the timer for all of them, and stops."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class _Hangup(asyncio.Protocol):
 class NativeEdge:
     def __init__(self, dispatcher: Dispatcher, limits: Limits, memory: MemoryMark | None = None) -> None:
         self._shared = Shared(dispatcher, limits, memory)
-        self._in_flight: set[Connection] = set()  # when the edge began to drain
+        self._in_flight: set[Connection] = set()  # when draining began
         self._server: asyncio.Server | None = None
         self._timer: asyncio.Task[None] | None = None
 
     def use_tls(self, context: ssl.SSLContext) -> None:
-        """Speak TLS on connections that come from now on."""
+        """Use TLS for new connections."""
         self._shared.tls = context
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port: the system chooses it if 0 is given."""
+        """Listen, and return the port. With port 0 the system chooses one."""
         loop = asyncio.get_running_loop()
         self._tick(loop.time())
         # When no descriptor is left, libuv accepts with one that it keeps in reserve and closes the connection. The
@@ -66,15 +66,15 @@ class NativeEdge:
             connection.tick(now_s)
 
     def drain(self) -> None:
-        """Begin nothing new: close idle connections and answer every further request with 503. Requests that are
-        being answered go on. The edge still listens, so that clients are told instead of reset."""
+        """Close idle connections and refuse further requests with 503. Requests in progress continue. The edge still
+        listens, so that clients get a response instead of a reset."""
         self._shared.draining = True
         self._in_flight = set(self._shared.connections)
         for connection in self._in_flight:
             connection.drain()
 
     async def stop(self, grace_s: float) -> None:
-        """Drain, then stop listening. Connections that are left after `grace_s` are aborted."""
+        """Drain, then stop listening. Connections that are still open after `grace_s` are aborted."""
         if not self._shared.draining:
             self.drain()
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Requests from bytes: httptools, with every limit on what a client may send. Nothing here knows of transports."""
+"""Parses requests with httptools, within the limits. It does not use transports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwater.protocol.streams.headers import REQUEST_HEADERS
 from headwater.server.http import Buffer, Request
 from headwater.server.native.pipeline import Waiting
 
-# Header names as most clients spell them, and methods, so that they need not be decoded for each request.
+# Common header names and methods, so that they are not decoded for each request.
 _NAMES = {
     spelling.encode(): name
     for name in (*REQUEST_HEADERS, "host", "content-type", "content-length", "accept", "authorization", "user-agent")
@@ -35,11 +35,11 @@ class Phase(enum.Enum):
     NOTHING = enum.auto()
     HEAD = enum.auto()  # a part of its head
     BODY = enum.auto()  # its head, and perhaps a part of its body
-    FAILED = enum.auto()  # something that is no request, or none within the limits
-    ENDED = enum.auto()  # nothing, and nothing more will arrive
+    FAILED = enum.auto()  # invalid, or over a limit
+    ENDED = enum.auto()  # no more data will arrive
 
 
-# Names of their own, since they are faster in Python 3.11.
+# Module constants are faster than enum members in Python 3.11.
 NOTHING = Phase.NOTHING
 HEAD = Phase.HEAD
 BODY = Phase.BODY
@@ -49,10 +49,10 @@ _INCOMPLETE = (HEAD, BODY)
 
 
 class RequestParser:
-    """Gives each complete request to `completed`, and tells how much of the next one it has.
+    """Passes each complete request to `completed`. `phase` tells how much of the next one has arrived.
 
-    What a client did wrong is set as `error`, and the phase is `FAILED` from then on: what arrives is ignored, since
-    where the next request begins is not known.
+    After invalid input, `error` is set and the phase stays `FAILED`: further data is ignored, because the start of the
+    next request is unknown.
     """
 
     __slots__ = (
@@ -82,20 +82,20 @@ class RequestParser:
         self.phase = NOTHING
         self._url = b""
         self._headers: dict[str, str] = {}
-        self._body: list[bytes] | bytes = b""  # a list if it came in several pieces
+        self._body: list[bytes] | bytes = b""  # a list if it arrived in several pieces
         self.body_bytes = 0  # of the unfinished body
         self._overhead_bytes = 0  # of the head, or since the last piece of the body
         self._head_bytes = 0  # of the head, once it is complete
 
     def feed(self, data: Buffer) -> None:
-        """Parse what arrived, in steps: what else a step contains limits how exact `_overhead_bytes` can be."""
+        """Parse received bytes in steps. The size of a step limits the precision of `_overhead_bytes`."""
         if len(data) > PARSE_STEP_BYTES:
             for start in range(0, len(data), PARSE_STEP_BYTES):
                 self.feed(data[start : start + PARSE_STEP_BYTES])
             return
         parser = self._parser
         if parser is None:
-            return  # nothing more is expected
+            return  # no more data is expected
         self._overhead_bytes += len(data)
         try:
             parser.feed_data(data)
@@ -109,14 +109,14 @@ class RequestParser:
 
     @property
     def held_bytes(self) -> int:
-        """About what the unfinished request takes. Where a head begins in a step is not known."""
+        """The approximate memory of the unfinished request. The start of a head within a step is unknown."""
         if self.phase is HEAD:
             return self._overhead_bytes or PARSE_STEP_BYTES
         return self.body_bytes + self._head_bytes
 
     def _decline_upgrades(self, rest: Buffer) -> None:
-        """Decline upgrades by answering in HTTP/1.1. httptools takes what follows an offer for another protocol, so
-        another parser gets the request once more, without the offer, and then the rest."""
+        """Decline upgrades: the response is HTTP/1.1. After an offer, httptools treats the rest as another protocol, so
+        another parser gets the request again without the offer, and then the rest."""
         while self.phase is not FAILED:
             head, self._declined = self._declined, None
             if not head:
@@ -134,7 +134,7 @@ class RequestParser:
                 self.fail(_malformed(error))
 
     def end(self) -> None:
-        """Nothing more will arrive: an unfinished request remains unfinished."""
+        """No more data will arrive: an unfinished request stays unfinished."""
         if self.phase is not FAILED:
             self.close()
             self.phase = ENDED
@@ -147,14 +147,14 @@ class RequestParser:
         return expected and bool(self._parser.get_http_version() == "1.1")
 
     def fail(self, error: HeadwaterError) -> None:
-        """Give up the unfinished request, and ignore what follows."""
+        """Drop the unfinished request, and ignore further data."""
         if self.error is None:
             self.error = error
             self.close()
             self.phase = FAILED
 
     def close(self) -> None:
-        """Drop what was received and break the reference cycle with httptools."""
+        """Release received data and break the reference cycle with httptools."""
         self._parser = None
         self._reset()
 
@@ -184,7 +184,7 @@ class RequestParser:
             self._headers[key] = f"{known}, {text}"
 
     def _count_trailer(self, name: bytes, value: bytes) -> None:
-        """Trailers have no meaning here. They count as headers do."""
+        """Trailers are ignored, but count towards the limits of headers."""
         self._overhead_bytes += len(name) + len(value)
         if self._overhead_bytes > self._limits.header_bytes_max:
             self.fail(_headers_too_large(self._limits))
@@ -210,7 +210,7 @@ class RequestParser:
 
     def _head_without_upgrade(self, method: bytes) -> bytes:
         if method == b"CONNECT":
-            return b""  # nothing is left of it
+            return b""  # nothing remains
         lines = [method + b" " + self._url + b" HTTP/1.1"]
         for name, value in self._headers.items():
             if name not in _HOP_BY_HOP:

@@ -1,4 +1,4 @@
-"""The pipeline of a connection: complete requests that wait for those before them to be answered."""
+"""The pipeline of a connection: complete requests that wait for earlier ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from headwater.limits import Limits
 from headwater.server.http import Request
 
-Waiting: TypeAlias = tuple[Request, bool]  # with whether the connection is kept after its response
+Waiting: TypeAlias = tuple[Request, bool]  # and whether the connection is kept alive after it
 
 
 class Pipeline(deque[Waiting]):

@@ -37,13 +37,13 @@ class Shared:
         self.received = memoryview(bytearray(RECEIVE_BYTES))
         self.connections: set[Connection] = set()
         self.refused: set[Connection] = set()  # those of them that were refused and are being closed
-        self._spared: set[Connection] = set()  # those that came while there was no memory, and were let in
+        self._spared: set[Connection] = set()  # admitted although memory was short
         self.one_lost = asyncio.Event()  # set whenever a connection is lost
-        self.tls: ssl.SSLContext | None = None  # of connections that come from now on
-        self.draining = False  # the server stops: nothing new is begun
+        self.tls: ssl.SSLContext | None = None  # of new connections
+        self.draining = False  # the server is stopping
         self.memory = memory
         self.turn = Turn(limits.request_wait_s_max)
-        self._of_address: dict[str, int] = {}  # connections, where their number is limited
+        self._of_address: dict[str, int] = {}  # connections per address, if limited
 
     def add(self, connection: Connection) -> None:
         self.connections.add(connection)
@@ -62,7 +62,7 @@ class Shared:
         self._spared.discard(connection)
         self.one_lost.set()
 
-    # What the observer tells an operator
+    # Metrics
 
     @property
     def open(self) -> int:
@@ -77,7 +77,7 @@ class Shared:
         return self.responses.held_bytes
 
     def connection_refusal(self, connection: Connection) -> HeadwaterError | None:
-        """Why a new connection, which is among the connections already, cannot be served; None if it can."""
+        """The error for a new connection that cannot be served, or None. The connection is already counted."""
         if self.draining:
             return self.stopping()
         most = self.limits.connections_max
@@ -94,8 +94,8 @@ class Shared:
         return None
 
     def _has_room(self, connection: Connection, memory: MemoryMark) -> bool:
-        """Whether a connection may come in. Without memory a few may: health checks among them must get their answer,
-        or the server is taken for dead."""
+        """Whether a new connection is accepted. If memory is exhausted a few are, so that health checks still get a
+        response."""
         if not memory.exhausted:
             self._spared.clear()
             return True
@@ -109,7 +109,7 @@ class Shared:
         if self.draining:
             raise self.stopping()
         if self.responses.exhausted and request.method == "GET" and request.path not in PROBES:  # others are small
-            raise OverloadedError(f"clients have yet to read {self.responses.held_bytes} bytes; try again shortly")
+            raise OverloadedError(f"clients have not read {self.responses.held_bytes} bytes; try again shortly")
 
     @property
     def is_short(self) -> bool:

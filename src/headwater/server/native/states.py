@@ -3,12 +3,12 @@
 Theory of operation
 ===================
 
-A connection answers one request at a time, in the order in which they arrived. Its state says what it is doing:
+A connection handles one request at a time, in the order of arrival. Its state is one of:
 
     state         meaning                                                    deadline       when it passes
     ------------  ---------------------------------------------------------  -------------  --------------
     ACCEPTED      nothing has been received yet                              header_s       close
-    IDLE          every request was answered, nothing of the next is here    idle_s         close
+    IDLE          no request is in progress, and none has begun to arrive    idle_s         close
     READING_HEAD  the head of the next request is incomplete                 header_s       408
     READING_BODY  the head is complete, the body is not                      body_stall_s   408
     RESPONDING    a handler has a request                                    none
@@ -56,7 +56,7 @@ class Event(enum.IntEnum):
     HEAD = enum.auto()  # a part of a head has arrived
     BODY = enum.auto()  # the head is complete, perhaps with a part of the body
     REQUEST = enum.auto()  # a complete request is given to its handler
-    FEED = enum.auto()  # the handler answered with a feed
+    FEED = enum.auto()  # the response is a feed
     ANSWERED = enum.auto()  # the response is written, and the connection is kept
     LAST = enum.auto()  # the last response is written, or there is none to write
     EOF = enum.auto()  # the client has closed its sending side
@@ -65,7 +65,7 @@ class Event(enum.IntEnum):
     LOST = enum.auto()  # the transport was closed by the client, by an error or by an abort
 
 
-# Names of their own: in Python 3.11 `State.IDLE` takes ten times as long as `IDLE`, which counts for every request.
+# Module constants, because in Python 3.11 `State.IDLE` takes ten times as long as `IDLE`.
 ACCEPTED = State.ACCEPTED
 IDLE = State.IDLE
 READING_HEAD = State.READING_HEAD
@@ -88,7 +88,7 @@ PAUSED = Event.PAUSED
 RESUMED = Event.RESUMED
 LOST = Event.LOST
 
-# No request is being answered, and the client takes its responses: the next request may begin.
+# No request is in progress, and the client reads its responses: the next request may start.
 READING = frozenset({ACCEPTED, IDLE, READING_HEAD, READING_BODY})
 
 TRANSITIONS: dict[State, dict[Event, State]] = {
@@ -164,7 +164,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     },
 }
 
-# The limit that bounds the time in a state; a state that is not named here may last.
+# The limit on the time in a state. Other states have no limit.
 DEADLINES: dict[State, str] = {
     ACCEPTED: "header_s",
     IDLE: "idle_s",
@@ -176,11 +176,11 @@ DEADLINES: dict[State, str] = {
 
 
 class ImpossibleTransitionError(Exception):
-    """An event came in a state in which it cannot."""
+    """An event that is not possible in the current state."""
 
 
 class Clock:
-    """The time of the last tick and the seconds that each state may last: shared by all connections of an edge."""
+    """The time of the last tick and the time limit of each state, shared by all connections of an edge."""
 
     __slots__ = ("body_bytes_per_s_min", "now_s", "timeouts_s")
 
@@ -193,7 +193,7 @@ class Clock:
 
 
 class Lifecycle:
-    """The state of one connection, and when its deadline passes. A base class, since every request moves it twice."""
+    """The state of one connection and its deadline. It is a base class for speed: every request has two transitions."""
 
     __slots__ = ("_body_began_s", "_clock", "_deadline_s", "_state")
 
@@ -215,7 +215,7 @@ class Lifecycle:
             self._deadline_s = clock.now_s + clock.timeouts_s[state]
 
     def _await_body(self, body_bytes: int) -> None:
-        """`BODY`, with the size of what has arrived: each byte extends the time that the body as a whole may take."""
+        """Handle `BODY`, with the bytes that have arrived: each byte extends the deadline of the whole body."""
         clock = self._clock
         if self._state is not READING_BODY:
             self._body_began_s = clock.now_s

@@ -1,11 +1,11 @@
 """TLS between a connection and its transport.
 
-`TlsTransport` is the protocol of the transport below and the transport of the connection above. asyncio's own TLS does
-not do here: it tells a protocol of a connection after the handshake only, so that handshakes are not counted, it leaves
-what the transport below has yet to send out of its buffer size, and it cannot close one side. The connection above is
-told at once, so all its limits hold for a handshake too, and every byte that a client has not taken is seen.
+`TlsTransport` is the protocol of the transport below it and the transport of the connection above it. asyncio's own TLS
+is not sufficient: it reports a connection only after the handshake, so handshakes are not counted; its buffer size does
+not include what the transport below has not sent; and it cannot close one side. Here the connection exists from the
+first byte, so all its limits apply to the handshake too, and all unsent bytes are counted.
 
-The same buffer receives what is encrypted and then, once that was copied into OpenSSL, what was decrypted.
+The receive buffer is used twice: for encrypted bytes and, after they were copied to OpenSSL, for decrypted ones.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _PLAIN_HTTP = (
 
 
 def load_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """What a server needs for TLS 1.2 and 1.3. The key may be in the file of the certificate."""
+    """Load the TLS context of a server (TLS 1.2 and 1.3). The key may be in the file of the certificate."""
     for path in (certificate, key):
         if path is not None:
-            path.read_bytes()  # an error names the file
+            path.read_bytes()  # so that an error names the file
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -54,14 +54,14 @@ def _no_password() -> bytes:
 class _State(enum.Enum):
     HANDSHAKE = enum.auto()
     OPEN = enum.auto()
-    ENDED = enum.auto()  # nothing more is written; what comes is discarded
+    ENDED = enum.auto()  # nothing more is written; received data is discarded
 
 
 _HANDSHAKE, _OPEN, _ENDED = _State.HANDSHAKE, _State.OPEN, _State.ENDED
 
 
 class TlsTransport(asyncio.BufferedProtocol):
-    """Over 20 methods, since most of them are those of a protocol and of a transport."""
+    """It has over 20 methods, because it implements both a protocol and a transport."""
 
     __slots__ = (
         "_connection",
@@ -81,12 +81,12 @@ class TlsTransport(asyncio.BufferedProtocol):
     _raw: asyncio.Transport  # from `connection_made` on
 
     def __init__(self, context: ssl.SSLContext, connection: Connection, shared: Shared) -> None:
-        self._connection: Connection | None = connection  # None when it is lost
+        self._connection: Connection | None = connection  # None after connection_lost
         self._shared = shared
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._state = _HANDSHAKE
-        self._waiting: list[Buffer] = []  # written during the handshake: that the server is full, or stops
+        self._waiting: list[Buffer] = []  # written during the handshake: the refusal of a full or stopping server
         self._ending = False  # nothing is written after it
         self._reading = True
         self._eof = False  # the connection knows that the client has closed its sending side
@@ -103,7 +103,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_deadline()
-        connection, self._connection = self._connection, None  # else they refer to each other
+        connection, self._connection = self._connection, None  # break the reference cycle
         self._state = _ENDED
         if connection is not None:
             connection.connection_lost(exc)
@@ -123,7 +123,8 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._fail(error)
 
     def eof_received(self) -> bool:
-        """The end without a word from TLS. A request that was cut off is incomplete as such."""
+        """The client has closed the connection without a TLS close. A request that was cut off is detected as
+        incomplete."""
         return self._state is not _HANDSHAKE and self._tell_eof()
 
     def pause_writing(self) -> None:
@@ -151,11 +152,11 @@ class TlsTransport(asyncio.BufferedProtocol):
             self.write_eof()
 
     def _decrypt(self) -> None:
-        """Give the connection what can be decrypted, while it reads."""
+        """Pass decrypted data to the connection, while it reads."""
         received = self._shared.received
         while self._state is _OPEN and self._reading and self._connection is not None:
             try:
-                size = cast(int, self._tls.read(len(received), received))  # into the buffer: a number comes back
+                size = cast(int, self._tls.read(len(received), received))  # with a buffer it returns a size
             except ssl.SSLWantReadError:
                 break
             except ssl.SSLZeroReturnError:
@@ -165,7 +166,7 @@ class TlsTransport(asyncio.BufferedProtocol):
                     self.close()
                 break
             self._connection.buffer_updated(size)
-        if self._outgoing.pending:  # an answer to a change of keys
+        if self._outgoing.pending:  # the response to a key update
             self._flush()
 
     def _resumed(self) -> None:
@@ -235,7 +236,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._raw.write_eof()
 
     def close(self) -> None:
-        """Close when everything is written. A handshake is not waited for."""
+        """Close when everything is written. Does not wait for a handshake."""
         self._say_goodbye()
         self._state = _ENDED
         self._raw.close()
@@ -244,7 +245,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         if self._state is not _OPEN:
             return False
         self._state = _ENDED
-        with contextlib.suppress(ssl.SSLError):  # it wants the client's answer, which is not waited for
+        with contextlib.suppress(ssl.SSLError):  # it would wait for the client's reply
             self._tls.unwrap()
         self._flush()
         return True
@@ -261,7 +262,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._reading = True
         self._raw.resume_reading()
         if self._state is _OPEN:
-            asyncio.get_running_loop().call_soon(self._resumed)  # what was received before
+            asyncio.get_running_loop().call_soon(self._resumed)  # data that was already received
 
     def get_write_buffer_size(self) -> int:
         return self._raw.get_write_buffer_size()

@@ -1,11 +1,11 @@
-"""Turns of the loop: how many requests are begun in one, and which are refused so that the others are answered in time.
+"""Protection against overload: limits the requests that start in one turn of the event loop, and refuses the others.
 
-All connections that have something to read are looked at in one turn. Under overload a turn takes as long as the
-requests of all of them: everyone is answered too late, and none of the work was of use. So a turn has a time,
-`request_wait_s_max`, and what the last turn took tells how many requests fit. Others are refused, which costs far less
-than to answer them. The more are refused, the longer they are told to wait.
+In one turn, asyncio handles all connections with data to read. Under overload a turn takes as long as all their
+requests together, so all responses are late. Therefore a turn has a time limit, `request_wait_s_max`, and the duration
+of the last turn determines how many requests fit. The others are refused, which costs far less than handling them. The
+more are refused, the longer their Retry-After.
 
-A turn with few requests is never too long: what holds up a server with few clients is something else than they are.
+A turn with few requests refuses none: with few clients, the cause of a delay is not the number of requests.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class _Before(NamedTuple):
     """A turn with many requests."""
 
     begun: int
-    work_s: float  # that it took to begin them
-    refusing_s: float  # that it took to refuse others
-    ended_s: float  # when all were begun, or refused
+    work_s: float  # time to start them
+    refusing_s: float  # time to refuse others
+    ended_s: float  # when all were started or refused
 
 
 class Turn:
-    """`soon` calls something when everything that had arrived is begun."""
+    """`soon` schedules a call after all requests that have arrived are started."""
 
     __slots__ = (
         "_before",
@@ -68,10 +68,10 @@ class Turn:
         self._refused_s = 0.0  # when the first of them was refused
         self._before: _Before | None = None  # the last turn, if the loop has not been idle since
         self.retry_s = RETRY_AFTER_S  # Retry-After of refused requests
-        self._refusals: dict[float, Response] = {}  # made once: many are refused when there is no time
+        self._refusals: dict[float, Response] = {}  # cached, because many are sent when time is short
 
     def begin(self) -> bool:
-        """Note a request; whether it may be begun."""
+        """Count a request. Returns whether it may be started."""
         begun = self._begun
         if not begun:
             self._open()
@@ -87,20 +87,19 @@ class Turn:
         return True
 
     def _open(self) -> None:
-        """The first request of a turn: if the loop has not been idle, what the turn before had to do is done."""
+        """Handle the first request of a turn. If the loop was not idle, the previous turn is complete now."""
         self._began_s = self._now_s()
         before = self._before
         if before is None:
             self._soon(self._next)
             return
-        # Refusals are sent with the answers, which takes no longer than it took to make them.
+        # Sending the refusals takes about as long as creating them.
         took_s = before.work_s + max(0.0, self._began_s - before.ended_s - before.refusing_s)
         fit = max(TURN_REQUESTS_MIN, before.begun * self._seconds / max(took_s, _LEAST_S))
         self._most = fit if took_s > self._seconds else max(self._most, fit)
 
     def _next(self) -> None:
-        """Everything that had arrived is begun, and is answered before the next turn. Called in each turn, as long as
-        there are many requests."""
+        """All requests that have arrived are started. Called in each turn, as long as there are many requests."""
         if self._begun < TURN_REQUESTS_MIN:
             self._before, self._most = None, math.inf
         else:
@@ -115,6 +114,6 @@ class Turn:
     def refusal(self) -> Response:
         found = self._refusals.get(self.retry_s)
         if found is None:
-            detail = f"there are more requests than can be answered; try again in {self.retry_s:g} s"
+            detail = f"the server is overloaded; try again in {self.retry_s:g} s"
             found = self._refusals[self.retry_s] = problem(OverloadedError(detail, retry_after_s=self.retry_s))
-        return Response(found.status, found.headers, found.body)  # its own: headers are added to it
+        return Response(found.status, found.headers, found.body)  # a copy, because headers are added to it

@@ -1,4 +1,4 @@
-"""Responses to bytes, and how long a client may leave them unread."""
+"""Writes responses, and detects clients that do not read them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BODILESS = frozenset({204, 304})
 
 
 def _nothing() -> None:
-    """After the last response nothing follows."""
+    """The callback after the last response."""
 
 
 class ResponseHeads:
-    """Status lines and headers. What all responses of a status share is made once per date."""
+    """Status lines and headers. The common part of all responses with a status is cached until the date changes."""
 
     def __init__(self) -> None:
         self._date = ""
@@ -48,7 +48,7 @@ class ResponseHeads:
 
 
 class Outlet(Protocol):
-    """What a writer needs of the edge."""
+    """The interface of the edge that a writer uses."""
 
     limits: Limits
     heads: ResponseHeads
@@ -81,8 +81,8 @@ class ResponseWriter:
         self._limits = outlet.limits
         self._observer = outlet.observer
         self._unread = Share(outlet.responses)
-        self._stalled_s = 0.0  # when the client must have taken more
-        self.blocked = False  # the transport is full: nothing should be written
+        self._stalled_s = 0.0  # deadline for the client to read more
+        self.blocked = False  # the transport is full
 
     def write_response(self, response: Response, *, head_only: bool, keep_alive: bool) -> None:
         body = response.body
@@ -127,7 +127,7 @@ class ResponseWriter:
         self._transport.abort()
 
     def write_eof(self) -> None:
-        """Nothing more will be written; the client still may send."""
+        """Close the sending side; the client may still send."""
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
@@ -144,12 +144,12 @@ class ResponseWriter:
         self._unread.hold(self._transport.get_write_buffer_size())
 
     def watch(self, now_s: float) -> None:
-        """From now on the client has to take what was written."""
+        """Start to watch whether the client reads."""
         self._unread.hold(self._transport.get_write_buffer_size())
         self._stalled_s = now_s + self._limits.write_stall_s
 
     def stalled(self, now_s: float) -> bool:
-        """Whether the client has taken nothing for too long. One that reads, however slowly, is waited for."""
+        """Whether the client has read nothing for too long. A slow client is allowed."""
         unread_bytes, before_bytes = self._transport.get_write_buffer_size(), self._unread.held_bytes
         if unread_bytes != before_bytes:
             self._unread.hold(unread_bytes)
@@ -159,9 +159,9 @@ class ResponseWriter:
 
     @property
     def unread_bytes(self) -> int:
-        """What the client had yet to take when it was last looked at."""
+        """The unread bytes at the last check."""
         return self._unread.held_bytes
 
     def close(self) -> None:
         self._unread.hold(0)
-        self._on_end = _nothing  # else connection and writer refer to each other
+        self._on_end = _nothing  # break the reference cycle with the connection

@@ -1,4 +1,4 @@
-"""Notify: the NURLs that others advertised for tables, kept durably, and the POSTs that tell them of new rows."""
+"""Notify: stores the NURLs that were advertised for tables, and POSTs to them when there are new rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notifications of one NURL: one POST at a time, however many rows arrive, and retries when it fails."""
+"""The notifications of one NURL: at most one POST at a time, with retries."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger("headwater.notify")
 
 class State(enum.Enum):
     """
-    IDLE     -> SENDING   rows came
-    SENDING  -> IDLE      the NURL was told of the last row
+    IDLE     -> SENDING   rows arrived
+    SENDING  -> IDLE      the last row was notified
     SENDING  -> WAITING   a POST failed
-    WAITING  -> SENDING   the time of the next attempt came, or the NURL was advertised again
+    WAITING  -> SENDING   the next attempt is due, or the NURL was advertised again
     any      -> OVER      the NURL was withdrawn or dropped, its table was deleted, or the server stops
     """
 
@@ -35,7 +35,7 @@ class State(enum.Enum):
 
 
 class Surroundings(Protocol):
-    """What a delivery needs of the notifier."""
+    """The interface of the notifier that a delivery uses."""
 
     sender: Sender
     limits: Limits
@@ -57,9 +57,9 @@ class Delivery:
         trace: Callable[[], TraceContext | None] = lambda: None,
     ) -> None:
         self.nurl = nurl
-        self.stored = nurl  # as the document has it
+        self.stored = nurl  # as in the document
         self._last_seqno = last_seqno
-        self._trace = trace  # that the last rows belong to
+        self._trace = trace  # of the last rows
         self._around = around
         self.state = State.IDLE
         self._task: asyncio.Task[None] | None = None
@@ -70,19 +70,19 @@ class Delivery:
         return self.nurl.notified_seqno < self._last_seqno()
 
     def wake(self) -> None:
-        """Rows came."""
+        """Handle new rows."""
         if self.state is State.IDLE and self.is_behind:
             self._begin()
 
     def resume(self) -> None:
-        """Go on where the document says that the last process was."""
+        """Continue where the last process stopped, according to the document."""
         if self.nurl.failures and self.is_behind:
             self._wait()
         else:
             self.wake()
 
     def advertised_again(self, nurl: Nurl) -> None:
-        """`nurl` is recorded. Meanwhile a POST may have succeeded."""
+        """`nurl` is stored. A POST may have succeeded meanwhile."""
         self.stored = nurl
         self.nurl = msgspec.structs.replace(nurl, notified_seqno=max(nurl.notified_seqno, self.nurl.notified_seqno))
         if self.state is State.WAITING:
@@ -110,7 +110,7 @@ class Delivery:
             while self.state is State.SENDING and self.is_behind:
                 await self._send()
         except HeadwaterError as error:
-            log.warning("what became of NURL %s could not be recorded: %s", self.nurl.shown, error)
+            log.warning("the state of NURL %s could not be stored: %s", self.nurl.shown, error)
             self._wait_if_sending()
         except Exception:
             log.exception("the notification of NURL %s failed", self.nurl.shown)
@@ -124,7 +124,7 @@ class Delivery:
         outcome, detail = await self._around.sender.post(self.nurl, self._trace())
         if outcome is Outcome.DELIVERED:
             self.nurl = succeeded(self.nurl, seqno)
-            if self.stored.failures:  # else the schedule of retries is as it was
+            if self.stored.failures:  # otherwise the schedule is unchanged
                 await self._record()
         elif outcome is Outcome.FAILED:
             await self._failed(detail)

@@ -1,4 +1,4 @@
-"""The notifier: which tables have NURLs, and a delivery for each NURL, woken when its table gets rows."""
+"""The notifier: the tables with NURLs, and a delivery for each NURL, which is woken when its table gets rows."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ log = logging.getLogger("headwater.notify")
 
 
 class WatchedTable:
-    """A table that has NURLs, as a live reader of it."""
+    """A live reader of a table with NURLs."""
 
     def __init__(self, table: StreamInfo, deleted: Callable[[WatchedTable], None]) -> None:
         self.path = table.path
         self.id = table.id
         self.last_seqno = table.last_seqno
         self.deliveries: dict[str, Delivery] = {}  # by the name of the NURL
-        self.trace: TraceContext | None = None  # of the append that the last rows are from
-        self.next_trace: TraceContext | None = None  # of an append whose rows are to come
-        self.lock = asyncio.Lock()  # its holder may change the NURLs
+        self.trace: TraceContext | None = None  # of the append of the last rows
+        self.next_trace: TraceContext | None = None  # of an append that is not durable yet
+        self.lock = asyncio.Lock()  # held while the NURLs change
         self._deleted = deleted
 
     def deliver(self, update: Update) -> None:
@@ -83,7 +83,7 @@ class Notifier:
     # Life
 
     async def start(self) -> None:
-        """Watch the tables that have NURLs, and deliver what the last process did not."""
+        """Watch the tables with NURLs, and send the notifications that the last process did not."""
         found = await self._registry.load()
         for table_id, group in groupby(found, key=lambda nurl: nurl.table_id):
             nurls = list(group)
@@ -131,12 +131,12 @@ class Notifier:
     # Requests
 
     def check(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Raise if a NURL is among these, given as pairs of event type and URL, that the server would not call."""
+        """Check pairs of event type and NURL. Raises an error if the server would not call one of them."""
         for _, url in pairs:
             self.sender.outbound.parse(url)
 
     async def advertise(self, path: str, pairs: Iterable[tuple[str, str]], base: str) -> None:
-        """Keep NURLs for a table."""
+        """Store NURLs for a table."""
         pairs = tuple(pairs)
         self.check(pairs)
         fault = url_fault(self.sender.surl(path, base))
@@ -187,13 +187,13 @@ class Notifier:
             await self._remove(watched, found, "withdrawn")
 
     def traced(self, path: str, trace: TraceContext | None) -> None:
-        """Announce that the next rows of a table belong to a trace, so that their notifications do as well."""
+        """Set the trace of the next rows of a table, which their notifications inherit."""
         found = self._engine.framing(path)
         watched = None if found is None else self._tables.get(found[0])
         if watched is not None:
             watched.next_trace = trace
 
-    # What deliveries need
+    # Called by deliveries
 
     async def record(self, nurl: Nurl) -> None:
         watched = self._tables.get(nurl.table_id)
@@ -212,20 +212,20 @@ class Notifier:
                 await self._remove(watched, [delivery], reason)
                 self._release_if_empty(watched)
 
-    # What an operator asks
+    # Status
 
     def states(self) -> list[State]:
-        """How the delivery to each NURL is."""
+        """The state of the delivery to each NURL."""
         return [delivery.state for watched in self._tables.values() for delivery in watched.deliveries.values()]
 
     # Watching
 
     @contextlib.asynccontextmanager
     async def _changing(self, path: str) -> AsyncIterator[WatchedTable]:
-        """The table at a path, watched, while its NURLs are changed by no one else."""
+        """Watch the table at a path and lock its NURLs."""
         while True:
             table = await self._engine.info(path)
-            if not self._running:  # what the last process knew of is yet to be loaded, or nothing is delivered any more
+            if not self._running:  # starting or stopping
                 raise OverloadedError("the notifier is about to start or to stop", retry_after_s=RETRY_AFTER_S)
             watched = self._watch(table)
             async with watched.lock:
@@ -273,7 +273,7 @@ class Notifier:
         self._in_background(self._forget(watched.path, [delivery.nurl for delivery in deliveries]))
 
     def table_deleted(self, path: str) -> None:
-        """A table was deleted that may have had NURLs in the past."""
+        """Handle the deletion of a table that may have had NURLs."""
         self._in_background(self._forget(path, []))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -284,5 +284,5 @@ class Notifier:
     async def _forget(self, path: str, nurls: list[Nurl]) -> None:
         try:
             await self._registry.forget(path, nurls)
-        except HeadwaterError as error:  # at the next start they are found without their table
+        except HeadwaterError as error:  # they are removed at the next start
             log.warning("the NURLs of a deleted table are left over: %s", error)

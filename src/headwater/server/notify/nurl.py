@@ -1,4 +1,4 @@
-"""An advertised NURL as it is kept: one durable document, with the schedule of its retries. Pure."""
+"""An advertised NURL as a durable document, with the schedule of its retries. Pure."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import msgspec
 
 from headwater.limits import NURL_SEEN_MS, Limits
 
-PREFIX = "nurl/"  # of the keys of all such documents
+PREFIX = "nurl/"  # of the keys of these documents
 
 _HASH_LENGTH = 32
 _DOUBLINGS_MAX = 30
 
 
 class Nurl(msgspec.Struct, frozen=True):
-    """`notified_seqno` is the last row that the NURL was told of. It may be behind: a success alone is not recorded
-    until the server stops, and a NURL may be told twice."""
+    """`notified_seqno` is the last notified row. It may be too low, because successes are only recorded when the server
+    stops; after a crash a row can be notified twice."""
 
     path: str  # of the table in the log
     table_id: int
     event: str
     url: str
-    base: str  # the address of this server as the advertiser knows it
+    base: str  # the address of this server that the advertiser used
     first_seen_ms: int
     last_seen_ms: int
     notified_seqno: int
@@ -32,17 +32,17 @@ class Nurl(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Of the NURL among those of its table: an event type and a hash, since a URL is too long for a key."""
+        """The key of the NURL in its table: an event type and a hash, because a URL may be too long."""
         return f"{self.event}/{hashlib.sha256(self.url.encode()).hexdigest()[:_HASH_LENGTH]}"
 
     @property
     def shown(self) -> str:
-        """For logs: without the query, which may hold a secret."""
+        """The URL for logs, without its query, which may contain a secret."""
         return self.url.partition("?")[0]
 
     @property
     def key(self) -> str:
-        """Of the document."""
+        """The key of the document."""
         return f"{PREFIX}{self.table_id}/{self.name}"
 
 
@@ -55,9 +55,9 @@ def decode(data: bytes) -> Nurl:
 
 
 def seen_again(nurl: Nurl, now_ms: int, base: str) -> Nurl:
-    """The NURL after it was advertised once more: the same one, unless there is something to record.
+    """The NURL after it was advertised again; unchanged unless it must be stored.
 
-    A NURL that fails is tried again at once, since whoever advertises it is there.
+    A failing NURL is retried at once, because its server has just sent a request.
     """
     if not nurl.failures and nurl.base == base and now_ms - nurl.last_seen_ms < NURL_SEEN_MS:
         return nurl
@@ -71,8 +71,8 @@ def succeeded(nurl: Nurl, seqno: int) -> Nurl:
 
 
 def failed(nurl: Nurl, now_ms: int, limits: Limits, entropy: float) -> Nurl:
-    """The NURL after one more failure. The wait doubles each time, and a random part of it, up to half, is left out:
-    NURLs of one server that failed together are not tried again together."""
+    """The NURL after another failure. The wait doubles each time, minus a random part of up to half, so that NURLs of
+    one server are not all retried at the same time."""
     delay_s = min(limits.notify_retry_max_s, limits.notify_retry_s * 2 ** min(nurl.failures, _DOUBLINGS_MAX))
     return msgspec.structs.replace(
         nurl,
@@ -83,7 +83,7 @@ def failed(nurl: Nurl, now_ms: int, limits: Limits, entropy: float) -> Nurl:
 
 
 def wait_s(nurl: Nurl, now_ms: int, limits: Limits) -> float:
-    """Until the next attempt. The clock may have been set back since it was planned."""
+    """Seconds until the next attempt, bounded in case the clock was set back."""
     if not nurl.next_attempt_ms:
         return limits.notify_retry_s
     return max(0.0, min((nurl.next_attempt_ms - now_ms) / 1000, limits.notify_retry_max_s))

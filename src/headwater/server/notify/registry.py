@@ -1,8 +1,8 @@
-"""The durable side of NURLs: a document for each, and a table of them for each table, `{name}/notify`.
+"""Durable storage of NURLs: a document for each, and for each table a table of its NURLs, `{name}/notify`.
 
-A `+` row says that a NURL was advertised, a `-` row why it is no longer called. Rows and documents are written
-together. The table of NURLs is created with its first row. One that is older than the table it is named after belongs
-to a table that was deleted.
+A `+` row means that a NURL was advertised; a `-` row has the reason why it is no longer called. Rows and documents are
+written together. The table of NURLs is created with its first row. If it is older than its table, it belongs to an
+earlier table that was deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Registry:
         self._engine = engine
 
     async def load(self) -> list[Nurl]:
-        """All NURLs, those of one table one after the other."""
+        """All NURLs, grouped by table."""
         found: list[Nurl] = []
         after = ""
         while page := await self._engine.documents(PREFIX, after, LIST_PAGE_MAX):
@@ -72,14 +72,14 @@ class Registry:
             )
 
     async def forget(self, path: str, nurls: Iterable[Nurl]) -> None:
-        """The table was deleted: delete its NURLs, and the table of them."""
+        """Delete the NURLs of a deleted table, and the table of its NURLs."""
         documents = tuple([WriteDocument(nurl.key, None) for nurl in nurls])
         if documents:
             await self._engine.execute(WriteDocuments(documents))
         await self.clear_left_over(path)
 
     async def clear_left_over(self, path: str) -> None:
-        """Delete the table of NURLs if it belongs to a table that is gone."""
+        """Delete the table of NURLs if it belongs to an earlier table that was deleted."""
         table = await self._found(path)
         nurls = await self._found(nurls_log_path(path))
         if nurls is not None and (table is None or nurls.created_ms < table.created_ms):

@@ -1,4 +1,4 @@
-"""One POST to a NURL, and what its answer means."""
+"""One POST to a NURL, and what its response means."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GONE = 410
 
 
 class Outbound(Protocol):
-    """The part of the guarded client that is used here."""
+    """The interface of the guarded client that is used here."""
 
     def parse(self, url: str) -> Target: ...
 
@@ -42,7 +42,7 @@ class Outcome(enum.Enum):
 class Sender:
     def __init__(self, outbound: Outbound, posts_max: int, public_url: str | None = None) -> None:
         self.outbound = outbound
-        self.public_url = public_url  # None: the address that each advertiser used
+        self.public_url = public_url  # None: use the address that each advertiser used
         self._slots = asyncio.Semaphore(posts_max)
         self._hosts = HostSlots(NOTIFY_POSTS_PER_HOST_MAX)
         self.outcomes: Counter[Outcome] = Counter()
@@ -51,7 +51,7 @@ class Sender:
         return f"{self.public_url or base}{surl_path(name_of(path))}"
 
     async def post(self, nurl: Nurl, trace: TraceContext | None = None) -> tuple[Outcome, str]:
-        """What came of a POST, in a word for programs and one for people."""
+        """Send a POST. Returns the outcome and a description."""
         outcome, detail = await self._try(nurl, trace)
         self.outcomes[outcome] += 1
         return outcome, detail

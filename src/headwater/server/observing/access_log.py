@@ -1,11 +1,11 @@
-"""The access log: a line for every request, written by a thread of its own.
+"""The access log: a line for every request, written by a separate thread.
 
-The event loop appends to a bounded queue and never waits. Lines for which there is no room are dropped and counted. The
-thread opens the file again when it is told to, so that a log can be rotated by renaming it.
+The event loop appends to a bounded queue and never waits. If the queue is full, lines are dropped and counted. The
+thread reopens the file on request, so that a log can be rotated by renaming it.
 
-A line holds no secrets. Of the query only parameters of the protocol are shown with their values, and no header is
-shown but the user agent. Control characters and whatever is not ASCII are escaped, so that a request cannot forge a
-line or send sequences to a terminal.
+A line contains no secrets. Of the query, only the values of known parameters are shown, and of the headers only the
+user agent. Control characters and characters outside ASCII are escaped, so that a request cannot forge a line or send
+control sequences to a terminal.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ log = logging.getLogger("headwater.access")
 
 STDOUT = "-"
 
-# Parameters that hold no secret and tell what was asked for.
+# Parameters whose values are shown, because they contain no secrets.
 _SHOWN = frozenset(
     (
         *("offset", "live", "cursor", "until", "prefix", "after", "limit", "parts", "bytes", "at", "compact", "by"),
         *("since_id", "timeout", "idle", "view", "stream"),
     )
 )
-_SUSPECT = frozenset("=;@")  # in a value: what follows may be another parameter, or a password
+_SUSPECT = frozenset("=;@")  # in a value, these may be followed by another parameter or a password
 _HIDDEN = "[hidden]"
 
 
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
     query: str
     version: str
     status: int
-    sent_bytes: int | None  # None: the answer stays open
+    sent_bytes: int | None  # None: the response stays open
     took_s: float
     agent: str
     request_id: str
@@ -74,7 +74,7 @@ class AccessLog:
         self._thread = threading.Thread(target=self._run, name="headwater-access-log", daemon=True)
 
     def start(self) -> None:
-        """Open the file, or raise OSError, and begin to write."""
+        """Open the file and start the thread. Raises OSError."""
         self._descriptor = self._open()
         self._thread.start()
 
@@ -104,12 +104,12 @@ class AccessLog:
             self._news.set()
 
     def reopen(self) -> None:
-        """Go on with the file that is at the path now."""
+        """Reopen the file at the path."""
         self._reopening = True
         self._news.set()
 
     def close(self) -> None:
-        """Write what waits; give up on a target that takes nothing."""
+        """Write the queued lines; give up if the target blocks."""
         self._closing = True
         self._news.set()
         self._thread.join(limits.ACCESS_LOG_CLOSE_S)
@@ -120,7 +120,7 @@ class AccessLog:
         if self._target == STDOUT:
             return os.dup(1)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(Path(self._target), flags | os.O_NONBLOCK, 0o640)  # else a pipe waits for a reader
+        descriptor = os.open(Path(self._target), flags | os.O_NONBLOCK, 0o640)  # does not wait for the reader of a pipe
         os.set_blocking(descriptor, True)
         return descriptor
 
@@ -128,7 +128,7 @@ class AccessLog:
         while not self._closing or self._waiting:
             self._news.wait()
             if not self._closing:
-                time.sleep(limits.ACCESS_LOG_EVERY_S)  # many lines at once cost less than each on its own
+                time.sleep(limits.ACCESS_LOG_EVERY_S)  # writing many lines at once is cheaper
             self._news.clear()
             try:
                 if self._reopening:
@@ -175,7 +175,7 @@ def open_access_log(target: str, *, as_json: bool) -> AccessLog:
 
 
 def as_combined_line(entry: Entry) -> str:
-    """As Apache and nginx write it, with the seconds it took and the id of the request behind that."""
+    """The combined format of Apache and nginx, followed by the duration in seconds and the request id."""
     asked = f"{entry.method} {_shown_target(entry)} HTTP/{entry.version}"
     sent = "-" if entry.sent_bytes is None else entry.sent_bytes
     return (
@@ -202,7 +202,7 @@ def as_json_line(entry: Entry) -> str:
 
 
 def _shown_target(entry: Entry) -> str:
-    """Path and query, without the values of parameters that are not known to be harmless."""
+    """Path and query, with the values of unknown parameters hidden."""
     if not entry.query:
         return entry.path
     shown = []
@@ -217,6 +217,6 @@ def _quoted(text: str) -> str:
 
 
 def _instant(at_s: float) -> str:
-    with contextlib.suppress(OverflowError, ValueError, OSError):  # a clock may be anywhere
+    with contextlib.suppress(OverflowError, ValueError, OSError):  # the clock may be out of range
         return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return f"{at_s:.3f}"

@@ -1,4 +1,4 @@
-"""The metrics as they are now: one quick look at all parts of a server, on the event loop."""
+"""Collects the current values of all metrics, on the event loop."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Gathered(defaultdict[str, list[tuple[Labels, Value]]]):
 
 
 def gather(service: Service) -> tuple[Gathered, EngineReport]:
-    """All samples but those that take a look at files: `add_space` adds them, off the loop."""
+    """All samples except sizes of files, which `add_space` adds outside the event loop."""
     found, report = Gathered(), service.engine.report()
     store = "memory" if report.store.syncs is None else "embedded"
     found.add("headwater_info", 1, __version__, store)
@@ -99,7 +99,7 @@ def _routes() -> Iterator[tuple[int, str, str]]:
 
 
 def readers(report: EngineReport) -> dict[str, int]:
-    """Live readers by kind; each kind is there, if only with 0."""
+    """Live readers by kind, including kinds with 0 readers."""
     found = dict.fromkeys((*_KINDS.values(), LONG_POLL, _OTHER), 0)
     found[LONG_POLL] = report.waiting
     for kind, count in report.subscribers.items():
@@ -121,7 +121,7 @@ def _gather_engine(found: Gathered, report: EngineReport) -> None:
 
 def _gather_store(found: Gathered, report: StoreReport) -> None:
     if report.syncs is None or report.folds is None:
-        return  # there is no disk
+        return  # in memory
     found.add("headwater_fsync_duration_seconds", report.syncs)
     found.add("headwater_fold_duration_seconds", report.folds)
     found.add("headwater_fold_failures_total", report.fold_failures)
@@ -167,5 +167,5 @@ def used_bytes() -> int:
     """Memory of this process."""
     try:
         return resident_bytes()
-    except OSError:  # not on Linux: the most it ever had
+    except OSError:  # not on Linux: the peak
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,7 +1,7 @@
-"""How log records are written: a line for people, or a JSON document for programs.
+"""Formats log records as text for people, or as JSON for programs.
 
-Records hold what others sent, such as paths and URLs. Control characters are escaped, and the lines of a traceback are
-indented, so that nothing in a record can pass for another one.
+Records contain data of clients, such as paths and URLs. Control characters are escaped and the lines of a traceback are
+indented, so that a client cannot forge a record.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 HUMAN, JSON = "human", "json"
 FORMATS = (HUMAN, JSON)
 
-# These write headers of requests to their debug log, credentials too.
+# Their debug logs contain request headers with credentials.
 _TALKATIVE = ("httpcore", "httpx")
 
 
 def escaped(text: str) -> str:
-    """Text in printable ASCII: everything else, and the backslash, is escaped as in a string of Python."""
+    """Text in printable ASCII; other characters and the backslash are escaped as in Python strings."""
     return text.encode("unicode_escape").decode("ascii")
 
 
@@ -44,7 +44,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
-    """Writes to whatever standard error is at the moment."""
+    """Writes to the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -68,7 +68,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text with its control characters escaped. Letters of all languages are left as they are."""
+    """The text with control characters escaped. Letters of all languages are kept."""
     if text.isprintable():
         return text
     return "".join([char if char.isprintable() else escaped(char) for char in text])

@@ -1,7 +1,7 @@
-"""Every metric of the server, and how they become text for Prometheus.
+"""Every metric of the server, and their text format for Prometheus.
 
-`METRICS` is the one list: `docs/reference/metrics.md`, the dashboard and the alert rules are checked against it. Labels
-have few values, all of them known to the server: never a path, a name, an address or a token.
+Tests check `docs/reference/metrics.md`, the dashboard and the alert rules against the list `METRICS`. Labels have few,
+known values: never a path, a name, an address or a token.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ METRICS = (
     Metric(
         "headwater_http_refusals_total",
         "counter",
-        "Answers of 401, 403, 429, 503 and 507, whatever the route.",
+        "Responses with status 401, 403, 429, 503 or 507, on any route.",
         ("status",),
     ),
     Metric(
         "headwater_http_request_duration_seconds",
         "histogram",
-        "Time from a complete request to the head of its answer, without long-polls; of a sample if there are many.",
+        "Time from a complete request to the head of its response, without long-polls; sampled if there are many.",
         ("route", "method"),
     ),
-    Metric("headwater_http_sent_bytes_total", "counter", "Bodies of answers, live ones included."),
+    Metric("headwater_http_sent_bytes_total", "counter", "Bytes of response bodies, including live responses."),
     Metric("headwater_http_connections", "gauge", "Open connections."),
     Metric("headwater_http_accepted_connections_total", "counter", "Connections since the start."),
     Metric("headwater_http_request_bytes", "gauge", "Requests in memory that are incomplete or wait."),
-    Metric("headwater_http_unread_bytes", "gauge", "Answers in memory that clients have yet to read."),
+    Metric("headwater_http_unread_bytes", "gauge", "Responses in memory that clients have not read yet."),
     Metric("headwater_memory_max_bytes", "gauge", "The memory mark, memory_bytes_max, if there is one."),
     Metric("headwater_memory_short", "gauge", "1 while writes are refused for lack of memory, if there is a mark."),
     Metric("headwater_live_readers", "gauge", "Live readers by kind.", ("kind",)),
@@ -78,9 +78,9 @@ METRICS = (
     Metric("headwater_streams_loaded", "gauge", "Streams and tables in memory."),
     Metric("headwater_documents_loaded", "gauge", "Documents in memory."),
     Metric("headwater_views", "gauge", "Views by state.", ("state",)),
-    Metric("headwater_views_lag_bytes", "gauge", "Of the view that is furthest behind its source."),
+    Metric("headwater_views_lag_bytes", "gauge", "Lag of the view that is furthest behind its source."),
     Metric("headwater_followers", "gauge", "Followers of remote tables by state.", ("state",)),
-    Metric("headwater_followers_lag_rows", "gauge", "Of the follower that is furthest behind, as far as known."),
+    Metric("headwater_followers_lag_rows", "gauge", "Lag of the follower that is furthest behind, if known."),
     Metric("headwater_notify_nurls", "gauge", "NURLs by state of their delivery.", ("state",)),
     Metric("headwater_notify_posts_total", "counter", "POSTs to NURLs by outcome.", ("outcome",)),
     Metric("headwater_access_log_dropped_total", "counter", "Lines of the access log that were dropped."),
@@ -89,7 +89,7 @@ METRICS = (
 
 
 def render(samples: Samples, accept: str) -> tuple[bytes, str]:
-    """The samples as text, and its content type. It takes milliseconds: to be called off the event loop."""
+    """The samples as text, and the content type. It takes milliseconds: call it outside the event loop."""
     from prometheus_client import GC_COLLECTOR, CollectorRegistry, ProcessCollector
     from prometheus_client.exposition import generate_latest
     from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
@@ -104,7 +104,7 @@ def render(samples: Samples, accept: str) -> tuple[bytes, str]:
 
 
 class _Snapshot:
-    """A collector of samples that were taken before."""
+    """A collector that returns samples."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples

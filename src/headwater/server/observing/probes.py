@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from headwater.server.service import Service
     from headwater.store.contract import StoreReport
 
-HEALTH = frozenset({"/healthz", "/readyz"})  # never refused: whoever watches the server must get an answer
-PROBES = HEALTH | {"/metrics"}  # answered even while clients leave so much unread that other reads are refused
+HEALTH = frozenset({"/healthz", "/readyz"})  # never refused
+PROBES = HEALTH | {"/metrics"}  # served even if other reads are refused because of unread responses
 _NO_STORE = ("cache-control", "no-store")
 _PLAIN = ("content-type", "text/plain; charset=utf-8")
 
 
 async def healthz(service: Service, request: Request, _: str) -> Response:
-    """The process is there and its loop turns."""
+    """200 while the event loop runs."""
     return Response(200, (_PLAIN, _NO_STORE), (b"ok\n",))
 
 
 async def readyz(service: Service, request: Request, _: str) -> Response:
-    """Requests can be sent here."""
+    """200 while the server is ready for requests."""
     reasons = unready(service, service.engine.report())
     if reasons:
         raise NotReadyError("; ".join(reasons))
@@ -36,7 +36,7 @@ async def readyz(service: Service, request: Request, _: str) -> Response:
 
 
 async def metrics(service: Service, request: Request, _: str) -> Response:
-    """Numbers are taken here, on the loop, and turned into text elsewhere."""
+    """Collects the metrics on the event loop, and formats them in a thread."""
     from headwater.server.observing.gathering import gather
 
     found, report = gather(service)

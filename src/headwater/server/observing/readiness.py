@@ -1,4 +1,4 @@
-"""Whether a server can do its work, and why not."""
+"""Whether a server is ready for requests, or the reasons why not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def unready(service: Service, report: EngineReport) -> list[str]:
-    """Why requests should go elsewhere; nothing if the server is ready. Anyone may ask, so details are in the log."""
+    """The reasons why the server is not ready; empty if it is. They are public, so details are only in the log."""
     reasons = []
     if report.full is not None:
         reasons.append("the disk is full")

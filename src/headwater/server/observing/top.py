@@ -1,4 +1,4 @@
-"""What `headwater top` shows: counters since the start, and the streams, views and followers that stand out."""
+"""The data of `headwater top`: totals since the start, and the busiest streams, views and followers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RATE, SIZE = "rate", "size"
 
 
 async def top(service: Service, request: Request, _: str) -> Response:
-    """Totals since the start, so that two requests give rates. Lists have only the first few entries."""
+    """Totals since the start, from which the client computes rates. Lists are truncated."""
     from headwater.server.observing.gathering import readers, used_bytes
 
     query = parse_query(request.query)

@@ -1,7 +1,7 @@
-"""Traces: which trace a request belongs to, and spans for an OpenTelemetry collector where there is one.
+"""Traces: the trace of a request, and spans for an OpenTelemetry collector.
 
-A `traceparent` is passed on by `notify` and `following` to the requests that follow from it, whether spans are exported
-or not. Export needs the extra `otel`, and is off unless `--otel-endpoint` names a collector.
+`notify` and `following` pass a `traceparent` on to the requests that they send as a result, even if no spans are
+exported. Export needs the extra `otel`, and is off unless `--otel-endpoint` is set.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _TRACES_PATH = "/v1/traces"
 
 
 def context_of(request: Request) -> TraceContext | None:
-    """The trace that a request belongs to, if it says so."""
+    """The trace of a request, if it has a valid `traceparent`."""
     given = request.headers.get(TRACEPARENT)
     return None if given is None else parse_traceparent(given)
 
 
 def next_header(context: TraceContext | None) -> dict[str, str]:
-    """The header of a request that follows from one with this context: the same trace, another span."""
+    """The header for a request that is sent as a result: the same trace, another span."""
     if context is None:
         return {}
     return {TRACEPARENT: context._replace(span_id=f"{random.getrandbits(64) or 1:016x}").header()}
 
 
 class Tracer:
-    """A watcher of an observer: makes a span of each request that is sampled. Made by `open_tracer`.
+    """A watcher of an observer that creates a span for each sampled request. Made by `open_tracer`.
 
-    A request that belongs to a trace is sampled if whoever sent it does so. Of the others a share is.
+    A request with a `traceparent` is sampled if its sender samples it; of the others a share is sampled.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Tracer:
         return found.method, found.template
 
     def reopen(self) -> None:
-        """There is no file."""
+        """Nothing to do: there is no file."""
 
     def close(self) -> None:
-        """Send what waits; it blocks for as long as the exporter may take."""
+        """Send queued spans. It blocks until the exporter is done."""
         self._provider.shutdown()
 
 
@@ -115,7 +115,7 @@ def _parent(context: TraceContext) -> Any:
 
 
 def open_tracer(endpoint: str, share: float, exporter: SpanExporter | None = None) -> Tracer:
-    """A tracer that sends spans to a collector by OTLP over HTTP, in a thread; ValueError says what is missing."""
+    """A tracer that sends spans by OTLP over HTTP, in a thread. ValueError if OpenTelemetry is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -130,7 +130,7 @@ def open_tracer(endpoint: str, share: float, exporter: SpanExporter | None = Non
 
 
 def check_endpoint(endpoint: str | None) -> None:
-    """ValueError if spans could not be sent there."""
+    """Check an endpoint. ValueError if it cannot be used."""
     if endpoint is None:
         return
     traces_url(endpoint)
@@ -139,7 +139,7 @@ def check_endpoint(endpoint: str | None) -> None:
 
 
 def traces_url(endpoint: str) -> str:
-    """Where spans go, given the base URL of a collector as `http://127.0.0.1:4318`, or the URL itself."""
+    """The URL for spans, from the base URL of a collector, such as `http://127.0.0.1:4318`, or from the full URL."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"an OpenTelemetry endpoint is like http://127.0.0.1:4318, got {endpoint[:80]!r}")

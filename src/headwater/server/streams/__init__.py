@@ -1,1 +1,1 @@
-"""The Durable Streams wire on the server: from message to command, from reply to message."""
+"""The handlers of the Durable Streams protocol."""

@@ -22,7 +22,7 @@ from headwater.server.streams.replies import json_response, offset_text
 async def list_streams(service: Service, request: Request, _: str) -> Response:
     query = parse_query(request.query)
     limit = parse_integer(query, "limit", limits.LIST_PAGE_DEFAULT, limits.LIST_PAGE_MAX)
-    after = max(query.get("after", ""), LOG_OWN_LAST)  # tables are in a list of their own
+    after = max(query.get("after", ""), LOG_OWN_LAST)  # tables have a separate list
     page = await readable_page(service.engine, request.caller, query.get("prefix", ""), after, limit)
     return json_response({"streams": [_listed(stream) for stream in page.streams], "next_after": page.next_after})
 
@@ -88,7 +88,7 @@ def _each(reply: RecordsReply) -> list[dict[str, str]]:
 
 
 def _compact(reply: RecordsReply) -> dict[str, list[int]]:
-    """As columns of numbers, for readers that want the times of many records."""
+    """The records as columns of numbers, for clients that need the times of many records."""
     return {
         "ends": [record.position - reply.start for record in reply.records],
         "times_ms": [record.at_ms for record in reply.records],

@@ -1,9 +1,9 @@
-"""A feed: one reader's server-sent events, from catching up to live, and back when the reader falls behind.
+"""A feed: the server-sent events of one reader, which catches up, is live, and catches up again if it falls behind.
 
-A live reader gets frames that were encoded once for everyone. Nothing is buffered for one whose connection does not
-drain: it misses frames, and when it has drained it reads from the store until it has caught up again.
+Live readers get frames that are encoded once for all of them. If a connection does not drain, nothing is buffered for
+it: when it has drained, it reads from the store until it has caught up again.
 
-A large event is written a piece at a time, as the connection drains. Until its last piece is written, nothing else is.
+A large event is written in pieces as the connection drains, and nothing else is written before its last piece.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class FeedSession:
         self._opened_s = self._spoke_s = 0.0
         self._sink: Sink | None = None
         self._catching_up: asyncio.Task[None] | None = None
-        self._event: EventFrames | None = None  # of which some pieces are still to be written
-        self._event_end = 0  # the position behind it
-        self._piece = 0  # the next one
-        self._waiting = False  # for its turn
+        self._event: EventFrames | None = None  # a large event that is being written
+        self._event_end = 0  # the position after it
+        self._piece = 0  # the next piece
+        self._waiting = False  # until its turn
         self._deleted = False
         self._ended = False
 
     def open(self, sink: Sink, now_s: float) -> None:
         """Write the first event at once: the existing data, or that there is none yet."""
-        if self._ended:  # before it was opened, with the token of its reader
+        if self._ended:  # its token expired before it was opened
             sink.end()
             return
         self._sink = sink
@@ -103,7 +103,7 @@ class FeedSession:
         if self._ended or self._catching_up is not None or self._event is not None or sink is None:
             return
         if update.start != self._position or self._until is not None or sink.blocked:
-            if update.end > self._position or update.closed:  # else it was read already
+            if update.end > self._position or update.closed:  # otherwise it was already read
                 self._read_on()
         elif len(update.data) > SSE_JOIN_BYTES_MAX:
             self._begin_update(update)
@@ -117,7 +117,7 @@ class FeedSession:
         if reason is not Ended.DELETED:
             self.finish()
         elif self._event is not None:
-            self._deleted = True  # to be sent after the event that is being written
+            self._deleted = True  # sent after the current event
         else:
             self._tell_deletion()
 
@@ -189,7 +189,7 @@ class FeedSession:
             self._catching_up = None
 
     def _advance(self, reply: ReadReply) -> None:
-        """Send what was read, and whether it reaches the tail, which may be further on than the reader was told."""
+        """Send the data of a read, and whether it reaches the tail, which may be beyond the last update."""
         self._tail = max(self._tail, reply.stream.tail)
         self._closed = self._closed or reply.stream.closed
         if len(reply.data) > SSE_JOIN_BYTES_MAX:
@@ -201,7 +201,7 @@ class FeedSession:
             self._write_control(data, with_id=not data)
 
     def _write_control(self, data: bytes = b"", *, with_id: bool = False) -> None:
-        """Tell where the reader is, behind the data that brought it there."""
+        """Write the control event with the offset after the data."""
         if self._sink is None:
             return
         at_tail = self._position == self._tail
@@ -228,13 +228,13 @@ class FeedSession:
         self._write_on_later()
 
     def _write_on_later(self) -> None:
-        """When its turn comes, once."""
+        """Schedule the next piece, once."""
         if not self._waiting:
             self._waiting = True
             self._service.turns.ask(self._write_on)
 
     def _write_on(self) -> None:
-        """Write the next piece, if the connection takes it; else `drained` asks for the next turn."""
+        """Write the next piece if the connection has room; otherwise `drained` schedules it."""
         self._waiting = False
         if self._ended or self._event is None or self._sink is None or self._sink.blocked:
             return

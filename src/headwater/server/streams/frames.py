@@ -1,4 +1,4 @@
-"""Server-sent events as frames, encoded once for all the readers of a stream."""
+"""Server-sent events as frames, encoded once for all readers of a stream."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headwater.server.http import Frame
 
 
 class EventFrames:
-    """A data event as frames. The last few are kept for other readers that are at about the same place.
+    """A data event as frames. The last few are cached for other readers at about the same position.
 
-    `held` is what keeps large data counted.
+    `held` keeps large data in the memory budget.
     """
 
     __slots__ = ("__weakref__", "_event", "_held", "_kept", "pieces")
@@ -63,7 +63,7 @@ class LargeEvents:
 
 
 class UpdateFrames:
-    """The frames of a small update. The engine gives the same one to one reader after the other: the last is kept."""
+    """The frames of a small update. The engine passes the same update to all readers, so the last frame is cached."""
 
     __slots__ = ("_data", "_joined", "_update")
 
@@ -83,7 +83,7 @@ class UpdateFrames:
         return self._made(update, cursor) if frame is None else frame
 
     def _made(self, update: Update, cursor: int) -> Frame:
-        """Most cursors are behind the present one, and come down to it."""
+        """Most cursors are lower than the current one, and share a frame."""
         moved = max(cursor, interval_at(update.now_ms))
         frame = self._joined.get(moved)
         if frame is None:

@@ -1,4 +1,4 @@
-"""Read a stream: at once, by long-poll or as server-sent events; and HEAD."""
+"""Reads of a stream: catch-up, long-poll, server-sent events, and HEAD."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
     query = parse_read(request.query)
     limits = service.limits
     if query.live is Live.SSE:
-        last_event_id = request.headers.get("last-event-id")  # of an EventSource that connects again
+        last_event_id = request.headers.get("last-event-id")  # of an EventSource that reconnects
         offset = parse_offset(last_event_id) if last_event_id else query.offset
         reply = await service.engine.read(Read(path, offset, query.until, limits.sse_chunk_bytes))
         if last_event_id and reply.stream.closed and reply.at_tail and not reply.data:
@@ -82,7 +82,7 @@ def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
 
 
 def _nothing_more(reply: ReadReply) -> Response:
-    """An EventSource connects again and again, until it gets a 204."""
+    """204, at which an EventSource stops reconnecting."""
     return Response(204, ((headers.NEXT_OFFSET, offset_text(reply.stream, reply.next)), UP_TO_DATE, CLOSED, NO_STORE))
 
 
@@ -118,7 +118,7 @@ def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadRepl
 
 
 async def _compress(service: Service, accepted: str, response: Response) -> None:
-    """Encode the body, if the client accepts an encoding. It then has another tag, since these are other bytes."""
+    """Compress the body if the client accepts that. A compressed body has another entity tag."""
     encoding = compression.choose_encoding(accepted)
     if encoding is None:
         return

@@ -1,4 +1,4 @@
-"""Header fields that several handlers of this wire send."""
+"""Response headers that several handlers of streams share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_STORE = ("cache-control", "no-store")
 NO_CACHE = ("cache-control", "no-cache")
 VARY = ("vary", "accept-encoding")
 UNBUFFERED = ("x-accel-buffering", "no")  # otherwise nginx and other proxies would buffer live responses
-# A stream may hold anything, a page with a script too: a browser that shows it runs nothing and loads nothing.
+# A stream may contain an HTML page. A browser must not run its scripts or load its resources.
 SANDBOX = ("content-security-policy", "sandbox; default-src 'none'")
 
 

@@ -81,7 +81,7 @@ async def _create_view(service: Service, command: Create, view: Definition | Non
     except HeadwaterError as error:
         answered(error)
     except Exception:
-        log.exception("the creation of a view failed")
+        log.exception("creating a view failed")
         answered(InternalError("the server log has the cause"))
 
 

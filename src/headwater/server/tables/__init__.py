@@ -1,1 +1,1 @@
-"""The handlers of the STP wire: tables that are created, appended to, read and followed."""
+"""The handlers of STP tables."""

@@ -1,13 +1,12 @@
-"""Active views: the last row of each key that is not deleted, in memory, for the tables that are asked for it.
+"""Active views: the last row of each key that is not deleted, in memory.
 
-A view is built by reading its table once, when it is first asked for. It then follows the table, so that it costs the
-rows that arrive and not the history. Views that were not used for a while are dropped, and so are the least recently
-used ones when all together take too much memory.
+A view is built at the first request for it, by reading the table once. Then it follows the table. Views that were not
+used for a while are evicted, and so are the least recently used ones if all together take too much memory.
 
-When many more rows were applied than are live, a snapshot of the live ones is written (`snapshots.py`). A view that is
-built again begins with the newest one.
+When many more rows were applied than are live, a snapshot of the live rows is written (`snapshots.py`). A view that is
+built again starts from the newest snapshot.
 
-A view keeps its rows in the order of their SeqNos: a change takes the row of its key out and puts the new one last.
+Rows are in the order of their SeqNos: a change removes the old row of its key and appends the new one.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ class LiveRows:
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}  # by key; each with its newline
         self._listed: list[bytes] | None = None
-        self.last_seqno = 0  # of the last row that was applied, a delete or not
+        self.last_seqno = 0  # of the last applied row, including deletes
         self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def apply(self, rows: bytes) -> None:
-        """Apply stored rows, which come after all that were applied before."""
+        """Apply stored rows. Their SeqNos are larger than those applied before."""
         live, size_bytes = self._rows, self.size_bytes
         for line in rows[:-1].split(b"\n"):
             _, _, action, key, _ = line.split(b"\t", 4)
@@ -72,7 +71,7 @@ class LiveRows:
         return self._rows.get(key)
 
     def after(self, since_id: int) -> list[bytes]:
-        """The rows with a larger SeqNo, or the last ones if it is negative. The list must not be changed."""
+        """The rows with a larger SeqNo, or the last rows if it is negative. Do not modify the list."""
         if self._listed is None:
             self._listed = list(self._rows.values())
         if since_id < 0:
@@ -109,8 +108,8 @@ class ActiveView:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has to be built again: its table was deleted, or could not be read. One that is too large is not:
-        that would cost a read of the table for every request."""
+        """Whether it must be built again, because its table was deleted or could not be read. A view that is too large
+        is kept, because otherwise every request would read the table again."""
         return self._failure is not None and not self.is_too_large
 
     @property
@@ -122,7 +121,7 @@ class ActiveView:
         self._restored = not self._tail
 
     def close(self, error: HeadwaterError | None = None) -> None:
-        """Drop the rows. Whoever asks from now on gets the error."""
+        """Drop the rows. Later requests get the error."""
         self._failure = error or StreamNotFoundError("the table was deleted")
         self._engine.unfollow(self.id, self)
         self.rows = LiveRows()
@@ -242,7 +241,7 @@ class ActiveView:
             self._writing = None
 
     async def _delete_snapshots(self) -> None:
-        with contextlib.suppress(HeadwaterError):  # they expire all the same
+        with contextlib.suppress(HeadwaterError):  # they expire anyway
             await snapshots.delete_all(self._engine, self.id)
 
     def _apply(self, rows: bytes, end: int) -> None:
@@ -256,7 +255,7 @@ class ActiveViews:
 
     def __init__(self) -> None:
         self._views: dict[int, ActiveView] = {}
-        self._counted_bytes = 0  # that all take, or more: views that ended by themselves count until all are counted
+        self._counted_bytes = 0  # an upper bound: ended views count until the next recount
         self._building = asyncio.Semaphore(ACTIVE_BUILDS_AT_ONCE)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -264,14 +263,14 @@ class ActiveViews:
         return len(self._views)
 
     async def rows_of(self, engine: Engine, limits: Limits, table: StreamInfo) -> LiveRows:
-        """The live rows of a table that was read just before. They must be used before anything else is awaited."""
+        """The live rows of a table that was just read. Use them before the next await."""
         view = self._views.get(table.id)
         if view is None or view.is_over:
             view = ActiveView(engine, table, self._building, lambda applied: self._check(applied, limits))
             view.open()
             self._views[table.id] = view
             self._look_later()
-        if not view.is_too_large:  # else it is looked at again some time, however often it is asked for
+        if not view.is_too_large:  # otherwise it is checked again later
             view.used_s = asyncio.get_running_loop().time()
         return await view.current(table.tail)
 
@@ -296,7 +295,7 @@ class ActiveViews:
                 "or raise the limit active_bytes_max"
             )
         if size_bytes > limits.active_bytes_max:
-            raise OverloadedError("the active views of other tables take all memory that there is for them; try again")
+            raise OverloadedError("active views of other tables use all their memory (active_bytes_max); try again")
 
     def _count(self) -> int:
         """The memory of all views. It is computed only near the limit, because it is slow with many views."""
@@ -309,10 +308,10 @@ class ActiveViews:
         if self._views.get(view.id) is view:
             del self._views[view.id]
             self._counted_bytes -= view.counted_bytes
-        view.close(OverloadedError("the active view made room for others; try again"))
+        view.close(OverloadedError("the active view was evicted; try again"))
 
     def drop_idle(self) -> None:
-        """Drop the views that no request waits for. They can be built again."""
+        """Evict the views that no request waits for. They can be built again."""
         for view in [view for view in self._views.values() if not view.is_busy and not view.is_too_large]:
             self._drop(view)
 
@@ -321,7 +320,7 @@ class ActiveViews:
             self._timer = asyncio.get_running_loop().call_later(ACTIVE_IDLE_S / 4, self._look)
 
     def _look(self) -> None:
-        """Drop the views that were not used for a while."""
+        """Evict the views that were not used for a while."""
         self._timer = None
         before_s = asyncio.get_running_loop().time() - ACTIVE_IDLE_S
         for view in list(self._views.values()):

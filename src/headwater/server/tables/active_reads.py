@@ -1,4 +1,4 @@
-"""Read the active view of a table: the rows of live keys, or the row of one of them. It is answered at once."""
+"""Reads of the active view of a table, or of one key. The response is never held open."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def read_active(service: Service, request: Request, path: str, query: Tabl
 def _answer(
     service: Service, request: Request, table: StreamInfo, seqno: int, rows: list[bytes], what: str
 ) -> Response:
-    """The view is as of one SeqNo, which the response contains, so that a follower can continue after it."""
+    """The response has the SeqNo of the view, so that a follower can continue after it."""
     first = rows[0][: rows[0].index(b"\t")].decode() if rows else ""
     tag = f'"{table.id}:{what}:{first}:{len(rows)}:{seqno if what == "active" else ""}"'
     found: Headers = (*described(table, seqno), NO_CACHE, VARY, SANDBOX)

@@ -1,12 +1,12 @@
 """A row feed: the rows of one read as a response that stays open, from catching up to live.
 
-A finite answer ends at a position: what was there when it was asked for, or a range. A live answer goes on with rows as
-they arrive, until none came for `idle_s`, or for `timeout_s` in all. Then it ends behind the rows that are there. One
-that begins beyond the end of the table waits for the rows after `since_id`.
+A finite response ends at a position: the end of the table at the time of the request, or of a range. A live response
+continues with rows as they arrive, until none has arrived for `idle_s`, or for `timeout_s` in total. If `since_id` is
+beyond the end of the table, the response waits for the rows after it.
 
-A live reader gets frames that were encoded once for everyone. Nothing is buffered for one whose connection does not
-drain: when it has drained, it reads from the store until it has caught up again. A finite answer that cannot be
-completed is aborted, so that nobody takes a part of it for the whole.
+Live readers get frames that are encoded once for all of them. If a connection does not drain, nothing is buffered for
+it: when it has drained, it reads from the store until it has caught up again. A finite response that cannot be
+completed is aborted, so that the client notices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEEP_ALIVE = Frame(KEEP_ALIVE)
 
 
 class _UpdateFrames:
-    """The frames of an update. The engine gives the same one to one reader after the other: the last is kept."""
+    """The frames of an update. The engine passes the same update to all readers, so the last frame is cached."""
 
     __slots__ = ("_events", "_rows", "_update")
 
@@ -56,8 +56,8 @@ _frames = _UpdateFrames()
 
 
 class _PieceFrames:
-    """The frames of what live readers catch up with. Readers of a table are mostly at the same place, as behind a large
-    update: the last few frames are kept for the others. Whoever does not take its frame then holds no copy of it."""
+    """The frames of live readers that catch up. Readers of a table are mostly at the same position, for example after a
+    large update, so the last few frames are cached and shared."""
 
     __slots__ = ("_kept",)
 
@@ -120,24 +120,24 @@ class RowFeed:
         self._service = service
         self._table = table
         self._record, self._skip = start.record, start.skip
-        self._since_id = since_id if since_id > table.last_seqno else 0  # rows up to it are yet to come
-        self._end = end  # where the answer ends, once that is known
+        self._since_id = since_id if since_id > table.last_seqno else 0  # rows up to it do not exist yet
+        self._end = end  # where the response ends, once that is known
         self._finite = end is not None
         self._first = first
         self._encoder = encoder
-        self._until_s = timeout_s  # from the opening on; then the moment
+        self._until_s = timeout_s  # relative until `open`, then the deadline
         self._idle_s = idle_s
         self._events = events
         self._tail, self._closed = table.tail, table.closed
         self._spoke_s = self._sent_s = 0.0  # when the last row, and the last byte, was written
         self._sink: Sink | None = None
         self._catching_up: asyncio.Task[None] | None = None
-        self._drained: asyncio.Future[None] | None = None  # what catching up waits for
+        self._drained: asyncio.Future[None] | None = None  # awaited while catching up
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
 
     def open(self, sink: Sink, now_s: float) -> None:
-        if self._ended:  # before it was opened, with the token of its reader
+        if self._ended:  # its token expired before it was opened
             sink.end()
             return
         self._sink = sink
@@ -147,7 +147,7 @@ class RowFeed:
         try:
             info = self._service.engine.follow(self._table.id, self)
         except HeadwaterError as error:
-            if not self._finite:  # a finite answer follows the table only so that it is not evicted
+            if not self._finite:  # a finite response only prevents eviction of the table
                 self._fail(error)
                 return
         else:
@@ -172,7 +172,7 @@ class RowFeed:
     # From the engine
 
     def deliver(self, update: Update) -> None:
-        self._tail = max(self._tail, update.end)  # it may have read further than it was told
+        self._tail = max(self._tail, update.end)  # a read may be ahead of the updates
         self._closed = self._closed or update.closed
         sink = self._sink
         if self._ended or self._end is not None or self._catching_up is not None or sink is None:
@@ -209,7 +209,7 @@ class RowFeed:
             sink.write(_KEEP_ALIVE)
 
     def finish(self) -> None:
-        """A finite answer has one end. A client that reads gets all of it."""
+        """Nothing to do for a finite response: a client that reads gets all of it."""
         if not self._finite:
             self._over()
 
@@ -248,7 +248,7 @@ class RowFeed:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         if self._catching_up is not None:
-            self._spoke_s = now_s  # the client is not idle
+            self._spoke_s = now_s  # a blocked client is not idle
         left_s = min(self._until_s, self._spoke_s + self._idle_s) - now_s
         if left_s > 0:
             self._timer = loop.call_later(left_s, self._watch)
@@ -278,7 +278,7 @@ class RowFeed:
         self._go_on()
 
     async def _write(self, sink: Sink, reply: ReadReply) -> None:
-        """Write what was read, as the client takes it. `reply` keeps large data counted meanwhile."""
+        """Write the data of a read as the client drains it. `reply` keeps large data in the memory budget."""
         start = self._skip
         if self._since_id:
             start += position_after(reply.data[start:], self._since_id)
@@ -291,7 +291,7 @@ class RowFeed:
             if self._ended:
                 return
             frame = await self._frame(reply, first, end)
-            if frame.body:  # an encoder keeps a little back, and an empty chunk ends a body
+            if frame.body:  # an encoder may return nothing, and an empty chunk would end the body
                 await self._write_in_turn(sink, frame)
         self._record, self._skip = reply.next, 0
         self._spoke_s = self._sent_s = asyncio.get_running_loop().time()
@@ -302,11 +302,11 @@ class RowFeed:
             await self._drained
 
     async def _write_in_turn(self, sink: Sink, frame: Frame) -> None:
-        """Thousands of readers may have the same to write at the same time."""
+        """Write when it is its turn, because thousands of readers may write at the same time."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def write() -> None:
-            if not written.done():  # else the reader has left
+            if not written.done():  # otherwise the reader has disconnected
                 try:
                     sink.write(frame)
                 except Exception as error:  # noqa: BLE001 - raised where it is awaited
@@ -330,7 +330,7 @@ class RowFeed:
 
 
 def _pieces(data: bytes, start: int) -> Iterator[tuple[int, int]]:
-    """Where the pieces of rows from `start` begin and end, each of about the size that is written in one step."""
+    """The start and end of each piece of the rows from `start`, of about the size of one write."""
     while len(data) - start > BODY_PIECE_BYTES:
         end = data.rfind(b"\n", start, start + BODY_PIECE_BYTES) + 1
         if end <= start:  # one row is larger

@@ -1,8 +1,8 @@
-"""Rows for a mirror: a follower outside the server appends them, with the SeqNos that their own server gave them.
+"""Appends to a mirror by a follower outside the server, with the SeqNos of the source.
 
-A request has all rows of the source after a SeqNo (`STP-After-SeqNo`), up to its last one. What of them the mirror has
-must be the same to the byte and is left out; the rest is appended. So a request can be repeated, two followers can
-write to one mirror, and rows are neither doubled nor left out.
+A request has all rows of the source after a SeqNo (`STP-After-SeqNo`), up to its last one. Rows that the mirror already
+has must be identical and are skipped; the others are appended. So a request can be retried, two followers can write to
+one mirror, and rows are neither repeated nor left out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def _append(service: Service, request: Request, path: str, after: int, clo
         try:
             return await _append_rest(service.engine, path, rows)
         except SeqNoRegressionError:
-            continue  # another follower has appended rows meanwhile: look again which of these are new
+            continue  # another follower has appended rows: compare again
 
 
 async def _append_rest(engine: Engine, path: str, rows: Numbered) -> Reply:
@@ -110,7 +110,7 @@ def _check_mirror(table: StreamInfo) -> None:
 
 
 async def _known_bytes(engine: Engine, table: StreamInfo, start: RowPosition, rows: Numbered) -> int:
-    """How much of the body the mirror has. An error if rows differ, or if one is missing on either side."""
+    """The size of the part of the body that the mirror already has. An error if rows differ, or if one is missing."""
     if table.last_seqno < rows.after:
         raise MirrorMismatchError(
             f"the mirror ends with row {table.last_seqno}, so the rows from there to row {rows.after} would be missing"

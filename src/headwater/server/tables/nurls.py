@@ -1,4 +1,4 @@
-"""The NURL of a table: take Notify POSTs, withdraw NURLs, and read those that were advertised as a table."""
+"""The NURL of a table: Notify POSTs, withdrawal of NURLs, and the table of advertised NURLs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def _follow(
     may_admit: bool,
     trace: TraceContext | None,
 ) -> bool:
-    """Whether the SURL is followed, or is from now on, if the caller may have it followed."""
+    """Wake the follower of the SURL, or start one if the caller may. Returns whether the SURL is followed."""
     followers, name = service.followers, name_of(path)
     if followers is None:
         return False

@@ -1,4 +1,4 @@
-"""Read a table: all rows or those after a SeqNo, at once or as they arrive, as lines or as server-sent events; HEAD."""
+"""Reads of a table: finite or live, as lines or as server-sent events; and HEAD."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
 
 
 def _held(service: Service, request: Request, response: Response) -> Response:
-    """A response that stays open: it takes the place of a live reader."""
+    """A response that stays open. It counts as a live reader."""
     place = service.places.claim(service.limits, request)
     return response if place is None else place.hold(response)
 
@@ -65,7 +65,7 @@ def _held(service: Service, request: Request, response: Response) -> Response:
 def _events(service: Service, request: Request, query: TableQuery, reply: RowReply) -> Response:
     table = reply.table
     if request.headers.get("last-event-id") and table.closed and reply.start.position == table.tail:
-        return Response(204, (*described(table), CLOSED, NO_STORE))  # else an EventSource connects again and again
+        return Response(204, (*described(table), CLOSED, NO_STORE))  # stops an EventSource from reconnecting
     feed = RowFeed(
         service,
         table,
@@ -80,7 +80,7 @@ def _events(service: Service, request: Request, query: TableQuery, reply: RowRep
 
 
 async def _finite(service: Service, request: Request, query: TableQuery, reply: RowReply) -> Response:
-    """An answer that ends with a row that is there: that of `until_id`, or the last one."""
+    """A response that ends with an existing row: that of `until_id`, or the last one."""
     table, start = reply.table, reply.start
     ended = query.until_id is not None and query.until_id <= table.last_seqno
     until_id = table.last_seqno
@@ -90,7 +90,7 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
         end = max(start.position, await _end(service, table, until_id))
     closed = table.closed and end == table.tail
     tag = etag(table.id, reply.since_id, until_id, closed=closed and not ended)
-    lasts = ended and query.since_id >= 0  # the last rows are other ones when there are more
+    lasts = ended and query.since_id >= 0  # a negative since_id names other rows later
     caching = lasting(table, service.now_ms) if lasts else NO_CACHE
     found: Headers = (*described(table), caching, VARY, SANDBOX)
     if closed:
@@ -132,7 +132,7 @@ async def _end(service: Service, table: StreamInfo, until_id: int) -> int:
 
 
 def lasting(table: StreamInfo, now_ms: int) -> tuple[str, str]:
-    """Rows never change, so a range of them can be kept until the table expires."""
+    """Rows never change, so a range of them can be cached until the table expires."""
     if table.deadline_ms is None:
         return "cache-control", f"public, max-age={bounds.CACHE_LASTING_S}, immutable"
     left_s = max(0, (table.deadline_ms - now_ms) // 1000)

@@ -21,7 +21,7 @@ VARY = ("vary", "accept, accept-encoding")  # a client that does not accept the 
 
 log = logging.getLogger("headwater.server")
 
-# Content types that are stored were formatted by us, so there are not many and none is long.
+# Stored content types were normalized by the server, so they are few and short.
 type_of = lru_cache(maxsize=1024)(parse_table_type)
 
 
@@ -34,9 +34,9 @@ def last_seqno(seqno: int) -> tuple[str, str]:
 
 
 def described(table: StreamInfo, seqno: int | None = None) -> list[tuple[str, str]]:
-    """What every answer says of its table, or of its rows up to a SeqNo.
+    """The headers that describe a table, or its rows up to a SeqNo.
 
-    A mirror has the gaps of the table that it follows. The NURLs of a table are a table without a NURL.
+    A mirror is not gapless, because its source may have gaps. A table of NURLs has no NURL.
     """
     found = [last_seqno(table.last_seqno if seqno is None else seqno)]
     found.append((headers.MIRROR if table.kind is ContentKind.MIRROR else headers.GAPLESS, "true"))
@@ -46,7 +46,7 @@ def described(table: StreamInfo, seqno: int | None = None) -> list[tuple[str, st
 
 
 def table_error(path: str, error: HeadwaterError) -> HeadwaterError:
-    """The same error in words of this wire."""
+    """The same error, worded for tables."""
     if isinstance(error, StreamNotFoundError):
         return StreamNotFoundError(f"table {name_of(path)!r} does not exist; create it with PUT")
     if isinstance(error, StreamGoneError):
@@ -59,7 +59,7 @@ def table_problem(path: str, error: HeadwaterError) -> Response:
 
 
 async def answer(path: str, respond: Respond, work: Coroutine[Any, Any, Response | None]) -> None:
-    """Answer a request for a table with what comes of work, an error too. Without a response it is answered there."""
+    """Run `work` and respond with its result or its error. If it returns None, it has responded itself."""
     try:
         response = await work
     except HeadwaterError as error:

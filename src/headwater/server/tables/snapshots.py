@@ -1,9 +1,9 @@
-"""Snapshots of active views: streams that hold the live rows of a table as they were at a position.
+"""Snapshots of active views: streams with the live rows of a table at a position.
 
-So a view can be built again, after a restart for example, without reading the history. A snapshot is the server's own:
-its path begins with a control character, so it is in no list. It is complete once it is closed. Its path names the
-table, the position and the SeqNo up to which rows are applied. It expires when nobody read it for a while, so that
-those of deleted tables go away.
+With a snapshot, a view can be built again, for example after a restart, without reading the history. Snapshots are
+internal: their paths begin with a control character and are not listed. A snapshot is complete once it is closed. Its
+path contains the table, the position and the SeqNo up to which rows are applied. It expires if nobody reads it for a
+while, so that snapshots of deleted tables are removed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _parsed(path: str) -> Snapshot:
 
 
 class SnapshotReader:
-    """The rows of a snapshot, a piece at a time."""
+    """Reads the rows of a snapshot in pieces."""
 
     def __init__(self, engine: Engine, snapshot: Snapshot) -> None:
         self._engine = engine

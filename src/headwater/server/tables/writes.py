@@ -44,9 +44,9 @@ from headwater.server.views.definition import Definition
 from headwater.server.views.requests import create as create_view
 from headwater.server.views.requests import table_view
 
-VIEW_TABLE_TYPE = TableType(schema="json")  # of a view that is created without a schema: its records are JSON
+VIEW_TABLE_TYPE = TableType(schema="json")  # default of views, whose records are JSON
 
-_MIRROR = ContentKind.MIRROR  # names of their own: see log/content.py
+_MIRROR = ContentKind.MIRROR  # a module constant for speed: see log/content.py
 _NO_ESCAPES = Escape.NONE
 _OF_APPENDS = headers.OF_APPENDS | {AFTER_SEQNO}
 
@@ -79,13 +79,13 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     table_id, content_type, kind = framing
     if body or not close or kind is _MIRROR:
         body = _checked(service.limits, request, content_type, kind)
-    # Only to this table: the body was checked for its content type and kind, and another may take its place.
+    # The body was checked for this table. Another one may be created in its place, so name this one.
     command = Append(path, engine.now_ms(), body, content_type, producer, seq, close, stream_id=table_id, ends=ends)
     _submit(service, command, respond)
 
 
 def _keep_order(service: Service, key: ProducerKey, task: asyncio.Task[None]) -> None:
-    """A producer's appends are decided in the order in which they came: a gap in their sequence would be refused."""
+    """Keep the order of a producer's appends: otherwise one would be refused because of a gap in the sequence."""
     service.appending[key] = task
 
     def ended(_: asyncio.Task[None]) -> None:
@@ -98,7 +98,8 @@ def _keep_order(service: Service, key: ProducerKey, task: asyncio.Task[None]) ->
 async def _append_later(
     service: Service, request: Request, asked: Append, before: asyncio.Task[None] | None, respond: Respond
 ) -> None:
-    """The same for a table that is to be loaded, for a body that takes long to check, and for what comes after it."""
+    """Append in the background: the table must be loaded, the body is large, or an earlier append is in the
+    background."""
     if before is not None:
         await asyncio.wait((before,))
     table = await service.engine.info(asked.path)
@@ -108,13 +109,13 @@ async def _append_later(
     elif body or not asked.close or table.kind is _MIRROR:
         body = _checked(service.limits, request, table.content_type, table.kind)
     if service.views is not None:
-        service.views.check_writable(asked.path)  # it may have been created meanwhile
+        service.views.check_writable(asked.path)  # a view may have been created meanwhile
     known = {"content_type": table.content_type, "stream_id": table.id}
     _submit(service, msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, **known), respond)
 
 
 def _checked(limits: Limits, request: Request, table_type: str, kind: ContentKind) -> bytes:
-    """The changes of a body as they are kept, one in a line."""
+    """Check a body. Returns its changes as they are stored, one per line."""
     if kind is _MIRROR:
         raise ConflictError(
             "the table mirrors another one, which gives its rows their SeqNos: append changes there, "
@@ -129,7 +130,7 @@ def _checked(limits: Limits, request: Request, table_type: str, kind: ContentKin
 
 
 def _escape_of(content_type: str | None, table_type: str) -> Escape:
-    """How the fields of a body are escaped, which is sent with a content type to a table of another."""
+    """The escaping of a body, by its content type and that of the table."""
     table = type_of(table_type)
     if content_type is not None and content_type != table_type:
         check_changes_type(content_type, table)
@@ -203,7 +204,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
 
 
 async def _fork_request(service: Service, source: str, seqno: int) -> ForkRequest:
-    """A fork that inherits the rows up to a SeqNo, which may be within a record."""
+    """The command for a fork that inherits the rows up to a SeqNo, which may be within a record."""
     found = await service.engine.find_row(FindRow(source, seqno))
     if seqno > found.table.last_seqno:
         raise InvalidForkError(f"the source ends with row {found.table.last_seqno}")
@@ -266,7 +267,7 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
 
 
 async def _unfollow(followers: Followers, path: str, respond: Respond) -> None:
-    """There is no such table, but there may be a follower that has yet to create it."""
+    """Stop a follower that has not created its table yet."""
     try:
         found = await followers.forget(name_of(path))
     except HeadwaterError as error:

@@ -1,10 +1,10 @@
 """Views, which the server keeps current: tables over events of a stream, and streams of events over a table.
 
-definition   what a view is, and how far it is: one durable document
+definition   the definition and position of a view: one durable document
 view         one view: a live reader of its source that appends to its target
 views        all of them: create, start, stop
 requests     the headers that create a view
-control      what an operator asks about them
+control      the list of views
 """
 
 from headwater.server.views.views import Views

@@ -10,7 +10,7 @@ from headwater.server.views.definition import Definition
 
 
 async def list_views(service: Service, request: Request, _: str) -> Response:
-    """Those that the caller may read, with sources that it may read."""
+    """List the views that the caller may read, and whose sources it may read."""
 
     def is_shown(view: Definition) -> bool:
         return all(request.caller.may(Action.READ, path) for path in (view.target, view.source))

@@ -1,7 +1,7 @@
-"""A view as it is kept: one durable document, which says what the view is and how far it is. Pure.
+"""The durable document of a view: its definition and its position. Pure.
 
-The document is written together with what the view appends, so that after a crash nothing is there twice and nothing is
-missing. Its key is used once: whatever a view still does after its deletion does not find its document, and is refused.
+The document is written together with the appended data, so that after a crash nothing is repeated and nothing is
+missing. Its key is never reused: a task of a deleted view does not find its document and is refused.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headwater.protocol.tables.content_type import parse_table_type
 from headwater.protocol.tables.paths import LOG_PREFIX, name_of, surl_path
 
 JSON_TYPE = "application/json"  # of streams of events
-PREFIX = "view/"  # of the keys of all such documents
+PREFIX = "view/"  # of the keys of these documents
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """Paths are those in the log. A view of a stream is a table and the other way round."""
+    """What a view is. Paths are paths in the log. A view of a stream is a table, and a view of a table a stream."""
 
     target: str
     source: str
@@ -44,7 +44,7 @@ class Definition(msgspec.Struct, frozen=True):
         return None
 
     def converter(self, table_type: str) -> Converter:
-        """For the content type of the table, be it the source or the target."""
+        """The converter for the content type of the table, which is the source or the target."""
         escaping = parse_table_type(table_type).escape
         if self.record is None:
             return EventsAsChanges(self.type, escaping)
@@ -52,17 +52,17 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a view is: all messages of the source before a position are converted, and `taken` ones after it."""
+    """The position of a view: all messages of the source before it are converted, and `taken` messages after it."""
 
     source_id: int
     position: int = 0
     taken: int = 0
-    last_seqno: int = 0  # of a source that is a table: of the last row that was taken
+    last_seqno: int = 0  # of the last converted row, if the source is a table
     skipped: int = 0  # messages that could not be converted, over the life of the view
     reason: str | None = None  # of the last one
 
     def after(self, batch: Batch, end: int) -> Progress:
-        """Once a batch is converted. `end` is where the data ends of which it is a part."""
+        """The position after a batch. `end` is the end of the data that contains the batch."""
         return msgspec.structs.replace(
             self,
             position=end if batch.last else self.position,

@@ -2,12 +2,12 @@
 
 | what happens                                | what follows                                                    |
 |---------------------------------------------|-----------------------------------------------------------------|
-| the source gets messages                    | they are converted and appended, as many at once as came        |
+| the source gets messages                    | they are converted and appended in one batch                    |
 | a message cannot be converted               | it is counted and left out                                      |
-| the source says `reset`, or was made again  | the view is emptied: its live keys are deleted, or it is reset  |
+| a `reset`, or the source was created again  | the view is emptied: its live keys are deleted, or it is reset  |
 | the source is deleted, or of another kind   | the view stays as it is and waits for another source            |
 | the source is closed and read to its end    | the view is closed                                              |
-| an append fails                             | tried again with growing waits, from the position on record     |
+| an append fails                             | retried with growing waits, from the stored position            |
 | the view is deleted or expires              | its document is deleted                                         |
 """
 
@@ -54,7 +54,7 @@ class ViewStatus(msgspec.Struct, frozen=True):
     type: str
     record: str | None
     state: ViewState
-    position: str | None  # in the source: an offset, or a SeqNo; None: the source is not there
+    position: str | None  # in the source: an offset or a SeqNo; None: no source
     lag_bytes: int | None  # the same
     skipped: int
     last_skipped: str | None  # why
@@ -67,11 +67,11 @@ class ViewGoneError(Exception):
 
 
 class _SourceMissingError(Exception):
-    """There is no source, or one that cannot be converted."""
+    """There is no source, or it cannot be converted."""
 
 
 class View:
-    """`turns` bounds how many views that are behind take a step at the same time."""
+    """One view. `turns` limits how many views catch up at the same time."""
 
     def __init__(
         self, engine: Engine, active: ActiveViews, turns: asyncio.Semaphore, key: str, document: ViewDocument
@@ -129,7 +129,7 @@ class View:
                 wait_s = limits.VIEW_LOOK_S
             except StoppingError:
                 return
-            except ABSENT:  # source or target was deleted meanwhile; the next look says which
+            except ABSENT:  # source or target was deleted meanwhile
                 wait_s = limits.RETRY_FIRST_S
             except HeadwaterError as error:
                 failures = 1 if self._recorded != before else failures + 1
@@ -157,7 +157,7 @@ class View:
     # Following
 
     async def _follow(self) -> None:
-        """From the position on record until the source ends, is closed, or something fails."""
+        """Follow the source from the stored position until it is closed or something fails."""
         target = await self._open()
         if target.closed:
             self._note(ViewState.CLOSED)
@@ -182,7 +182,7 @@ class View:
                 await self._news.wait()
 
     async def _open(self) -> StreamInfo:
-        """The target, and the position that is on record."""
+        """Open the target, and load the stored position."""
         document = await self._engine.document(self.key)
         try:
             target = await self._engine.info(self.definition.target)
@@ -219,7 +219,7 @@ class View:
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Views that are behind take turns: each of their steps needs memory and a thread."""
+        """Wait for a turn: each step of a view that catches up needs memory and a thread."""
         if self._tail - self._progress.position <= limits.VIEW_INLINE_BYTES:
             yield
         else:
@@ -245,7 +245,7 @@ class View:
 
     async def _take(self, batch: Batch, after: Progress) -> None:
         if batch.reset:
-            if batch.records:  # then the view is at the reset, and finds it again if it does not get past it
+            if batch.records:  # stop before the reset, so that it is found again after a failure
                 await self._append(batch.records, msgspec.structs.replace(after, taken=batch.taken - 1))
             await self._clear(after)
         elif batch.records:
@@ -256,7 +256,7 @@ class View:
                 await self._record(after)
 
     async def _clear(self, after: Progress) -> None:
-        """Empty the view. What was deleted already, before a crash for example, is not live any more."""
+        """Empty the view. Keys that were deleted before a crash are not live any more."""
         if not self.definition.is_table:
             await self._append((RESET_EVENT,), after)
             return
@@ -270,7 +270,7 @@ class View:
             await self._record(after)
 
     async def _append(self, records: Sequence[bytes], progress: Progress, *, close: bool = False) -> None:
-        """Append records and record the position, both or none."""
+        """Append records and store the position, atomically."""
         body, framed = b"", None
         if records and self.definition.is_table:
             body = b"\n".join(records)

@@ -1,4 +1,4 @@
-"""All views of a server: those that were created, each with a task that keeps it current."""
+"""All views of a server, each with a task that keeps it current."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("headwater.views")
 
 
 class Views:
-    """`active` are the active views of tables: a table that is a view is emptied by deleting their keys."""
+    """`active` are the active views of tables, which have the live keys to delete when a view is emptied."""
 
     def __init__(self, engine: Engine, active: ActiveViews) -> None:
         self._engine = engine
@@ -42,7 +42,7 @@ class Views:
     # Life
 
     async def start(self) -> None:
-        """Keep the views current that were created before. To be called before the first request is taken."""
+        """Start the tasks of existing views. Call it before the first request."""
         after = ""
         while page := await self._engine.documents(PREFIX, after, LIST_PAGE_MAX):
             after = page[-1].key
@@ -69,12 +69,12 @@ class Views:
         return path in self._views or path in self._created
 
     def check_writable(self, path: str) -> None:
-        """Refuse what others would append to a view."""
+        """Refuse appends of clients to a view."""
         if path in self._views:
             source = shown(self._views[path].definition.source)
             raise ConflictError(f"this is a view of {source}, which the server keeps current; append there")
         if path in self._created:
-            raise ConflictError("this is going to be a view, which the server keeps current")
+            raise ConflictError("a view is being created here, which the server keeps current")
 
     async def create(self, command: Create, definition: Definition | None) -> Reply:
         """Create a view, or something else at a path where there may be a view."""
@@ -112,7 +112,7 @@ class Views:
         return reply
 
     async def _source_of(self, definition: Definition) -> int:
-        """The id of the source, if it can be one."""
+        """The id of the source. Raises an error if it cannot be a source."""
         path = definition.source
         while path in self._views and path != definition.target:
             path = self._views[path].definition.source
@@ -134,12 +134,12 @@ class Views:
             return None
 
     def documents_of(self, path: str) -> tuple[WriteDocument, ...]:
-        """What is to be written with the deletion of a path."""
+        """The documents to write together with the deletion of a path."""
         view = self._views.get(path)
         return () if view is None else (WriteDocument(view.key, None),)
 
     def deleted(self, path: str) -> None:
-        """A path was deleted, and the documents with it."""
+        """Handle the deletion of a path and its documents."""
         view = self._views.get(path)
         if view is not None:
             self._end(view)
@@ -158,7 +158,7 @@ class Views:
         except ViewGoneError:
             try:
                 await self._engine.execute(WriteDocuments((WriteDocument(view.key, None),)))
-            except HeadwaterError as error:  # deleted with what is created at its path next, or at the next start
+            except HeadwaterError as error:  # it is deleted when the path is used again, or at the next start
                 log.warning("the document of a view that is gone is left over: %s", error)
             else:
                 self._forget(view)

@@ -226,7 +226,7 @@ def test_a_local_table_that_is_no_mirror_is_left_alone() -> None:
             before = await rows(engine)
             status = await until(followers, lambda status: status.last_error)
             assert status.state is RETRYING
-            assert "is no mirror" in str(status.last_error)
+            assert "is not a mirror" in str(status.last_error)
             await asyncio.sleep(0.1)
             assert await rows(engine) == before
             assert not server.requests

@@ -43,7 +43,7 @@ def test_a_producer_can_send_on_while_a_large_body_is_checked() -> None:
 
 
 def test_changes_are_not_appended_to_another_table_than_they_were_checked_for() -> None:
-    """The table is deleted and made again, with escapes, before the deletion is durable."""
+    """The table is deleted and created again, with escapes, before the deletion is durable."""
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
