@@ -1,3 +1,3 @@
-"""Headwater: changing state, in step across machines and organisations, over plain HTTP."""
+"""Headwater: ordered, durable streams of state changes over HTTP."""
 
 __version__ = "0.1.0"

@@ -1,6 +1,6 @@
-"""Cheap measurements: plain numbers, which become metrics when they are requested.
+"""Counters and histograms as plain numbers, which are formatted as metrics when they are requested.
 
-Each part of the server adds to its own numbers, on the event loop, without a lock. `server/observing` reads them.
+Each part of the server updates its own numbers on the event loop, without a lock. `server/observing` reads them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-# Upper bounds of buckets, in seconds: from a sync on a fast disk to a fold of a large segment.
+# Upper bounds of buckets, in seconds: from an fsync on a fast disk to the fold of a large segment.
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096)
 

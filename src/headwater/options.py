@@ -52,7 +52,7 @@ def _option(field: msgspec.structs.FieldInfo) -> Option:
 def _kind(hint: Any) -> type:
     while get_args(hint):
         inner: Any = next(one for one in get_args(hint) if one is not type(None))
-        hint = inner if isinstance(inner, type) or get_args(inner) else type(inner)  # a Literal holds values
+        hint = inner if isinstance(inner, type) or get_args(inner) else type(inner)  # the values of a Literal
     return hint  # type: ignore[no-any-return]
 
 
@@ -73,7 +73,7 @@ def underscored(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for name, value in given.items():
         if (option := name.replace("-", "_")) in named:
-            raise OptionError(f"{where}: {option} is there twice, with - and with _")
+            raise OptionError(f"{where}: {option} is given twice, with - and with _")
         named[option] = value
     return named
 

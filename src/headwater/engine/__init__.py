@@ -1,4 +1,4 @@
-"""The engine: streams that are written by many and seen only once durable."""
+"""The engine: many writers and readers of streams; readers only see durable data."""
 
 from headwater.engine.engine import Engine
 

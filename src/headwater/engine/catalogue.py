@@ -1,9 +1,8 @@
-"""The catalogue: the streams and documents in memory, as writers and as readers see them.
+"""The catalogue: the streams and documents in memory.
 
-Writers decide on the newest states, which hold events that may not be durable yet. Readers see what is durable. A
-stream is loaded from the store when it is first needed and evicted when it has not been used for a while.
-
-`loading.py` brings streams in.
+Commands are decided on the newest states, which include events that are not durable yet. Readers only see durable
+states. A stream is loaded from the store when it is first needed (`loading.py`) and evicted when it has not been used
+for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NO_TABLE = -1
 
 
 class LoadedStream:
-    """A stream in memory: the newest state for writers, the durable part of it for readers."""
+    """A stream in memory: the newest state for writers, the durable state for readers."""
 
     __slots__ = (
         "_described",
@@ -44,25 +43,25 @@ class LoadedStream:
     def __init__(self, state: StreamState, *, durable: bool) -> None:
         self.id = state.id
         self.path = state.path
-        self.state = state  # includes what was accepted and is not yet durable
-        self.tail = state.tail if durable else state.start  # readers see this much
+        self.state = state  # includes accepted events that are not durable yet
+        self.tail = state.tail if durable else state.start  # the durable tail, for readers
         self.closed = state.closed and durable
-        self.last_seqno = _NO_TABLE  # as readers see it
+        self.last_seqno = _NO_TABLE  # durable, for readers
         if state.kind >= ROWS:
             self.last_seqno = state.last_seqno if durable else 0
-        self.deleted: type[HeadwaterError] | None = None  # what readers find once the stream is deleted
-        self.pending = 0  # accepted events that are not yet durable
+        self.deleted: type[HeadwaterError] | None = None  # the error for readers after the stream was deleted
+        self.pending = 0  # number of accepted events that are not durable yet
         self.live: Tail | None = None
-        self.used = True  # since the last look for streams to evict
-        self.touched_ms = state.accessed_ms  # the last renewal that was recorded
-        self._info: StreamInfo | None = None  # as it was last described
-        self._described: StreamState | None = None  # the state that it describes,
-        self._version = (0, 0, False)  # and its version, tail and closure
+        self.used = True  # since the last eviction
+        self.touched_ms = state.accessed_ms  # time of the last stored renewal
+        self._info: StreamInfo | None = None  # cached
+        self._described: StreamState | None = None  # the state of the cached info,
+        self._version = (0, 0, False)  # and its version, tail and whether it is closed
         if state.soft_deleted and durable:
             self.deleted = StreamGoneError
 
     def info(self) -> StreamInfo:
-        """The stream as readers see it. Many read a stream that does not change meanwhile."""
+        """The stream as readers see it. The result is cached until the stream changes."""
         state, info = self.state, self._info
         now = (state.version, self.tail, self.closed)
         if info is None or self._described is not state or self._version != now:
@@ -104,25 +103,25 @@ class LoadedDocument:
 
 
 class Catalogue:
-    """The `View` that decisions look at: `at`, `get` and `document` return the newest states.
+    """Implements the `View` of `decide`: `at`, `get` and `document` return the newest states.
 
-    Over 20 methods, since they all change the same four maps together; each is a few lines.
+    It has more than 20 methods because they all change the same four maps.
     """
 
     def __init__(self) -> None:
         self._paths: dict[str, LoadedStream] = {}  # newest, by path
         self._ids: dict[int, LoadedStream] = {}  # newest, by id
         self._visible: dict[str, LoadedStream] = {}  # durable, by path
-        self._deleting: dict[int, LoadedStream] = {}  # by id: their deletion is accepted and not durable yet
+        self._deleting: dict[int, LoadedStream] = {}  # by id: streams whose deletion is accepted but not durable
         self._documents: dict[str, LoadedDocument] = {}
-        self.renewals: dict[LoadedStream, None] = {}  # streams whose renewal could not be recorded yet
-        self.count = 0  # streams that there are, loaded or not; those that are not durable yet included
-        self.removals = 0  # how often a stream or document has left the catalogue
+        self.renewals: dict[LoadedStream, None] = {}  # streams whose renewal is not stored yet
+        self.count = 0  # all streams, loaded or not, including those that are not durable yet
+        self.removals = 0  # number of streams and documents that left the catalogue
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    # The newest states, for decisions
+    # The newest states
 
     def at(self, path: str) -> StreamState | None:
         stream = self._paths.get(path)
@@ -141,12 +140,12 @@ class Catalogue:
         return self._ids.get(stream_id)
 
     def is_uncertain(self, path: str) -> bool:
-        """Whether what writers see at a path is not durable yet."""
+        """Whether the newest state at a path is not durable yet."""
         stream = self._paths.get(path)
         return stream.pending > 0 if stream is not None else path in self._visible
 
     def apply(self, event: Event) -> LoadedStream | LoadedDocument:
-        """Change the newest state; readers do not see it yet."""
+        """Apply an event to the newest state. Readers do not see it yet."""
         if isinstance(event, DOCUMENT_EVENTS):
             document = self._documents[event.key]
             document.newest = evolve_document(document.newest, event)
@@ -157,7 +156,7 @@ class Catalogue:
         return stream
 
     def apply_append(self, stream: LoadedStream, event: Appended) -> None:
-        """The same for the one event that most commands come down to."""
+        """A faster `apply` for the most frequent event."""
         evolve(stream.state, event)
         stream.pending += 1
 
@@ -185,13 +184,13 @@ class Catalogue:
             del self._paths[stream.path]
         self.removals += 1
 
-    # What is durable, for readers
+    # The durable states
 
     def visible(self, path: str) -> LoadedStream | None:
         return self._visible.get(path)
 
     def visible_by_id(self, stream_id: int) -> LoadedStream | None:
-        """A stream that is there as long as its deletion is not durable."""
+        """A stream whose deletion, if any, is not durable yet."""
         return self._ids.get(stream_id) or self._deleting.get(stream_id)
 
     @property
@@ -205,7 +204,7 @@ class Catalogue:
         self._visible[stream.path] = stream
 
     def hide(self, stream: LoadedStream) -> None:
-        """A deletion is durable."""
+        """Remove a stream whose deletion is durable."""
         self._deleting.pop(stream.id, None)
         if self._visible.get(stream.path) is stream:
             del self._visible[stream.path]
@@ -213,7 +212,7 @@ class Catalogue:
     # Loading
 
     def is_known(self, path: str) -> bool:
-        """Whether the newest state at a path is known. A visible stream that is not the newest is being deleted."""
+        """Whether the newest state at a path is in memory. A visible stream that is not the newest is being deleted."""
         return path in self._paths or path in self._visible
 
     def has(self, key: str | int) -> bool:
@@ -221,7 +220,7 @@ class Catalogue:
         return key in self._paths if isinstance(key, str) else key in self._ids
 
     def add(self, state: StreamState) -> bool:
-        """Take in a stream that was loaded from the store, unless its deletion is on the way."""
+        """Add a stream that was loaded from the store, unless it is being deleted."""
         if state.id in self._deleting:
             return False
         if state.id not in self._ids:
@@ -235,10 +234,10 @@ class Catalogue:
     def add_document(self, key: str, document: Document | None) -> None:
         self._documents[key] = LoadedDocument(key, document)
 
-    # Leaving the catalogue
+    # Eviction and rollback
 
     async def evict(self, streams_max: int, documents_max: int) -> None:
-        """Evict streams and documents that were not used since the last look, if too many are loaded."""
+        """If too many are loaded, evict streams and documents that were not used since the last call."""
         excess = len(self._ids) - streams_max
         for count, stream_id in enumerate(list(self._ids) if excess > 0 else ()):
             if count % bounds.YIELD_EVERY_STREAMS == bounds.YIELD_EVERY_STREAMS - 1:
@@ -265,7 +264,7 @@ class Catalogue:
         return True
 
     def undo(self, stream: LoadedStream) -> None:
-        """Drop a stream's newest state; `restore` puts the durable one in its place."""
+        """Drop the newest state of a stream; `restore` replaces it with the durable state."""
         if self._ids.get(stream.id) is stream:
             self._forget(stream)
         self._deleting.pop(stream.id, None)
@@ -273,7 +272,7 @@ class Catalogue:
 
     def restore(self, stream: LoadedStream, state: StreamState) -> None:
         stream.touched_ms = state.accessed_ms
-        if state.accessed_ms < stream.state.accessed_ms:  # it was read all the same
+        if state.accessed_ms < stream.state.accessed_ms:  # keep renewals by reads
             state.accessed_ms = stream.state.accessed_ms
             self.renewals[stream] = None
         stream.state = state

@@ -1,8 +1,8 @@
-"""Time for the engine: wall-clock milliseconds that do not jump ahead.
+"""The clock of the engine: wall-clock milliseconds that do not jump forward.
 
-A machine's clock can be set forwards by hours; streams with a time-to-live must not expire for it. So the steady clock
-runs with the time since the machine was started, suspension included, and closes in on the wall clock by at most 1 part
-in 100. A wall clock that is behind by more than a minute is followed at once: nothing expires too early for it.
+If the wall clock is set forward by hours, streams with a time-to-live must not expire. So the steady clock counts the
+time since boot, including suspension, and approaches the wall clock by at most 1 %. It follows a wall clock that is
+behind by more than a minute at once, because that cannot cause an early expiry.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Clock(Protocol):
     def now_ms(self) -> int: ...
 
 
-# Seconds since some moment, those of a suspended machine included where the system counts them.
+# Monotonic seconds, including time in suspension if the system counts it.
 elapsed_s: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
@@ -30,7 +30,7 @@ class SteadyClock:
         self._elapsed = elapsed
         self._wall = wall
         self._set_s = elapsed()
-        self._ahead_s = wall() - self._set_s  # of the elapsed time
+        self._ahead_s = wall() - self._set_s  # difference to the elapsed time
 
     def now_ms(self) -> int:
         at_s = self._elapsed()

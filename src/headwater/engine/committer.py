@@ -1,8 +1,8 @@
-"""Group commit: everything accepted while one batch becomes durable forms the next. There is no timer.
+"""Group commit: records that are accepted while a batch is written form the next batch. There is no timer.
 
-A batch that takes long makes the next one large, which then takes longer still. So what may wait is bounded by the time
-that batches take: after a slow one by what would have been written in `COMMIT_S`, but by no less than
-`COMMIT_BYTES_MIN`, since many small writes are not the cause of a slow disk. It doubles with each batch that was quick.
+While a slow batch is written, many records arrive, so the next batch is larger and slower. To prevent this, a window
+limits the bytes that may wait. After a slow batch it is set to the bytes that the disk writes in `COMMIT_S`, but at
+least to `COMMIT_BYTES_MIN`. It doubles after each fast batch.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Answered: TypeAlias = Callable[[Answer], None]
 
 
 class Entry(Commit, gc=False):
-    """A record on its way to the disk, and the answer to give when it is durable."""
+    """A record that is being committed, and the reply to send when it is durable."""
 
-    changed: tuple[LoadedStream | LoadedDocument, ...]  # by each event
+    changed: tuple[LoadedStream | LoadedDocument, ...]  # the stream or document of each event
     answer: Answer
     answered: Answered | None
 
 
 class CommitMeasures:
-    """Of the batches that were handed to the store."""
+    """Measurements of batches."""
 
     __slots__ = ("accepted_bytes", "failures", "seconds", "sizes")
 
     def __init__(self) -> None:
-        self.sizes = Histogram(COUNTS)  # records of each batch
-        self.seconds = Histogram()  # until each was durable
+        self.sizes = Histogram(COUNTS)  # records per batch
+        self.seconds = Histogram()  # time to commit a batch
         self.accepted_bytes = 0  # of bodies
-        self.failures = 0  # batches that did not become durable
+        self.failures = 0  # failed batches
 
 
 class Committer:
@@ -58,7 +58,7 @@ class Committer:
         self._failed = failed
         self._entries: list[Entry] = []
         self._bytes = 0
-        self._window_bytes = backlog_bytes_max  # that may wait, by the time that batches take
+        self._window_bytes = backlog_bytes_max  # bytes that may wait
         self._committing: list[Entry] | None = None
         self._committing_bytes = 0
         self._scheduled = False
@@ -67,7 +67,7 @@ class Committer:
 
     @property
     def backlog(self) -> tuple[int, int]:
-        """Records that are not durable yet, and the bytes of those that the store does not have yet."""
+        """The number of records that are not durable yet, and the bytes that wait for the next batch."""
         return len(self._entries) + len(self._committing or ()), self._bytes
 
     def check_room(self, size_bytes: int) -> None:
@@ -75,23 +75,25 @@ class Committer:
         if not self._bytes or waiting_bytes <= min(self._window_bytes, limits.COMMIT_BYTES_MIN):
             return
         if waiting_bytes > self._window_bytes or self._is_slow:
-            raise OverloadedError("the store does not keep up; try again shortly", retry_after_s=limits.RETRY_AFTER_S)
+            raise OverloadedError(
+                "the disk does not keep up with writes; try again later", retry_after_s=limits.RETRY_AFTER_S
+            )
 
     @property
     def _is_slow(self) -> bool:
-        """Whether the batch that is on its way takes long already."""
+        """Whether the batch that is being written is slow."""
         return self._began_s > 0 and time.perf_counter() - self._began_s > limits.COMMIT_S
 
     def add(self, entry: Entry, size_bytes: int = 0) -> None:
         self._entries.append(entry)
         self._bytes += size_bytes
         if self._committing is None and not self._scheduled:
-            # At the end of this turn of the loop, so that all writes of the turn share the batch (group commit).
+            # Start at the end of this loop iteration, so that all its writes share the batch.
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._start)
 
     def withdraw(self) -> list[Entry]:
-        """Take back everything that was not handed to the store yet."""
+        """Remove and return all records that were not passed to the store yet."""
         entries, self._entries = self._entries, []
         self._bytes = 0
         return entries

@@ -1,4 +1,4 @@
-"""The engine: one writer and many readers over a store. Its face is messages.
+"""The engine: one writer and many readers over a store. Its interface is messages.
 
 writer         commands: decide, commit, publish
 reader         reads, live readers
@@ -51,7 +51,7 @@ def _ignore(_: BaseException) -> None:
 
 
 class Engine:
-    """The one face of all parts, which talk to each other directly; its methods are many, and most are a line."""
+    """The interface to all parts of the engine. Most of its methods are one line."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Engine:
         self._catalogue = catalogue = Catalogue()
         loader = Loader(store, catalogue)
         self._writer = Writer(store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record)
-        # Carry out a command; `answered` gets the reply or the error once it is certain.
+        # Execute a command. `answered` is called with the reply or the error as soon as it is final.
         self.submit: Callable[[Command, Answered], None] = self._writer.submit
         self._live = LiveReaders(catalogue, self._writer, self.now_ms)
         self._large = LargeReads(limits.large_read_bytes_max)
@@ -80,7 +80,7 @@ class Engine:
     async def _fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
         return await self._reader.fetch_record(stream, position, wanted)
 
-    # Life
+    # Start and stop
 
     async def start(self) -> None:
         await self._store.start(self._writer.stop_for)
@@ -88,26 +88,26 @@ class Engine:
         self._housekeeping.start()
 
     def drain(self) -> None:
-        """Refuse new writes and end every live read."""
+        """Refuse new writes and end all live reads."""
         self._live.drain()
         self._writer.drain()
 
     async def stop(self) -> None:
-        """Finish what was accepted and close the store."""
+        """Commit all accepted writes and close the store."""
         self.drain()
         await self._housekeeping.stop()
         await self._writer.finish()
         await self._store.close()
 
     async def relieve(self) -> None:
-        """Memory is short: free what can be loaded again."""
+        """Free memory: drop data that can be loaded again."""
         self._store.relieve()
         await self._catalogue.evict(len(self._catalogue) // 2, 0)
 
     # Writing
 
     async def execute(self, command: Command) -> Reply:
-        """The same for callers that wait."""
+        """Execute a command and wait for its reply."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
@@ -127,12 +127,12 @@ class Engine:
         return await self._reader.info(path)
 
     def loaded(self, path: str) -> StreamInfo | None:
-        """A stream that is in memory, as readers see it; nothing is renewed."""
+        """A stream as readers see it, if it is in memory. This does not renew its time-to-live."""
         stream = self._catalogue.visible(path)
         return None if stream is None else stream.info()
 
     def framing(self, path: str) -> tuple[int, str, ContentKind] | None:
-        """The id, content type and kind of a stream that is in memory. They never change."""
+        """The id, content type and kind of a stream, which never change, if it is in memory."""
         stream = self._catalogue.visible(path)
         return None if stream is None else (stream.id, stream.state.content_type, stream.state.kind)
 
@@ -161,10 +161,10 @@ class Engine:
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
         return await self._reader.documents(prefix, after, limit)
 
-    # What an operator asks
+    # Reports
 
     def report(self) -> EngineReport:
-        """What was measured, and how things are. It is quick, and what it holds does not change any more."""
+        """A copy of all measurements and the current state."""
         committer = self._writer.committer
         commits, (backlog_records, backlog_bytes) = committer.measures, committer.backlog
         return EngineReport(

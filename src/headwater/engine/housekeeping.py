@@ -1,6 +1,6 @@
-"""Housekeeping: watched streams are renewed, expired ones are deleted, unused ones are evicted.
+"""Housekeeping: renew streams with live readers, delete expired streams, evict unused ones.
 
-Streams that had expired when the server started are deleted after a grace time: the clock may be wrong.
+Streams that expired while the server was down are deleted only after a grace period, because the clock may be wrong.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Housekeeping:
                 self._live.renew_all()
                 await self._expire_some()
             except HeadwaterError as error:
-                log.warning("expiring streams failed, trying again: %s", error)
+                log.warning("failed to delete expired streams, retrying: %s", error)
             except Exception:
-                log.exception("housekeeping failed, trying again")
+                log.exception("housekeeping failed, retrying")
 
     async def _expire_some(self) -> None:
         now_ms = self._now_ms()

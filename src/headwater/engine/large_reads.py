@@ -1,8 +1,8 @@
-"""Large records that readers have not taken yet: each is in memory once, however many read it, and all are bounded.
+"""Bounded memory for large records that are being sent to readers.
 
-A record is read whole, and it may be as large as a body. A reader that takes its answer slowly, or not at all, keeps
-the record in memory meanwhile. So records that are larger than what was asked for are shared by all who read them, they
-count for as long as somebody holds them, and beyond a bound further ones are refused. Few are read at a time.
+A record is read as a whole and can be as large as a request body. It stays in memory until the reader has received it,
+which can take long. So a record that exceeds the requested size is shared by all its readers, its bytes count while any
+of them holds it, and above a limit further reads of large records are refused. Few are read at the same time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class LargeReads:
         self._bytes_max = bytes_max
         self._held: WeakValueDictionary[tuple[int, int], HeldBytes] = WeakValueDictionary()
         self.held_bytes = 0
-        self.turn = asyncio.Semaphore(LARGE_READS_AT_ONCE)  # of reads that may turn out large
+        self.turn = asyncio.Semaphore(LARGE_READS_AT_ONCE)  # limits concurrent reads of large records
 
     def find(self, stream_id: int, start: int, end: int, bytes_max: int) -> HeldBytes | None:
-        """The bytes at a position, if they are held and a read would return them: one record above `bytes_max`."""
+        """The record at a position, if it is larger than `bytes_max` and already in memory."""
         held = self._held.get((stream_id, start))
         if held is None or len(held.data) <= bytes_max or held.next > end:
             return None
@@ -34,9 +34,7 @@ class LargeReads:
         if held is not None and len(held.data) == len(data):
             return held
         if self.held_bytes and self.held_bytes + len(data) > self._bytes_max:
-            raise OverloadedError(
-                f"readers have yet to take {self.held_bytes} bytes of large records; try again shortly"
-            )
+            raise OverloadedError(f"{self.held_bytes} bytes of large records are being sent; try again later")
         held = self._held[stream_id, start] = HeldBytes(self, start + len(data), data)
         return held
 

@@ -23,18 +23,18 @@ class LiveReaders:
         self.waiting = 0  # reads that wait for the next change
 
     def renew_all(self) -> None:
-        """A stream with live readers does not expire, however long they wait, not even by a crash."""
+        """Renew all streams with live readers, so that they do not expire, not even after a crash."""
         now_ms = self._now_ms()
         for stream in self._watched.values():
             self._writer.renew(stream, now_ms)
         self._writer.record_renewals()
 
     def drain(self) -> None:
-        """Reads that wait for something new return at once from now on."""
+        """End all waiting reads; later ones return at once."""
         self._draining = True
 
     async def wait(self, stream: LoadedStream, position: int, timeout_s: float) -> None:
-        """Until the stream goes past a position, is closed or deleted, or the time is up."""
+        """Wait until the stream has data after a position, is closed or deleted, or the timeout has passed."""
         if stream.tail > position or stream.closed or stream.deleted is not None or self._draining:
             return
         self.waiting += 1
@@ -45,7 +45,7 @@ class LiveReaders:
             self._drop_tail(stream)
 
     def follow(self, stream_id: int, subscriber: Subscriber) -> StreamInfo:
-        """Tell a subscriber of every change after what is returned. The stream must have been read just before."""
+        """Notify a subscriber of every change after the returned info. The stream must be loaded."""
         stream = self.followed(stream_id)
         stream.check_not_deleted()
         if self._draining:

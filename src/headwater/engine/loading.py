@@ -1,7 +1,7 @@
 """Loading: streams and documents from the store into the catalogue.
 
-A load may take long, and the stream may be loaded by someone else, change, be evicted or be deleted meanwhile. What
-such a load brings is never used: a load during which anything left the catalogue is done again.
+During a load, the stream may be loaded by another task, changed, evicted or deleted, so the result may be outdated. A
+load is therefore repeated if anything left the catalogue in the meantime.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Loader:
                 return
 
     async def load_for(self, command: Command) -> None:
-        """Load all states that the decision on a command needs. When this returns, all of them are in memory."""
+        """Load all states that are needed to decide a command. When this returns, all of them are in memory."""
         catalogue = self._catalogue
         while True:
             removals = catalogue.removals
@@ -42,7 +42,7 @@ class Loader:
         absent: set[str | int] = set()
         removals = self._catalogue.removals
         while True:
-            if removals != self._catalogue.removals:  # a stream that was there may have been evicted
+            if removals != self._catalogue.removals:  # a stream that was loaded before may have been evicted
                 absent.clear()
                 removals = self._catalogue.removals
             key = next((key for key in self._needed(command) if key not in absent), None)
@@ -52,8 +52,8 @@ class Loader:
                 absent.add(key)
 
     def _needed(self, command: Command) -> Iterator[str | int]:
-        """Streams that are still to be loaded: at the path, the source of a fork, and the ancestors of the stream at
-        the path, which its deletion may release."""
+        """The streams that are not loaded yet: the one at the path, the source of a fork, and the ancestors of the
+        stream at the path, which its deletion may delete."""
         if isinstance(command, WriteDocuments):
             return
         catalogue = self._catalogue
@@ -82,7 +82,7 @@ class Loader:
                 return self._catalogue.has(key)
             if removals == self._catalogue.removals or self._catalogue.has(state.id):
                 return self._catalogue.add(state)
-            return True  # to be loaded again
+            return True  # load it again
         finally:
             del self._loading[key]
             loading.set_result(None)
@@ -98,9 +98,9 @@ class Loader:
         return loaded
 
     async def roll_back(self, streams: Iterable[LoadedStream], documents: Iterable[LoadedDocument]) -> None:
-        """Put streams and documents back to what is durable. No command may be decided meanwhile.
+        """Reset streams and documents to their durable states. No command may be decided in the meantime.
 
-        The catalogue changes when everything is loaded, in one step: nobody finds it in between.
+        The catalogue is changed in one step, after everything is loaded.
         """
         durable = {stream: await self._store.load_id(stream.id) for stream in streams}
         for stream in durable:

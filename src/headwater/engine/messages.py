@@ -1,6 +1,6 @@
-"""The engine's messages: what an edge asks and learns. Plain values, fit to be sent to another process.
+"""The messages between an edge and the engine: plain values that could be sent to another process.
 
-Commands and their replies are the log's (`headwater.log.commands`).
+Commands and their replies are in `headwater.log.commands`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headwater.store.pieces import RecordEnd
 
 
 class StreamInfo(msgspec.Struct, frozen=True, gc=False):
-    """A stream as readers see it: what is durable."""
+    """A stream as readers see it: only durable data."""
 
     id: int
     path: str
@@ -24,7 +24,7 @@ class StreamInfo(msgspec.Struct, frozen=True, gc=False):
     created_ms: int
     ttl_s: int | None
     expires_ms: int | None
-    deadline_ms: int | None  # when it expires if nothing renews it
+    deadline_ms: int | None  # time of expiry if it is not renewed
     lineage: tuple[Span, ...]
     tail: int
     closed: bool
@@ -35,17 +35,17 @@ class StreamInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Whole records from an offset on; an offset of None is the tail."""
+    """Read whole records from an offset on. The offset None is the tail."""
 
     path: str
     offset: Offset | None = BEGINNING
-    until: Offset | None = None  # return nothing at or past it
+    until: Offset | None = None  # return only data before this offset
     bytes_max: int = 1
-    wait_s: float = 0.0  # how long to wait at the tail for something new
+    wait_s: float = 0.0  # how long to wait at the tail for new data
 
 
 class ReadMore(msgspec.Struct, frozen=True):
-    """Whole records of a stream that is being followed, from a position on."""
+    """Read whole records of a stream that is being followed, from a position on."""
 
     stream_id: int
     start: int
@@ -59,7 +59,7 @@ class ReadReply(msgspec.Struct, frozen=True, gc=False):
     next: int  # where the next read begins
     until: int | None
     data: bytes
-    held: object = None  # large data counts for as long as this is referred to; it means nothing to another process
+    held: object = None  # large data is counted while this object is referenced; unused in another process
 
     @property
     def at_tail(self) -> bool:
@@ -67,9 +67,9 @@ class ReadReply(msgspec.Struct, frozen=True, gc=False):
 
 
 class FindRecords(msgspec.Struct, frozen=True):
-    """The records between two offsets, without their bytes; `until` None is the tail.
+    """List the records between two offsets, without their bytes. `until` None is the tail.
 
-    With `at_ms`, those appended at or after that moment.
+    `at_ms` restricts the list to records that were appended at or after that time.
     """
 
     path: str
@@ -87,8 +87,8 @@ class RecordsReply(msgspec.Struct, frozen=True):
 
 
 class FindSplits(msgspec.Struct, frozen=True):
-    """Positions where a range can be cut: into `parts` of about equal size, or into parts of at most `step_bytes`
-    unless one record is larger. `until` None is the tail."""
+    """Find positions at which a range can be split: into `parts` of about equal size, or into parts of at most
+    `step_bytes`, unless one record is larger. `until` None is the tail."""
 
     path: str
     offset: Offset | None = BEGINNING
@@ -106,14 +106,14 @@ class SplitsReply(msgspec.Struct, frozen=True):
 
 
 class FindRow(msgspec.Struct, frozen=True):
-    """Where the rows of a table begin that have a SeqNo larger than `since_id`, or the last rows if it is negative."""
+    """Find the first row with a SeqNo larger than `since_id`. A negative `since_id` means the last rows."""
 
     path: str
     since_id: int = 0
 
 
 class RowPosition(msgspec.Struct, frozen=True, gc=False):
-    """Where a row begins. A read begins where a record does: `skip` bytes of it come before the row."""
+    """The position of a row: `skip` bytes after the beginning of a record, because reads begin at records."""
 
     record: int
     skip: int = 0
@@ -126,16 +126,16 @@ class RowPosition(msgspec.Struct, frozen=True, gc=False):
 class RowReply(msgspec.Struct, frozen=True):
     table: StreamInfo
     start: RowPosition
-    since_id: int  # that names the same rows, not negative
+    since_id: int  # equivalent to the request, but not negative
 
 
 class StreamPage(msgspec.Struct, frozen=True):
     streams: tuple[StreamInfo, ...]
-    next_after: str | None  # where the next page goes on
+    next_after: str | None  # start of the next page; None if this is the last one
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """One durable change of a stream, the same object for all its live readers."""
+    """One durable change of a stream. All live readers get the same object."""
 
     stream_id: int
     kind: ContentKind

@@ -1,7 +1,7 @@
-"""Commands that cannot be decided as they come: streams are to be loaded, a body or a record is to be parsed.
+"""Preparation of commands that cannot be decided at once, because a stream must be loaded or a large body parsed.
 
-Large JSON is parsed in a thread, one body at a time. The parser keeps the interpreter's lock, so a thread alone would
-not help: what is parsed in one call is bounded (`log/json_framing.py`), and the loop has its turn between two calls.
+Large JSON is parsed in a thread, one body at a time. The parser holds the GIL, so a thread alone would still block the
+loop. Therefore each parser call is limited in size (`log/json_framing.py`), and the loop runs between two calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WITH_BODY = (Append, Create)
 
 
 class _Turn:
-    """A queue of one producer's appends."""
+    """The queue of appends of one producer."""
 
     __slots__ = ("lock", "users")
 
@@ -44,8 +44,8 @@ class Preparer:
         self._fetch_record = fetch_record
         self._messages_max = limits.messages_per_append_max
         self._backlog_bytes_max = limits.commit_backlog_bytes
-        self._bytes = 0  # of bodies that are being parsed or wait for it
-        self._thread = asyncio.Lock()  # its holder may use the thread
+        self._bytes = 0  # size of bodies that are parsed or wait to be parsed
+        self._thread = asyncio.Lock()  # held while the thread is used
         self._turns: dict[tuple[str, str], _Turn] = {}
 
     @property
@@ -54,14 +54,14 @@ class Preparer:
         return bool(self._turns)
 
     def must_wait(self, command: Append | Create, kind: ContentKind) -> bool:
-        """Whether a command cannot be decided at once: its body is large, or one before it by the same producer is."""
+        """Whether the body of a command, or of an earlier append of the same producer, must be parsed first."""
         if self._turns and _turn_key(command) in self._turns:
             return True
         return _is_large(command, kind)
 
     @contextlib.asynccontextmanager
     async def prepared(self, command: Command) -> AsyncIterator[Command]:
-        """The command as it can be decided. Decide it before anything else is awaited."""
+        """Yield the prepared command. The caller must decide it before it awaits anything."""
         await self._loader.load_for(command)
         if isinstance(command, Create) and command.fork is not None:
             command = await self._with_prefix(command)
@@ -77,7 +77,7 @@ class Preparer:
         yield command
 
     def _kind(self, command: Append | Create) -> ContentKind:
-        """The kind of the stream that a body is for, as far as that is known before the decision."""
+        """The kind of the stream of a command, as far as it is known before the decision."""
         if isinstance(command, Append):
             stream = self._catalogue.at(command.path)
         else:
@@ -86,7 +86,7 @@ class Preparer:
 
     @contextlib.asynccontextmanager
     async def _turn(self, command: Append | Create) -> AsyncIterator[None]:
-        """Keep the order of a producer's appends: a gap in their sequence would be refused."""
+        """Keep the order of the appends of a producer, because a gap in its sequence is an error."""
         key = _turn_key(command)
         if key is None:
             yield
@@ -102,12 +102,12 @@ class Preparer:
                 del self._turns[key]
 
     async def _framed(self, command: Append | Create, kind: ContentKind) -> Append | Create:
-        """The command with its body framed, if that is large."""
+        """The command with its body framed, if it is large."""
         if not _is_large(command, kind):
             return command
         size_bytes = len(command.body)
         if self._bytes and self._bytes + size_bytes > self._backlog_bytes_max:
-            raise OverloadedError("too many large bodies are waiting; try again shortly", retry_after_s=RETRY_AFTER_S)
+            raise OverloadedError("too many large bodies are waiting; try again later", retry_after_s=RETRY_AFTER_S)
         self._bytes += size_bytes
         try:
             async with self._thread:
@@ -117,7 +117,7 @@ class Preparer:
         return msgspec.structs.replace(command, framed=framed)
 
     async def _with_prefix(self, command: Create) -> Create:
-        """A fork with a sub-offset takes along a part of the source's record at its offset: find where that ends."""
+        """Compute how much of the source's record at the offset a fork with a sub-offset inherits."""
         fork, existing = command.fork, self._catalogue.at(command.path)
         if fork is None or (existing is not None and not is_expired(existing, command.now_ms)):
             return command

@@ -1,4 +1,4 @@
-"""Ranges of a stream without their bytes: its records, and where it can be split."""
+"""The records of a range, without their bytes, and positions at which it can be split."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Ranges:
         return RecordsReply(info, start, end, tuple(found))
 
     async def _position_at(self, stream: LoadedStream, at_ms: int) -> int:
-        """From where on everything was appended at or after a moment; the tail if nothing was."""
+        """The position of the first record that was appended at or after a time; the tail if there is none."""
         start = 0
         for owner, stop in owners(stream.id, stream.state.lineage, 0, stream.tail):
             found = await self._reader.own(stream, self._store.position_at(owner, at_ms))

@@ -1,4 +1,4 @@
-"""The reader: streams, and what is durable of them in bounded pieces."""
+"""The reader: information on streams, and their durable data in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headwater.store.pieces import Piece, UnalignedReadError, join
 
 T = TypeVar("T")
 
-_INSIDE_A_RECORD = "the offset lies inside a record; use one that the server gave"
+_INSIDE_A_RECORD = "the offset is inside a record; use an offset from the server"
 
 
 class Reader:
@@ -52,12 +52,12 @@ class Reader:
         self._limits = limits
         self._now_ms = now_ms
         self._large = large
-        self._turn_s = 0.0  # when the next large read may go
+        self._turn_s = 0.0  # time at which the next large read may start
 
     # Streams
 
     async def info(self, path: str) -> StreamInfo:
-        """A stream as it is; this does not renew its time-to-live."""
+        """Information on a stream. This does not renew its time-to-live."""
         return (await self.find(path, renew=False)).info()
 
     async def page(self, prefix: str, after: str, limit: int) -> StreamPage:
@@ -71,7 +71,7 @@ class Reader:
         return StreamPage(tuple(page), states[-1].path if len(states) == limit else None)
 
     async def find(self, path: str, *, renew: bool) -> LoadedStream:
-        """The stream that readers find at a path; reading renews a sliding time-to-live, looking does not."""
+        """The stream at a path, as readers see it. `renew`: renew its time-to-live."""
         stream = self._catalogue.visible(path)
         if stream is None:
             await self._loader.load(path)
@@ -93,7 +93,7 @@ class Reader:
     def _check_live(self, stream: LoadedStream, now_ms: int) -> None:
         if stream.deleted is not None:
             stream.check_not_deleted()
-        check_not_expired(stream.state, now_ms)  # also while the deletion that follows from it is not durable yet
+        check_not_expired(stream.state, now_ms)  # it may have expired although its deletion is not durable yet
 
     # Bytes
 
@@ -128,7 +128,7 @@ class Reader:
         held = large.find(stream.id, start, end, bytes_max)
         if held is None:
             async with large.turn:
-                held = large.find(stream.id, start, end, bytes_max)  # another read may have loaded it meanwhile
+                held = large.find(stream.id, start, end, bytes_max)  # another read may have loaded it in the meantime
                 if held is None:
                     piece = await self.piece(stream, start, end, bytes_max)
                     if len(piece.data) <= max(bytes_max, bounds.LARGE_READ_BYTES):
@@ -137,7 +137,7 @@ class Reader:
         return ReadReply(info, start, held.next, until, held.data, held)
 
     async def piece(self, stream: LoadedStream, start: int, end: int, bytes_max: int) -> Piece:
-        """Whole records from `start`, at least one and at most about `bytes_max`, none reaching past `end`."""
+        """Whole records from `start` to at most `end`: as many as fit into about `bytes_max`, at least one."""
         end = min(end, stream.tail)
         if stream.state.lineage or start >= end:
             whole = await self._inherited_piece(stream, start, end, bytes_max)
@@ -151,7 +151,7 @@ class Reader:
         return whole
 
     async def _inherited_piece(self, stream: LoadedStream, start: int, end: int, bytes_max: int) -> Piece:
-        """The same for a fork, whose records may be those of other streams."""
+        """The same for a fork, whose records may be stored in its ancestors."""
         pieces: list[Piece] = []
         left = bytes_max
         for owner, stop in owners(stream.id, stream.state.lineage, start, end):
@@ -166,14 +166,14 @@ class Reader:
         return join(pieces) if pieces else Piece(b"", start, start)
 
     async def fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
-        """The record that begins at a position, if it is wanted; a position inside a record is refused."""
+        """Check that a record begins at a position, and return it if it is `wanted`."""
         if not wanted:
             await self.check_boundary(stream, position)
             return b""
         return (await self.piece(stream, position, stream.tail, 1)).data if position < stream.tail else b""
 
     async def own(self, stream: LoadedStream, asked: Awaitable[T]) -> T:
-        """What the store answers of a stream that may be deleted meanwhile."""
+        """Await a read of the store. Errors are mapped, because the stream may have been deleted in the meantime."""
         try:
             return await asked
         except (LookupError, UnalignedReadError) as error:
@@ -185,7 +185,7 @@ class Reader:
             raise InvalidOffsetError(_INSIDE_A_RECORD)
 
     async def boundary(self, stream: LoadedStream, start: int, position: int) -> int:
-        """The last position from `start` to the one given where a record begins or ends; `start` must be one."""
+        """The last record boundary from `start`, which must be a boundary, to `position`."""
         begin = start
         for owner, stop in owners(stream.id, stream.state.lineage, start, stream.tail):
             if position < stop:
@@ -194,7 +194,7 @@ class Reader:
         return begin
 
     async def _pace(self, size_bytes: int) -> None:
-        """While appends come in, large reads share a bounded rate, so that they leave room for the writers."""
+        """Limit the rate of large reads while there are appends, so that they do not delay the appends."""
         if self._now_ms() - self._writer.written_ms > bounds.WRITING_MS:
             return
         now_s = asyncio.get_running_loop().time()
@@ -213,7 +213,7 @@ class Reader:
 
 
 def _refusal(stream: LoadedStream, error: LookupError | UnalignedReadError) -> HeadwaterError:
-    """What a read that the store refused means to the reader."""
+    """The error for the client, for a read that the store refused."""
     if isinstance(error, UnalignedReadError):
         return InvalidOffsetError(_INSIDE_A_RECORD)
     stream.check_not_deleted()

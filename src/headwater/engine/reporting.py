@@ -1,7 +1,7 @@
-"""What the engine tells an operator: one report of everything it has measured, and the busiest streams.
+"""Reports for operators: all measurements of the engine, and the busiest streams.
 
-Rates come from two looks at the streams in memory, some time apart. Nothing is counted when a stream is appended to,
-and nobody looks while nobody asks.
+Rates are the difference of two samples of the streams in memory. Appends are not counted one by one, and samples are
+only taken while a client requests them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from headwater.store.contract import StoreReport
 class EngineReport(msgspec.Struct, frozen=True):
     streams_loaded: int
     documents_loaded: int
-    commit_sizes: Histogram  # records of each batch
+    commit_sizes: Histogram  # records per batch
     commit_seconds: Histogram
     commit_failures: int
     committed_bytes: int
     backlog_records: int
     backlog_bytes: int
-    subscribers: dict[type, int]  # live readers that are told of changes, by their class
+    subscribers: dict[type, int]  # subscribed live readers, by class
     waiting: int  # reads that wait for the next change
-    refusing: str | None  # why no write is accepted; None: writes are
-    full: str | None  # why there is no room; None: there is
+    refusing: str | None  # why writes are refused; None if they are accepted
+    full: str | None  # why the disk is full; None if it is not
     store: StoreReport
 
 
@@ -44,16 +44,16 @@ class BusyStream(msgspec.Struct, frozen=True):
 
 
 class Busiest(msgspec.Struct, frozen=True):
-    """The first streams of those in memory, by rate and then by size, or the other way round."""
+    """The busiest streams in memory, ordered by rate and then size, or by size and then rate."""
 
     streams: list[BusyStream]
     loaded: int
-    over_s: float  # the time over which rates were measured; 0.0: this is the first look, and there are none
+    over_s: float  # the time between the two samples; 0.0 for the first sample, which has no rates
 
 
 class _Look(msgspec.Struct):
     at_s: float
-    seen: dict[int, tuple[int, int]]  # the tail and the version of each stream
+    seen: dict[int, tuple[int, int]]  # id → tail and version
 
 
 class Sampler:
@@ -95,17 +95,17 @@ class Sampler:
         return Busiest([busy for _, _, busy in sorted(best, reverse=True)], len(streams), over_s)
 
     def _rates(self, stream: LoadedStream, over_s: float) -> tuple[float, float]:
-        """Bytes and appends a second, of a stream that was there at both looks."""
+        """Bytes and appends per second of a stream; 0 if it was not in the previous sample."""
         if self._before is None or self._last is None or not over_s:
             return 0.0, 0.0
         first, then = self._before.seen.get(stream.id), self._last.seen.get(stream.id)
         if first is None or then is None:
             return 0.0, 0.0
-        # A batch that found no room is taken back, and versions with it.
+        # The version can decrease: a batch that does not fit on the disk is rolled back.
         return max(0, then[0] - first[0]) / over_s, max(0, then[1] - first[1]) / over_s
 
     def _forget_later(self) -> None:
-        """Drop the sample if it was not requested for a while, because rates over a long time mean little."""
+        """Drop the sample if it is not requested for a while, because rates over a long time are not useful."""
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = asyncio.get_running_loop().call_later(limits.TOP_KEPT_S, self._forget)

@@ -1,8 +1,8 @@
-"""Rows of tables: where the row with a SeqNo is, found in a few reads however long the table is.
+"""Find the row with a SeqNo by interpolation search, in a few reads for a table of any length.
 
-Rows are self-describing. So a position is guessed from the SeqNos at both ends of a range, the rows at the record
-boundary before it are read, and their SeqNos narrow the range. A guess that narrows it by less than half is followed by
-one in its middle: gaps in the SeqNos of a mirror and rows of very different sizes cost a few reads more.
+Each step estimates the position from the SeqNos at both ends of the range, reads the rows at the record boundary before
+it, and narrows the range by their SeqNos. After a step that narrows the range by less than half, the next one takes the
+middle. So gaps in the SeqNos of a mirror, and rows of very different sizes, only cost a few more reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Rows:
         self._reader = reader
 
     async def find(self, asked: FindRow) -> RowReply:
-        """The stream of the reply is loaded: a search may take long, and the stream may be evicted meanwhile."""
+        """Find a row. The stream is loaded again afterwards, because it may be evicted during a long search."""
         while True:
             stream = await self._reader.find(asked.path, renew=True)
             reply = await self._find(stream, asked.since_id)
@@ -43,8 +43,8 @@ class Rows:
         return RowReply(table, start, since_id)
 
     async def _search(self, stream: LoadedStream, since_id: int, end: int, end_seqno: int) -> RowPosition:
-        """The first row after `since_id`, which is before `end`. All SeqNos before `end` are at most `end_seqno`."""
-        start, start_seqno = 0, 0  # a record begins there, and all SeqNos before it are at most that one
+        """The first row after `since_id`, which is before `end`. SeqNos before `end` are at most `end_seqno`."""
+        start, start_seqno = 0, 0  # a record boundary; SeqNos before it are at most this
         halve = False
         while True:
             size = end - start
@@ -53,7 +53,7 @@ class Rows:
             probe = start
             if size > ROW_PROBE_BYTES:
                 share = 0.5 if halve else (since_id - start_seqno) / max(1, end_seqno - start_seqno)
-                # A little before the guess: the rows that follow it are read with it.
+                # A little before the estimate, because the rows after the position are read.
                 guess = start + int(size * share) - ROW_PROBE_BYTES // 2
                 probe = max(start, await self._reader.boundary(stream, start, min(max(guess, start), end - 1)))
             piece = await self._reader.piece(stream, probe, end, ROW_PROBE_BYTES)
@@ -68,7 +68,7 @@ class Rows:
             halve = not halve and end - start > size // 2
 
     async def _last_rows(self, stream: LoadedStream, count: int) -> RowReply:
-        """The last rows of a table whose SeqNos do not count them: they are counted from its end on."""
+        """The last rows of a table with gaps in its SeqNos: rows are counted from the end."""
         table = stream.info()
         end, step_bytes = table.tail, ROW_PROBE_BYTES
         while end > 0:
@@ -93,7 +93,7 @@ class Rows:
 
 
 def _position_in(piece: Piece, since_id: int) -> RowPosition:
-    """Where the first row after `since_id` begins, which is in the piece."""
+    """The position of the first row after `since_id`, which is in the piece."""
     at = piece.start + position_after(piece.data, since_id)
     record = piece.start
     for found in piece.records():

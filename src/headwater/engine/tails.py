@@ -1,4 +1,4 @@
-"""Tails: the live readers of each stream, which are notified of every durable change."""
+"""Tails: notify the live readers of a stream of every durable change."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Subscriber(Protocol):
 class Tail:
     """The live readers of one stream: subscribers, and reads that wait for the next change.
 
-    Few are told at once. Many are told in several turns of the loop, which goes on with other work in between. What is
-    published meanwhile waits, joined to one update, so that no more than that is ever waiting.
+    A few readers are notified at once. Many are notified over several loop iterations, so that other tasks can run in
+    between. Updates that are published in the meantime are merged into one, which is sent next.
     """
 
     __slots__ = ("_next", "_told", "_woken", "subscribers", "waiters")
 
     def __init__(self) -> None:
-        self.subscribers: dict[Subscriber, None] = {}  # in the order in which they came
+        self.subscribers: dict[Subscriber, None] = {}  # in order of subscription
         self.waiters: dict[asyncio.Future[None], None] = {}
         self._told = PacedCalls(limits.TOLD_PER_TURN, self._go_on)
-        self._next: Update | None = None  # sent when all readers have got the previous one
+        self._next: Update | None = None  # sent after all readers have received the previous one
         self._woken = PacedCalls(limits.WOKEN_PER_TURN)
 
     @property
@@ -43,7 +43,7 @@ class Tail:
         return not self.subscribers and not self.waiters
 
     async def wait(self, timeout_s: float) -> None:
-        """Until the next change, or the end."""
+        """Wait for the next change or the end of the stream."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiters[waiter] = None
         try:
@@ -80,7 +80,7 @@ class Tail:
 
 
 class PacedCalls:
-    """Run calls in order, a limited number per turn of the loop, the first ones at once. Then call `done`."""
+    """Run calls in order, a limited number per loop iteration, the first ones at once. Then call `done`."""
 
     __slots__ = ("_calls", "_done", "_per_turn")
 
@@ -111,7 +111,7 @@ class PacedCalls:
 
 
 def _joined(first: Update, second: Update) -> Update:
-    """Two updates as one, unless that gets large: then readers miss the first, and read it from the store."""
+    """Merge two updates. If the result is too large, drop the first: readers then read it from the store."""
     if first.end != second.start or len(first.data) + len(second.data) > limits.UPDATE_BYTES_MAX:
         return second
     return msgspec.structs.replace(second, start=first.start, data=first.data + second.data)

@@ -1,7 +1,7 @@
-"""The writer: decides commands on the newest states, commits them, and shows readers what became durable.
+"""The writer: decides commands on the newest states, commits the records, and publishes durable records to readers.
 
-Whatever is answered from a state that is not durable yet, an error included, waits until it is: nobody learns of a
-change that a crash could undo.
+A reply or error that depends on a state that is not durable yet is held until that state is durable, so that no client
+learns of a change that a crash could undo.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FREEING_SPACE = (Delete, Expire)
 
 
 class Writer:
-    """Over 20 methods: deciding, publishing and rolling back change the same states."""
+    """It has more than 20 methods because deciding, publishing and rolling back change the same states."""
 
     def __init__(
         self,
@@ -74,42 +74,42 @@ class Writer:
         self.committer = Committer(
             store, backlog_bytes_max=limits.commit_backlog_bytes, durable=self._publish, failed=self._fail
         )
-        self._refusing: Callable[[], HeadwaterError] | None = None  # no command is decided
+        self._refusing: Callable[[], HeadwaterError] | None = None  # if set, commands are refused with this error
         self._next_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
-        self.written_ms = 0  # when a batch last became durable
+        self.written_ms = 0  # time of the last commit
 
     @property
     def refusing(self) -> str | None:
-        """Why no command is decided at present."""
+        """Why commands are refused at present; None if they are not."""
         return None if self._refusing is None else self._refusing().detail
 
-    # Life
+    # Start and stop
 
     def start(self) -> None:
-        # Ids are part of offsets, and an offset of a stream that was lost with a restore, or of another store at the
-        # same URL, must be recognised. So ids begin at the clock, in microseconds: faster than streams are created.
+        # Ids are part of offsets. After a restore, or with another store at the same URL, offsets of lost streams must
+        # not match new streams. So ids start from the clock in microseconds, which advances faster than ids are used.
         self._next_id = max(self._store.next_id, self._now_ms() * 1000)
         self._catalogue.count = self._store.streams
 
     def drain(self) -> None:
-        """Refuse new commands and end every live read."""
+        """Refuse new commands and end all live reads."""
         self._refusing = _stopping
         for stream in self._catalogue.all_visible():
             if stream.live is not None:
                 stream.live.end(Ended.DRAINING)
 
     async def finish(self) -> None:
-        """Until everything that was accepted is durable and answered."""
+        """Wait until all accepted commands are durable and have their replies."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         drained = asyncio.Event()
         self.committer.add(Entry((), (), (), Reply(), lambda _: drained.set()))
         await drained.wait()
 
     def stop_for(self, error: BaseException) -> None:
-        """The store has failed."""
+        """Refuse all further commands, because the store has failed."""
         self._refusing = _stopping
-        log.critical("no more writes are accepted, since it is not known what is durable: %s", error)
+        log.critical("the store failed, all further writes are refused: %s", error)
         self._fatal(error)
 
     # Deciding
@@ -135,12 +135,12 @@ class Writer:
             while not await self._decide_if_current(command, answered):
                 """Prepare it again."""
         except HeadwaterError as error:
-            if self._refusing is not None:  # what was looked at may be on its way back to what is durable
+            if self._refusing is not None:  # the states that were read may be rolled back
                 answered(self._refusing())
             else:
                 self._answer_when_certain(command, error, answered)
         except Exception as error:
-            log.exception("preparing %s failed", type(command).__name__)
+            log.exception("failed to prepare %s", type(command).__name__)
             answered(_internal(error))
 
     async def _decide_if_current(self, command: Command, answered: Answered) -> bool:
@@ -152,7 +152,7 @@ class Writer:
             stream = None
             if not isinstance(prepared, WriteDocuments):
                 stream = self._catalogue.newest(prepared.path)
-                # A client that was told that the stream has expired must not find it again.
+                # After a client was told that the stream has expired, no client may read it again.
                 prepared = msgspec.structs.replace(prepared, now_ms=max(prepared.now_ms, self._now_ms()))
             self._decide(prepared, stream, answered)
         return True
@@ -181,7 +181,7 @@ class Writer:
         except HeadwaterError as error:
             self._answer_when_certain(command, error, answered)
         except Exception as error:
-            log.exception("deciding %s failed", type(command).__name__)
+            log.exception("failed to decide %s", type(command).__name__)
             answered(_internal(error))
         else:
             if decision.events:
@@ -218,7 +218,7 @@ class Writer:
     # Renewing
 
     def renew(self, stream: LoadedStream, now_ms: int) -> None:
-        """Renew a sliding time-to-live. Recorded in steps of a part of it: a crash can cost no more."""
+        """Renew a time-to-live. This is stored only after a part of it has passed, which a crash can lose."""
         ttl_s = stream.state.ttl_s
         if ttl_s is None or stream.deleted is not None or self._refusing is _stopping:
             return
@@ -228,7 +228,7 @@ class Writer:
             self.record_renewals()
 
     def record_renewals(self) -> None:
-        """Make renewals durable: at once, or when there is room again."""
+        """Store renewals; if there is no room, later."""
         renewals = self._catalogue.renewals
         while renewals and self._refusing is None and not self._store.full:
             stream, _ = renewals.popitem()
@@ -239,11 +239,11 @@ class Writer:
                 self.committer.add(Entry((event,), (stream.state,), (stream,), Reply(), None))
 
     def renew_if_watched(self, stream: LoadedStream | None, now_ms: int) -> None:
-        """A stream with live readers does not expire, however long they wait."""
+        """Renew a stream with live readers, so that it does not expire."""
         if stream is not None and stream.live is not None and not stream.live.empty:
             self.renew(stream, now_ms)
 
-    # What became durable
+    # After a commit
 
     def _publish(self, entries: list[Entry]) -> None:
         updated: dict[LoadedStream, list[bytes]] = {}
@@ -288,7 +288,7 @@ class Writer:
         if stream.live is not None:
             stream.live.end(Ended.DELETED)
 
-    # What did not become durable
+    # After a failed commit
 
     def _fail(self, entries: list[Entry], error: BaseException) -> None:
         entries = entries + self.committer.withdraw()
@@ -296,20 +296,20 @@ class Writer:
             self._refusing = lambda: _full(str(error))
             self._in_background(self._roll_back(entries, error))
             return
-        # After a failed write it is unknown what is durable, so nothing that depends on it may be written.
+        # After a failed write it is unknown which data is durable, so nothing more may be written.
         for entry in entries:
             _answer(entry, _internal(error))
         self.stop_for(error)
 
     async def _roll_back(self, entries: list[Entry], refused: RefusedError) -> None:
-        """The disk is full: go back to the durable state, then answer the writers whose records were dropped."""
+        """The disk is full: restore the durable states, then send the error to the writers of the dropped records."""
         changed = dict.fromkeys(one for entry in entries for one in entry.changed)
         try:
             await self._loader.roll_back(
                 [one for one in changed if isinstance(one, LoadedStream)],
                 [one for one in changed if isinstance(one, LoadedDocument)],
             )
-        except Exception as error:  # noqa: BLE001 - then nobody knows what is durable
+        except Exception as error:  # noqa: BLE001 - the durable states are unknown
             self.stop_for(error)
         else:
             self._catalogue.count = self._store.streams
@@ -327,13 +327,13 @@ def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, mess
 
 
 def _source(catalogue: Catalogue, command: Command) -> LoadedStream | None:
-    """The stream that a command forks."""
+    """The source stream of a fork."""
     fork = command.fork if isinstance(command, Create) else None
     return None if fork is None else catalogue.newest(fork.source)
 
 
 def _tell(stream: LoadedStream, parts: list[bytes], now_ms: int) -> None:
-    """Tell live readers what was appended. Large appends are not joined: that would take long."""
+    """Notify live readers of appended data. Large appends are not joined, because copying them takes long."""
     start = stream.tail - sum(map(len, parts))
     while parts and stream.live is not None:
         count, size = 1, len(parts[0])
@@ -359,18 +359,18 @@ def _tell(stream: LoadedStream, parts: list[bytes], now_ms: int) -> None:
 
 
 def _answer(entry: Entry, answer: Answer) -> None:
-    """Answer one; whatever goes wrong with it does not concern the others."""
+    """Send one reply. An exception in the callback must not affect other replies."""
     if entry.answered is not None:
         try:
             entry.answered(answer)
         except Exception:
-            log.exception("an answer could not be given")
+            log.exception("failed to send a reply")
 
 
 def _document(event: Event, loaded: LoadedDocument) -> Document | None:
-    """The document after an event that is durable, while later ones are not."""
+    """The document after a durable event. Later events may not be durable yet."""
     if not isinstance(event, DOCUMENT_EVENTS):
-        raise TypeError(f"{type(event).__name__} does not concern a document")
+        raise TypeError(f"{type(event).__name__} is not an event of a document")
     return evolve_document(loaded.durable, event)
 
 

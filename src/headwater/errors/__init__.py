@@ -64,7 +64,7 @@ HeadwaterError
 │   └── StorageFullError           507
 ├── OutboundError                        a request from the server to a URL that a client gave failed
 │   ├── TargetRefusedError         403   the server does not send requests to this URL; nothing was sent
-│   ├── TargetUnreachableError           no connection, no answer in time, or the connection was lost
+│   ├── TargetUnreachableError           no connection, no response in time, or the connection was lost
 │   └── TargetAnswerError                the target sent a response that the server does not accept
 │       └── RedirectRefusedError         the target sent a redirect
 └── ClientError                          raised by the client, not sent by the server

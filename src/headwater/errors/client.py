@@ -24,14 +24,14 @@ class NetworkError(ClientError):
     """
 
     how: Literal["connect", "timeout", "lost"] = "lost"
-    title = "No answer"
+    title = "No response"
     retryable = True
-    advice = "Check the URL and that the server runs. What was sent may or may not have arrived."
+    advice = "Check the URL and that the server runs. The request may or may not have arrived."
 
 
 class ProtocolError(ClientError):
-    title = "Not a Durable Streams answer"
-    advice = "Check that the URL is that of a stream, and that no proxy answers in place of the server."
+    title = "Not a Durable Streams response"
+    advice = "Check that the URL is that of a stream, and that no proxy responds instead of the server."
 
 
 class InvalidRowError(ProtocolError):

@@ -67,13 +67,13 @@ class InvalidForkError(BadRequestError):
 
 class NewEpochSequenceError(BadRequestError):
     title = "A new epoch starts at sequence 0"
-    advice = "The server no longer knows this producer. Start a new one."
+    advice = "The server has no state of this producer. Start a new producer."
 
 
 class UnauthorizedError(RequestError):
     status = 401
     title = "Not authenticated"
-    advice = "Send a valid token; headwater token add makes one, and the commands read it from HEADWATER_TOKEN."
+    advice = "Send a valid token; headwater token add creates one, and the commands read it from HEADWATER_TOKEN."
 
 
 class ForbiddenError(RequestError):
@@ -85,7 +85,7 @@ class ForbiddenError(RequestError):
 class StaleEpochError(RequestError):
     status = 403
     title = "Stale producer epoch"
-    advice = "Another producer with this id has taken over. Stop, or claim a higher epoch."
+    advice = "Another producer with this id has a higher epoch. Stop this one, or claim a higher epoch."
 
     def __init__(self, detail: str = "", *, epoch: int | None = None) -> None:
         super().__init__(detail)
@@ -153,7 +153,7 @@ class ConfigurationError(ConflictError):
 
 
 class PathBlockedError(ConflictError):
-    title = "Path blocked by a deleted stream that still has forks"
+    title = "Path is blocked by a deleted stream that still has forks"
 
 
 class SourceGoneError(ConflictError):

@@ -61,7 +61,7 @@ class TargetRefusedError(OutboundError):
 class TargetUnreachableError(OutboundError):
     """The target could not be reached. `how` has the same values as in NetworkError."""
 
-    title = "Target did not answer"
+    title = "Target did not respond"
     retryable = True
     advice = "Check that the target's server runs. The request may or may not have arrived."
 
@@ -71,13 +71,13 @@ class TargetUnreachableError(OutboundError):
 
 
 class TargetAnswerError(OutboundError):
-    title = "Answer of the target refused"
-    advice = "Change the target so that it answers without redirects and content encodings, and within the limits."
+    title = "Response of the target refused"
+    advice = "Change the target so that it responds without redirects and content encodings, and within the limits."
 
 
 class RedirectRefusedError(TargetAnswerError):
     title = "Target redirects"
-    advice = "Redirects are not followed. If you trust the URL that the target redirects to, use it instead."
+    advice = "Redirects are not followed. If you trust the URL to which the target redirects, use it instead."
 
     def __init__(self, detail: str = "", *, location: str = "") -> None:
         super().__init__(detail)

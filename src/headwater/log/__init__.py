@@ -1,10 +1,10 @@
-"""The model of the log, pure: commands come in, events and replies come out.
+"""The model of the log: commands in, events and replies out.
 
-    commands    what may be asked
-    deciding    `decide(view, command)`: events and a reply, or an error
-    quotas      how many streams, and how large: checked on what was decided
-    events      what changed, and what is kept
-    state       `evolve(state, event)`: the state after it
+    commands    commands and their replies
+    deciding    `decide(view, command)` returns events and a reply, or raises an error
+    quotas      limits on the number and size of streams, checked on the events of a decision
+    events      changes of streams and documents, as they are stored
+    state       `evolve(state, event)` returns the state after an event
 
-No input, output, clock or randomness. Positions are integers.
+This package does no I/O and uses no clock or randomness. Positions are integers.
 """

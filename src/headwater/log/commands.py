@@ -1,4 +1,4 @@
-"""Commands and replies: what may be asked of the log, and what the requester learns."""
+"""Commands to the log, and the replies to them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headwater.log.producers import ProducerTuple
 
 
 class WriteDocument(msgspec.Struct, frozen=True):
-    """Write a document, or delete it where there is no data.
+    """Write a document, or delete it if `data` is None.
 
-    With `expected`, only if its version is that one; 0 stands for a document that does not exist.
+    If `expected` is set, the document must have this version; 0 means that it must not exist.
     """
 
     key: str
@@ -27,37 +27,37 @@ class ForkRequest(msgspec.Struct, frozen=True):
     source: str
     offset: Offset | None = None  # None: the source's tail
     sub_offset: int = 0
-    prefix_bytes: int | None = None  # of the source's record at the offset, up to the sub-offset; None: it ends before
-    source_id: int = 0  # of the stream that `prefix_bytes` was found in
-    last_seqno: int = 0  # of a table: that of the last row before offset and sub-offset
+    prefix_bytes: int | None = None  # of the record at the offset, up to the sub-offset; None if it ends before
+    source_id: int = 0  # the stream for which `prefix_bytes` was computed
+    last_seqno: int = 0  # of a table: the last row before offset and sub-offset
 
 
 class FramedBody(msgspec.Struct, frozen=True, gc=False):
-    """A JSON body that was validated and framed ahead of the decision, since it is large."""
+    """A large JSON body, validated and framed before the command is decided."""
 
     data: bytes
-    refusal: HeadwaterError | None = None  # why it cannot be taken
+    refusal: HeadwaterError | None = None  # the error if the body is invalid
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     now_ms: int
-    stream_id: int = 0  # the engine assigns it
+    stream_id: int = 0  # assigned by the engine
     content_type: str | None = None
-    kind: ContentKind | None = None  # None: as the content type says
+    kind: ContentKind | None = None  # None: derived from the content type
     ttl_s: int | None = None
     expires_ms: int | None = None
     closed: bool = False
     body: bytes = b""
     framed: FramedBody | None = None
     fork: ForkRequest | None = None
-    documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
+    documents: tuple[WriteDocument, ...] = ()  # written in the same record
 
 
 class Append(msgspec.Struct, frozen=True):
-    """With `stream_id`, only to that incarnation of the stream, and not to another one that took its path.
+    """Append to a stream or table. `stream_id` restricts the append to one incarnation of the stream.
 
-    Where a stream ends is an offset. Where a table ends is its id and last SeqNo. An id of 0 stands for any.
+    An entry of `ends` is the tail of a stream, or the id and last SeqNo of a table. An id of 0 matches any id.
     """
 
     path: str
@@ -67,18 +67,18 @@ class Append(msgspec.Struct, frozen=True):
     producer: ProducerTuple | None = None
     seq: str | None = None
     close: bool = False
-    documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
+    documents: tuple[WriteDocument, ...] = ()  # written in the same record
     framed: FramedBody | None = None
     last_seqno: int | None = None  # of a table: append only if this is its last row
     stream_id: int | None = None
-    ends: tuple[Offset, ...] | None = None  # append only if it ends at one of these
+    ends: tuple[Offset, ...] | None = None  # append only if the stream ends at one of these
 
 
 class Delete(msgspec.Struct, frozen=True):
     path: str
     now_ms: int
-    documents: tuple[WriteDocument, ...] = ()  # become durable with it, or not at all
-    ends: tuple[Offset, ...] | None = None  # delete only if it ends at one of these
+    documents: tuple[WriteDocument, ...] = ()  # written in the same record
+    ends: tuple[Offset, ...] | None = None  # delete only if the stream ends at one of these
 
 
 class Expire(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class Expire(msgspec.Struct, frozen=True):
 
 
 class WriteDocuments(msgspec.Struct, frozen=True):
-    """Write several documents, all or none."""
+    """Write several documents atomically."""
 
     documents: tuple[WriteDocument, ...]
 
@@ -102,7 +102,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     tail: Offset | None = None
     content_type: str = ""
     closed: bool = False
-    existed: bool = False  # of a create: the stream was there already, as asked for
-    duplicate: bool = False  # of an append: a retry of one that was accepted before
-    producer: ProducerTuple | None = None  # the highest accepted tuple of the requester
+    existed: bool = False  # of a create: a stream with this configuration exists
+    duplicate: bool = False  # of an append: a retry of an accepted append
+    producer: ProducerTuple | None = None  # the highest accepted tuple of this producer
     last_seqno: int = 0  # of a table

@@ -1,4 +1,4 @@
-"""Content types: when two are the same, and how the records of a stream of one are framed."""
+"""Content types: how they are compared, and how the records of each are framed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
 
 class ContentKind(enum.IntEnum):
-    """How a stream's bytes are framed. The content type decides it once, when the stream is created.
+    """How a stream's bytes are framed. It is derived from the content type when the stream is created.
 
-    A table is a stream of rows. It is created as one: no content type makes a stream a table.
+    A table is a stream of rows. Tables are created as tables, not by a content type.
     """
 
     BINARY = 0
     TEXT = 1
     JSON = 2
-    ROWS = 3  # of a table, numbered here
-    MIRROR = 4  # of a table, with the SeqNos that another server gave them
+    ROWS = 3  # of a table, numbered by this server
+    MIRROR = 4  # of a table, numbered by another server
 
 
-# Names of their own: in Python 3.11 `ContentKind.ROWS` takes ten times as long as `ROWS`.
-ROWS = ContentKind.ROWS  # tables are of this kind or a larger one
+# Constants, because in Python 3.11 `ContentKind.ROWS` takes ten times as long as `ROWS`.
+ROWS = ContentKind.ROWS  # all kinds from this one on are tables
 
 
 def kind_of(content_type: str) -> ContentKind:
@@ -39,8 +39,8 @@ def same_type(one: str, other: str) -> bool:
 
 
 def media_type(content_type: str) -> str:
-    """The type without parameters, in lower case. Only this part counts when types are compared."""
-    if len(content_type) > limits.HEADER_VALUE_BYTES_MAX:  # too long to be kept, so too long to be remembered
+    """The type without parameters, in lower case. Only this part is compared."""
+    if len(content_type) > limits.HEADER_VALUE_BYTES_MAX:  # is refused, so it is not cached
         return _media_type(content_type)
     return _known_media_type(content_type)
 

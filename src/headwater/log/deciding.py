@@ -1,9 +1,9 @@
-"""`decide`: what a command does to the streams and documents it finds.
+"""`decide(view, command)`: the events and the reply of a command.
 
-`decide(view, command)` looks at the newest states through a view and returns the events to record and the reply to
-give, or raises the error to report. It changes nothing.
+It reads the newest states through a view and returns the events to store and the reply, or raises the error for the
+client. It changes nothing.
 
-What a command finds at a path:
+The stream at a path is one of:
 
     no stream                                  absent
     expired, no forks                          absent; the next create or sweep deletes it
@@ -66,7 +66,7 @@ from headwater.log.state import Document, StreamState, evolve, evolve_document
 
 
 class View(Protocol):
-    """The newest states, as the input of decisions."""
+    """The newest states, as input of `decide`."""
 
     def at(self, path: str) -> StreamState | None: ...
 
@@ -84,7 +84,7 @@ _NOTHING: Record = ()
 
 
 def decide(view: View, command: Command, messages_max: int) -> Decision:
-    """Raises the error for the client. `messages_max` limits the messages of a JSON body."""
+    """Decide a command. `messages_max` limits the number of messages in a JSON body."""
     if type(command) is Append:
         decision = _append(live(view.at(command.path), command.now_ms), command, messages_max)
     elif isinstance(command, Create):
@@ -132,7 +132,7 @@ def is_expired(state: StreamState, now_ms: int) -> bool:
 
 
 def live(state: StreamState | None, now_ms: int) -> StreamState:
-    """The state if the stream can be used; what a request finds otherwise is raised."""
+    """Return the state if the stream is live; raise the error for the client otherwise."""
     if state is None:
         raise StreamNotFoundError("no stream at this path")
     if state.soft_deleted:
@@ -149,7 +149,7 @@ def check_not_expired(state: StreamState, now_ms: int) -> None:
 
 
 def _removal(view: View, state: StreamState, now_ms: int) -> Record:
-    """Soft-delete what forks still read; otherwise delete, and whatever only this stream kept alive."""
+    """Soft-delete a stream that has forks. Otherwise delete it, and soft-deleted ancestors that have no other fork."""
     if state.forks:
         return (SoftDeleted(state.id, now_ms),)
     events: list[Event] = [Deleted(state.id, now_ms)]
@@ -170,7 +170,7 @@ def _create(view: View, existing: StreamState | None, command: Create, messages_
     if existing is not None:
         expired = is_expired(existing, command.now_ms)
         if existing.soft_deleted or (expired and existing.forks):
-            raise PathBlockedError("the path is free again when the last fork of the deleted stream is gone")
+            raise PathBlockedError("the path is blocked until all forks of the deleted stream are deleted")
         if not expired:
             return Decision(_NOTHING, _matching(existing, command))
         swept = _removal(view, existing, command.now_ms)
@@ -181,7 +181,7 @@ def _create(view: View, existing: StreamState | None, command: Create, messages_
         events = (created,)
     state = evolve(None, created)
     if state is None:
-        raise RuntimeError("a created stream has a state")
+        raise RuntimeError("evolve returned no state for a created stream")
     return Decision(swept + events, _create_reply(state, existed=False))
 
 
@@ -196,7 +196,7 @@ def _create_reply(state: StreamState, *, existed: bool) -> Reply:
 
 
 def _matching(existing: StreamState, command: Create) -> Reply:
-    """The reply to a create that finds the stream as it asks for it."""
+    """The reply to a create if the stream exists with the same configuration."""
     for name, matches in (
         ("kind", command.kind is None or command.kind is existing.kind),
         (f"content type: {existing.content_type}", _content_type_matches(existing, command)),
@@ -212,7 +212,7 @@ def _matching(existing: StreamState, command: Create) -> Reply:
 def _content_type_matches(existing: StreamState, command: Create) -> bool:
     if command.content_type is None and existing.fork is not None and command.fork is not None:
         return True
-    if command.kind is not None:  # of tables the parameters count as well: the schema and its version
+    if command.kind is not None:  # for tables the parameters (schema and version) are compared too
         return command.content_type == existing.content_type
     return same_type(command.content_type or DEFAULT_CONTENT_TYPE, existing.content_type)
 
@@ -250,7 +250,7 @@ def _fresh(command: Create, messages_max: int) -> Created:
 
 
 def _kept(kind: ContentKind, command: Create | Append, messages_max: int, last_seqno: int = 0, at_ms: int = 0) -> bytes:
-    """The bytes to keep for the body of a command. Appends to tables are `_append_rows`."""
+    """The bytes to store for the body of a command. `_append_rows` handles appends to tables."""
     if kind >= ROWS and command.body:
         return row_framing.stored(kind, command.body, last_seqno, at_ms)[0]
     if not command.body or kind is not ContentKind.JSON:
@@ -269,13 +269,13 @@ def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) 
     if source.kind >= ROWS and command.content_type not in (None, source.content_type):
         raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
     if (source.kind if source.kind >= ROWS else None) is not command.kind:
-        raise InvalidForkError("a fork is what its source is: a table, a mirror of one, or a stream")
+        raise InvalidForkError("a fork must be of the same kind as its source: a stream, a table or a mirror")
     anchor = fork_anchor(source, request)
     lineage = inherited(source.id, source.lineage, anchor + _sub_offset_bytes(request))
     if source.depth >= limits.FORK_DEPTH_MAX:
-        raise InvalidForkError(f"a chain of forks is at most {limits.FORK_DEPTH_MAX} long")
+        raise InvalidForkError(f"a chain of forks has at most {limits.FORK_DEPTH_MAX} streams")
     inherits_expiry = command.ttl_s is None and command.expires_ms is None
-    at_ms = max(command.now_ms, source.appended_ms)  # times never run backwards within a stream
+    at_ms = max(command.now_ms, source.appended_ms)  # times never decrease within a stream
     last_seqno = source.last_seqno if request.offset is None else request.last_seqno
     created = Created(
         id=command.stream_id,
@@ -305,19 +305,19 @@ def fork_source(view: View, request: ForkRequest, now_ms: int) -> StreamState:
     try:
         return live(view.at(request.source), now_ms)
     except StreamGoneError:
-        raise SourceGoneError("the source was deleted and cannot be forked again") from None
+        raise SourceGoneError("the source was deleted") from None
     except StreamNotFoundError:
         raise StreamNotFoundError(f"no stream to fork at {request.source}") from None
 
 
 def fork_anchor(source: StreamState, request: ForkRequest) -> int:
-    """The position in the source that the requested offset names."""
+    """The position in the source at which the fork begins, before the sub-offset."""
     return resolve(source.id, source.lineage, source.tail, request.offset)
 
 
 def prefix_bytes(kind: ContentKind, record: bytes, sub_offset: int) -> int | None:
-    """How many bytes of a record a fork takes along: messages of a JSON batch, bytes of any other. None if the record
-    ends before the sub-offset."""
+    """The length of a record's first `sub_offset` messages (JSON) or bytes, which a fork inherits; None if the record
+    is shorter."""
     if kind is ContentKind.JSON:
         return json_framing.message_end(record, sub_offset)
     return sub_offset if sub_offset <= len(record) else None
@@ -335,15 +335,15 @@ def _sub_offset_bytes(request: ForkRequest) -> int:
 
 
 def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
-    """The order of precedence: incarnation, closed, content type, producer, sequence, body, where the stream ends.
+    """Check, in this order: incarnation, closed, content type, producer, sequence, body, tail.
 
-    So a duplicate is answered as one, although the stream ends elsewhere by now.
+    The tail comes last so that a duplicate is recognised after the tail has moved.
     """
     producer = command.producer
     if command.stream_id is not None and command.stream_id != state.id:
         raise StreamGoneError("the stream was deleted, and another one was created at its path")
     if not command.body and not command.close:
-        raise EmptyBodyError("an append needs a body; only a close may come without one")
+        raise EmptyBodyError("an append needs a body; only a close may have none")
     if state.closed:
         return Decision(_NOTHING, _after_close(state, command))
     if command.body and command.content_type != state.content_type:
@@ -371,7 +371,7 @@ def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
 
 
 def _append_rows(state: StreamState, command: Append, at_ms: int) -> Decision:
-    """The same for a table. Its rows are numbered here, where their order is decided."""
+    """The same for a table. This assigns the SeqNos of its rows."""
     data, last_seqno = b"", state.last_seqno
     if command.last_seqno not in (None, last_seqno):
         raise SeqNoRegressionError(f"the table ends with row {last_seqno}, expected row {command.last_seqno}")
@@ -386,7 +386,7 @@ def _append_rows(state: StreamState, command: Append, at_ms: int) -> Decision:
 
 
 def check_end(state: StreamState, ends: tuple[Offset, ...] | None) -> None:
-    """Refuse a command unless the stream ends at one of these; None stands for any end."""
+    """Refuse a command unless the stream ends at one of these. None allows any tail."""
     if ends is None:
         return
     tail, is_table = state.offset(state.tail), state.kind >= ROWS
@@ -408,11 +408,11 @@ def _check_content_type(state: StreamState, content_type: str | None) -> None:
 
 
 def _after_close(state: StreamState, command: Append) -> Reply:
-    """A closed stream answers the request that closed it, and a close that adds nothing."""
+    """On a closed stream, only a retry of the append that closed it and a close without data succeed."""
     tail = state.offset(state.tail)
     producer = command.producer
     if producer is not None and producer == state.closed_by:
         return Reply(tail, closed=True, duplicate=True, producer=producer, last_seqno=state.last_seqno)
     if producer is None and not command.body:
         return Reply(tail, closed=True, duplicate=True, last_seqno=state.last_seqno)
-    raise StreamClosedError("no append is possible after the close", tail=(tail.id, tail.position))
+    raise StreamClosedError("the stream is closed", tail=(tail.id, tail.position))

@@ -1,7 +1,7 @@
-"""Events: what changed, one stream or one document each.
+"""Events: each is a change of one stream or one document.
 
-The events of one command form a record, which becomes durable whole or not at all. Times are milliseconds since
-1970, positions are bytes from the stream's beginning.
+The events of one command form a record, which is stored atomically. Times are milliseconds since 1970, positions are
+bytes from the beginning of the stream.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headwater.log.producers import ProducerTuple
 
 
 class Fork(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a fork came from."""
+    """The source of a fork."""
 
     source_id: int
     source_path: str
     offset: Offset  # in the source, before the sub-offset
     sub_offset: int
     inherits_expiry: bool
-    depth: int = 1  # how many forks lie between this stream and one that is not a fork
+    depth: int = 1  # number of ancestors
 
 
 class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_only=True):
@@ -38,12 +38,12 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_on
     fork: Fork | None = None
     lineage: tuple[Span, ...] = ()
     data: bytes = b""
-    last_seqno: int = 0  # of the fork of a table: that of the last row it inherits
+    last_seqno: int = 0  # of a fork of a table: the last inherited row
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
     id: int
-    position: int  # where the data begins: the tail it was decided on
+    position: int  # of the data: the tail before the append
     at_ms: int
     data: bytes
     producer: ProducerTuple | None = None
@@ -52,7 +52,7 @@ class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
 
 
 class Touched(msgspec.Struct, frozen=True, array_like=True, tag="touched"):
-    """The stream was used, which renews its time-to-live."""
+    """The stream was read, which renews its time-to-live."""
 
     id: int
     at_ms: int
@@ -67,15 +67,15 @@ class ForkReleased(msgspec.Struct, frozen=True, array_like=True, tag="fork-relea
 
 
 class SoftDeleted(msgspec.Struct, frozen=True, array_like=True, tag="soft-deleted"):
-    """Deleted for everyone but the forks that still read it."""
+    """The stream was deleted, but its data is kept for its forks."""
 
     id: int
-    at_ms: int = 0  # unknown in what earlier versions wrote
+    at_ms: int = 0  # 0 in records of earlier versions
 
 
 class Deleted(msgspec.Struct, frozen=True, array_like=True, tag="deleted"):
     id: int
-    at_ms: int = 0  # unknown in what earlier versions wrote
+    at_ms: int = 0  # 0 in records of earlier versions
 
 
 class DocumentWritten(msgspec.Struct, frozen=True, array_like=True, tag="document-written"):
@@ -96,5 +96,5 @@ DOCUMENT_EVENTS = (DocumentWritten, DocumentDeleted)
 
 
 def time_of(event: Event) -> int:
-    """When an event was decided; 0 where it does not say."""
+    """The time of an event; 0 if it has none."""
     return getattr(event, "at_ms", 0)

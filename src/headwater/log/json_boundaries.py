@@ -1,8 +1,8 @@
-"""Where a long JSON array can be cut between its elements, without an object for each of them.
+"""Find positions at which a long JSON array can be split between elements, without creating an object per element.
 
-Regular expressions pass over elements at the speed of C, in steps of bounded size, so that other threads have their
-turn. What they find is right for valid JSON. Whether it is valid is for a parser to say: if the parts between the cuts
-are, then the whole is.
+Regular expressions skip elements in steps of bounded size, so that other threads can run in between. The positions are
+correct for valid JSON. They do not validate it: a parser does. If every part between two positions is valid, the array
+is valid.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from headwater import limits
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
-_FLAT = rb'\[(?:[^][{}"]++|%b)*+\]|\{(?:[^][{}"]++|%b)*+\}' % (_STRING, _STRING)  # holds no other one
+_FLAT = rb'\[(?:[^][{}"]++|%b)*+\]|\{(?:[^][{}"]++|%b)*+\}' % (_STRING, _STRING)  # without nested ones
 _ITEM = rb'[^][{}",]++|%b|%b' % (_STRING, _FLAT)
 
 _items = re.compile(rb"(?:%b)*+" % _ITEM, re.DOTALL)
@@ -28,12 +28,12 @@ _CLOSING = b"]}"
 
 
 class _NotJsonError(Exception):
-    """Nothing more can be found."""
+    """The text is not JSON, so no further boundary can be found."""
 
 
 def boundaries(data: bytes, start: int = 0) -> Iterator[int]:
-    """Positions behind commas between elements, at least `JSON_STEP_BYTES` apart. The data has no outer brackets, and
-    an element begins at `start`."""
+    """Positions after commas between elements, at least `JSON_STEP_BYTES` apart. The data has no outer brackets, and an
+    element begins at `start`."""
     position = last = start
     try:
         while position < len(data):
@@ -50,11 +50,11 @@ def boundaries(data: bytes, start: int = 0) -> Iterator[int]:
 
 
 def elements(data: bytes) -> list[bytes]:
-    """All that is between commas, however deeply nested and whether it is valid or not, as long as quotes and brackets
-    match; ValueError if they do not. The data has no outer brackets."""
+    """Split an array at its commas, without validating the elements. The nesting may be of any depth. Raises ValueError
+    if quotes or brackets do not match. The data has no outer brackets."""
     if not data.strip():
         return []
-    data += b","  # there is one behind each element
+    data += b","  # so that each element is followed by a comma
     found = []
     position = start = 0
     try:
@@ -70,7 +70,7 @@ def elements(data: bytes) -> list[bytes]:
 
 
 def _skip_element(data: bytes, position: int) -> int:
-    """The end of an element that is long or nested; a comma follows."""
+    """The end of a long or nested element, which a comma follows."""
     start, position = position, _step(_items, data, position)
     if data[position] == _QUOTE:
         return _skip_string(data, position)

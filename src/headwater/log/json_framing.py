@@ -1,6 +1,6 @@
-"""JSON mode: a stream of messages, kept as the bytes received with a comma after each.
+"""JSON streams: each message is stored as the received bytes, followed by a comma.
 
-So a read is a slice of the stream in brackets, and the messages of a slice are found again by parsing it.
+A read is a slice of the stream in brackets. Parsing the slice gives the messages.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _WHITESPACE = b" \t\n\r"
 
 
 def is_light(body: bytes) -> bool:
-    """Whether a body is framed in no time. Others belong in a thread."""
+    """Whether a body is small enough to be framed on the event loop."""
     return len(body) <= limits.JSON_INLINE_BYTES and body.count(b",") <= limits.JSON_COMMAS_AT_ONCE
 
 
 def stored(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> bytes:
-    """The bytes to keep for a body: the elements of an array, or the one value it is."""
+    """The bytes to store for a body: the elements of an array, or a single value."""
     if not body.isascii():
         _check_utf8(body)
     text = body.strip(_WHITESPACE)
@@ -39,7 +39,7 @@ def stored(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> byt
         for messages in _split(text[1:-1]):
             count += len(messages)
             if count > messages_max:
-                raise TooManyMessagesError(f"an append may have {messages_max} messages")
+                raise TooManyMessagesError(f"an append may have at most {messages_max} messages")
             kept.append(b",".join(messages))
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidJsonError(_reason(error)) from None
@@ -48,11 +48,11 @@ def stored(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> byt
         return b",".join(kept)
     if may_be_empty:
         return b""
-    raise EmptyBodyError("an empty JSON array holds no message to append")
+    raise EmptyBodyError("an empty JSON array has no message to append")
 
 
 def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
-    """The messages between the brackets of an array, not too many of them at a time."""
+    """The messages of an array (without its brackets), in groups of bounded size."""
     start = 0
     if data.count(b",") > limits.JSON_COMMAS_AT_ONCE:
         while (found := _objects(data, start)) is not None:
@@ -71,10 +71,10 @@ def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
 
 
 def _objects(data: bytes, start: int) -> tuple[list[msgspec.Raw], int] | None:
-    """The messages of the next step and where the one after begins, if it is an object behind an object.
+    """The next messages and the position after them, if the array can be split between two objects.
 
-    That is guessed: a part between two commas that is valid as an array has whole messages alone. Four times as fast
-    as looking for the boundaries.
+    This guesses that a `},{` is a boundary, and the parser confirms it: a part that is valid as an array consists of
+    whole messages. It is four times as fast as `boundaries`.
     """
     end = start + limits.JSON_STEP_BYTES
     if end >= len(data):
@@ -86,21 +86,21 @@ def _objects(data: bytes, start: int) -> tuple[list[msgspec.Raw], int] | None:
         try:
             return split_array(b"[" + data[start : end + 1] + b"]"), end + 2
         except (msgspec.DecodeError, RecursionError):
-            end += 2  # not this one: the next one to the left
+            end += 2  # try the previous one
     return None
 
 
 def split_array(text: bytes | bytearray | str) -> list[msgspec.Raw]:
     """The elements of a JSON array, as they were written.
 
-    The array is validated, apart from the UTF-8 inside strings: check that separately where it matters. Raises
-    msgspec.DecodeError for text that is not a JSON array, and RecursionError for one that is nested too deeply.
+    The array is validated, except for UTF-8 inside strings. Raises msgspec.DecodeError if the text is not a JSON array,
+    and RecursionError if it is nested too deeply.
     """
     return _array.decode(text)
 
 
 def _check_utf8(body: bytes) -> None:
-    """Check UTF-8, because the parser accepts invalid UTF-8 inside strings and the protocol does not."""
+    """Check UTF-8, because the parser accepts invalid UTF-8 inside strings."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     position = 0
     try:
@@ -119,7 +119,7 @@ def _reason(error: Exception) -> str:
 
 
 def message_end(data: bytes, number: int) -> int | None:
-    """For stored bytes, where a message ends, its comma included. They count from 1; None if there are not so many."""
+    """The end of the message with a number (from 1) in stored bytes, after its comma; None if there are fewer."""
     position = 0
     for messages in _split(data[:-1]) if data else ():
         if number <= len(messages):

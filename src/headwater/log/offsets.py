@@ -1,8 +1,8 @@
-"""Offsets as numbers: a position in a stream and the stream id that numbers it.
+"""Offsets as numbers: a stream id and a position.
 
-A fork keeps its ancestors' offsets for the bytes it inherited and numbers the bytes it appends with its own id,
-which is always larger. So an offset never names two positions, and an offset from before a stream was deleted and
-created again is recognised by its id.
+Offsets of bytes that a fork inherited have the id of the ancestor; offsets of its own bytes have the id of the fork,
+which is larger. So each offset means one position. If a stream is deleted and created again, its id changes, and old
+offsets are recognised by their id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headwater.errors import InvalidOffsetError, OffsetGoneError
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Bytes (start, end] of a fork that an ancestor holds; none if the fork begins where the ancestor does."""
+    """Bytes (start, end] of a fork that an ancestor stores; empty for a fork at the ancestor's beginning."""
 
     id: int
     start: int
@@ -23,15 +23,15 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Offset(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
-    id: int  # of the stream that holds the bytes before the position
+    id: int  # of the stream in which the bytes before the position are stored
     position: int
 
 
-BEGINNING = Offset(0, 0)  # of any stream
+BEGINNING = Offset(0, 0)  # valid for any stream
 
 
 def offset_at(stream_id: int, lineage: Sequence[Span], position: int) -> Offset:
-    """The one offset of a position."""
+    """The offset of a position."""
     for span in lineage:
         if position <= span.end:
             return Offset(span.id, position)
@@ -39,7 +39,7 @@ def offset_at(stream_id: int, lineage: Sequence[Span], position: int) -> Offset:
 
 
 def resolve(stream_id: int, lineage: Sequence[Span], tail: int, offset: Offset | None) -> int:
-    """The position that an offset names in a stream that ends at `tail`; None names the tail."""
+    """The position of an offset in a stream that ends at `tail`. The offset None is the tail."""
     if offset is None:
         return tail
     if offset == BEGINNING:
@@ -62,10 +62,10 @@ def _bounds(stream_id: int, lineage: Sequence[Span], tail: int, offset_id: int) 
 
 
 def inherited(stream_id: int, lineage: Sequence[Span], position: int) -> tuple[Span, ...]:
-    """The lineage of a fork that leaves a stream at a position.
+    """The lineage of a fork of a stream at a position.
 
-    It is never empty: a fork that inherits no byte has an empty span of its source, so that the source's first offset
-    is one of the fork's too.
+    It is never empty. A fork that inherits no bytes has an empty span, so that the first offset of the source is valid
+    in the fork.
     """
     start = lineage[-1].end if lineage else 0
     taken = [span for span in lineage if span.start < position or not span.start]
@@ -76,7 +76,7 @@ def inherited(stream_id: int, lineage: Sequence[Span], position: int) -> tuple[S
 
 
 def owners(stream_id: int, lineage: Sequence[Span], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Which streams hold the bytes from `start` to `end`: their ids, each with where its part ends."""
+    """The streams in which the bytes from `start` to `end` are stored: pairs of an id and the end of its part."""
     for span in lineage:
         if start < min(span.end, end):
             yield span.id, min(span.end, end)

@@ -1,4 +1,4 @@
-"""The producer table: what the tuple of an idempotent producer means to a stream.
+"""The producer table: how a stream treats a request of an idempotent producer.
 
 known producer   epoch     sequence        outcome
 no               any       0               accepted, epoch established
@@ -9,11 +9,11 @@ yes              same      last + 1        accepted
 yes              same      > last + 1      gap, last + 1 expected
 yes              larger    0               accepted, new epoch
 yes              larger    > 0             a new epoch starts at 0
-expired          ≤ last    any             fenced: whether it is a duplicate is no longer known
+expired          ≤ last    any             fenced, because it may be a duplicate
 expired          larger    0               accepted, new epoch
 
-A producer that was idle for `PRODUCER_IDLE_S` expires. Only a hash of its id and its epoch are kept, so that no
-request of it is ever carried out twice.
+A producer that was idle for `PRODUCER_IDLE_S` expires: only its epoch and a hash of its id are kept. They are enough to
+refuse a late retry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwater.errors import NewEpochSequenceError, SequenceGapError, StaleEpoch
 
 
 class ProducerTuple(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The identity of one request of an idempotent producer."""
+    """Identifies one request of an idempotent producer."""
 
     id: str
     epoch: int
@@ -36,22 +36,22 @@ class ProducerTuple(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProducerState(NamedTuple):
-    """What a stream knows of one producer."""
+    """The last accepted request of one producer."""
 
     epoch: int
-    seq: int  # the last one accepted
-    at_ms: int  # when that was
+    seq: int  # of the last accepted request
+    at_ms: int  # time of that request
 
 
 def hash_of(producer_id: str) -> int:
-    """What is kept of the id of a producer that has expired."""
+    """The hash of a producer id, which is kept after the producer has expired."""
     return int.from_bytes(hashlib.blake2b(producer_id.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def expire(
     producers: dict[str, ProducerState], expired: Mapping[int, int], before_ms: int
 ) -> tuple[dict[str, ProducerState], dict[int, int]]:
-    """The producers used since a moment, and the epochs of the others by the hash of their ids."""
+    """Split producers into those used since a time, and the epochs of the others by the hash of their ids."""
     idle = {hash_of(name): known.epoch for name, known in producers.items() if known.at_ms < before_ms}
     kept = {name: known for name, known in producers.items() if known.at_ms >= before_ms}
     return kept, {**expired, **idle}
@@ -62,13 +62,13 @@ def check_not_expired(expired: Mapping[int, int], producer: ProducerTuple) -> No
     if epoch is None:
         return
     if producer.epoch <= epoch:
-        raise StaleEpochError(f"epoch {epoch} of this producer has expired; go on with a higher one", epoch=epoch)
+        raise StaleEpochError(f"epoch {epoch} of this producer has expired; use a higher epoch", epoch=epoch)
     if producer.seq != 0:
         raise NewEpochSequenceError(f"epoch {producer.epoch} is new, expected sequence 0, got {producer.seq}")
 
 
 def is_duplicate(known: ProducerState | None, producer: ProducerTuple) -> bool:
-    """True for a duplicate, False for a request to carry out; every other row of the table is raised."""
+    """Return True for a duplicate and False for a new request; raise the error for the other rows of the table."""
     if known is None:
         _check_gap(0, producer.seq)
         return False

@@ -1,7 +1,7 @@
-"""Quotas: how many streams there may be, and how large each may become.
+"""Quotas: limits on the number of streams and on the size of a stream.
 
-They are checked on the events of a decision, so that what changes nothing (a retry, a create that finds its stream, a
-close) is never refused for lack of room. A fork counts as a stream; its inherited bytes are its ancestors'.
+They are checked on the events of a decision. So a request that adds nothing (a retry, a create of an existing stream, a
+close) is never refused. A fork counts as a stream. Its inherited bytes do not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headwater.log.state import StreamState
 
 
 class Streams(Protocol):
-    """The newest states, and how many there are."""
+    """The newest states, and their number."""
 
     @property
     def count(self) -> int: ...
@@ -46,7 +46,7 @@ class Quotas(msgspec.Struct, frozen=True):
                 grown -= 1
         if grown > 0 and self.streams_max and streams.count + grown > self.streams_max:
             raise TooManyStreamsError(
-                f"there are {streams.count} streams and tables; {self.streams_max} may be (streams_max)"
+                f"there are {streams.count} streams and tables; the limit is {self.streams_max} (streams_max)"
             )
 
     def _check_bytes(self, state: StreamState, data: bytes) -> None:
@@ -56,6 +56,6 @@ class Quotas(msgspec.Struct, frozen=True):
         most = self.stream_bytes_max
         if added_bytes and most and size_bytes > most:
             raise StreamFullError(
-                f"it has {size_bytes - added_bytes} bytes, {added_bytes} more do not fit: "
-                f"no stream or table may have more than {most} (stream_bytes_max)"
+                f"the stream or table has {size_bytes - added_bytes} bytes; {added_bytes} more exceed "
+                f"the limit of {most} (stream_bytes_max)"
             )

@@ -1,7 +1,7 @@
-"""Rows: how the changes of a table are kept, as the bytes that are served.
+"""Rows: the changes of a table, stored as the bytes that are served.
 
-A row is `SeqNo TAB Timestamp TAB change LF`, where a change is `action TAB key TAB record`. So a read is a slice of the
-stream, and every row says which one it is.
+A row is `SeqNo TAB Timestamp TAB change LF`, where a change is `action TAB key TAB record`. A read is a slice of the
+stream.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from headwater.log.content import ContentKind
 
 
 def stored(kind: ContentKind, body: bytes, last_seqno: int, at_ms: int) -> tuple[bytes, int]:
-    """The bytes to keep for the body of an append to a table whose last row is `last_seqno`, and the last one of them.
+    """The bytes to store for an append to a table whose last row is `last_seqno`, and the SeqNo of their last row.
 
-    The body of an append to a mirror is rows that were numbered elsewhere, that to any other table is changes, one in a
-    line. The requester has checked their syntax.
+    For a mirror, the body consists of whole rows; for any other table, of one change per line. The caller has checked
+    the syntax.
     """
     if kind is ContentKind.MIRROR:
         return body, check_order(body, last_seqno)
@@ -31,9 +31,9 @@ def stored(kind: ContentKind, body: bytes, last_seqno: int, at_ms: int) -> tuple
 
 
 def format_rows(changes: Sequence[bytes], first_seqno: int, timestamp: str) -> bytes:
-    """The bytes of the rows that changes become, their SeqNos counted from `first_seqno`.
+    """Format changes as rows, with SeqNos from `first_seqno` on.
 
-    All are joined in one step, without an object for each row.
+    All rows are joined in one step, without creating an object per row.
     """
     count = len(changes)
     before = b"%d\t" + timestamp.encode() + b"\t"
@@ -43,7 +43,7 @@ def format_rows(changes: Sequence[bytes], first_seqno: int, timestamp: str) -> b
     return b"".join(parts)
 
 
-@lru_cache(maxsize=16)  # many rows are appended in one millisecond
+@lru_cache(maxsize=16)  # many rows have the same millisecond
 def format_timestamp(ms: int) -> str:
     """Milliseconds since 1970 as `2026-01-08T00:00:00.123Z`."""
     return f"{_second(ms // 1000)}{ms % 1000:03d}Z"
@@ -55,7 +55,7 @@ def _second(seconds: int) -> str:
 
 
 def check_order(rows: bytes, last_seqno: int) -> int:
-    """Refuse rows unless their SeqNos increase, from more than `last_seqno` on; the last one otherwise."""
+    """Refuse rows unless their SeqNos increase and are above `last_seqno`. Returns the last SeqNo."""
     before = last_seqno
     for seqno in [int(line.partition(b"\t")[0]) for line in rows[:-1].split(b"\n")]:
         if seqno <= before:
@@ -76,8 +76,8 @@ def last_seqno_of(rows: bytes) -> int:
 
 
 def position_after(rows: bytes, seqno: int) -> int:
-    """Where the first row with a larger SeqNo begins in stored bytes; their end if there is none."""
-    first, end = 0, len(rows)  # the row begins between these two, which are where rows begin or end
+    """The position of the first row with a larger SeqNo in stored bytes; their end if there is none."""
+    first, end = 0, len(rows)  # bounds of the search; both are row boundaries
     while first < end:
         middle = (first + end) // 2
         start = rows.rfind(b"\n", first, middle) + 1 or first

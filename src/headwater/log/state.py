@@ -1,7 +1,7 @@
-"""States: everything that decides what a command does, and `evolve`, which changes them by one event.
+"""States of streams and documents, and `evolve`, which applies an event to a state.
 
-`evolve` owns the state it is given and may return the same object. Replaying every event from nothing gives the
-same states. The bytes of streams are in the store.
+`decide` needs nothing but these states. `evolve` may change the given state and return the same object. Replaying all
+events gives the same states. The bytes of streams are in the store, not in the state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwater.log.row_framing import last_seqno_of
 
 
 class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A stream. `id` is its incarnation: a stream created again at the same path has another one."""
+    """A stream. `id` identifies the incarnation: a stream that is created again at the same path has another id."""
 
     id: int
     path: str
@@ -38,28 +38,28 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
     accessed_ms: int
     tail: int
     appended_ms: int = 0  # when the last record was appended
-    last_seqno: int = 0  # of a table: that of its last row
+    last_seqno: int = 0  # of a table: its last row
     ttl_s: int | None = None
     expires_ms: int | None = None
     closed: bool = False
     closed_by: ProducerTuple | None = None
     seq: str | None = None
     producers: dict[str, ProducerState] = {}
-    expired_producers: dict[int, int] = {}  # hash of the id → epoch; replaced, never changed
+    expired_producers: dict[int, int] = {}  # hash of the id → epoch; never changed in place
     fork: Fork | None = None
     lineage: tuple[Span, ...] = ()  # inherited bytes, oldest first
-    forks: int = 0  # streams that were forked from this one and still exist
+    forks: int = 0  # number of existing forks
     soft_deleted: bool = False
-    version: int = 1  # events so far; a shared store detects by it that another process has written meanwhile
+    version: int = 1  # number of events; a shared store can use it to detect a concurrent write
 
     @property
     def start(self) -> int:
-        """Where the stream's own bytes begin; the bytes before are inherited."""
+        """The position at which the stream's own bytes begin; bytes before it are inherited."""
         return self.lineage[-1].end if self.lineage else 0
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the stream expires if nothing renews it."""
+        """The time at which the stream expires if it is not renewed."""
         if self.ttl_s is not None:
             return self.accessed_ms + self.ttl_s * 1000
         return self.expires_ms
@@ -72,12 +72,12 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return offset_at(self.id, self.lineage, position) if self.lineage else Offset(self.id, position)
 
     def copy(self) -> StreamState:
-        """A state that can evolve on its own."""
+        """A copy that can be changed independently."""
         return msgspec.structs.replace(self, producers=dict(self.producers))
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
-    """A small named value. `version` counts the times it was written."""
+    """A small named value. `version` counts its writes."""
 
     key: str
     data: bytes
@@ -85,7 +85,7 @@ class Document(msgspec.Struct, frozen=True, gc=False):
 
 
 def evolve(state: StreamState | None, event: StreamEvent) -> StreamState | None:
-    """The state after an event; None once the stream is deleted."""
+    """The state after an event; None if the stream was deleted."""
     if type(event) is Created:
         return _created(event)
     if state is None or state.id != event.id:
@@ -107,17 +107,17 @@ def evolve(state: StreamState | None, event: StreamEvent) -> StreamState | None:
 
 
 def evolve_document(document: Document | None, event: DocumentEvent) -> Document | None:
-    """The document after an event; None once it is deleted."""
+    """The document after an event; None if it was deleted."""
     if isinstance(event, DocumentWritten):
         return Document(event.key, event.data, 1 if document is None else document.version + 1)
     if document is None:
-        raise ValueError(f"a document was deleted that does not exist: {event.key!r}")
+        raise ValueError(f"deleted document {event.key!r} does not exist")
     return None
 
 
 def _append(state: StreamState, event: Appended) -> None:
     if event.position != state.tail:
-        raise ValueError(f"an append at {event.position} to a stream that ends at {state.tail}")
+        raise ValueError(f"append at {event.position}, but the stream ends at {state.tail}")
     state.tail += len(event.data)
     if state.kind >= ROWS and event.data:
         state.last_seqno = last_seqno_of(event.data)

@@ -1,7 +1,8 @@
-"""The guarded HTTP client for addresses that others named: Notify, remote tables, webhooks.
+"""The guarded HTTP client for URLs that clients supply: Notify and remote tables.
 
-Whoever can write a URL into the server decides where it sends a request. Without a guard that reaches what only the
-server can reach: services on its own machine, its private network, the metadata service of its cloud.
+A client that can store a URL in the server can make the server send requests to it. Without checks, these requests
+could reach hosts that only the server can reach: services on its own machine, its private network, the metadata service
+of its cloud (server-side request forgery).
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Which addresses the server connects to for URLs that clients gave; no I/O.
+"""The addresses that the guarded client may connect to. No I/O.
 
-Of IPv4 the blocks of a table are refused: those in the IANA registry of special-purpose addresses, multicast, and
-public addresses at which clouds serve their metadata. Of IPv6 only global unicast (2000::/3) is called, without the
-blocks of a second table, and NAT64 addresses (64:ff9b::/96) of public IPv4 addresses, which an IPv6-only network needs.
-IPv4-mapped, IPv4-compatible, 6to4 and Teredo addresses embed an IPv4 address and are refused whatever it is: no public
-server is reached by one.
+IPv4: a table lists the blocks that are refused. These are the IANA special-purpose blocks, multicast, and public
+addresses of cloud metadata services. IPv6: only global unicast (2000::/3) is allowed, except for the blocks of a second
+table, and NAT64 addresses (64:ff9b::/96) of public IPv4 addresses, which IPv6-only networks need. IPv4-mapped,
+IPv4-compatible, 6to4 and Teredo addresses, which embed an IPv4 address, are always refused; public servers do not use
+them.
 
-The tables are ours and not those of `ipaddress`, which differ between releases of Python; a test compares the two.
+The tables are not those of the `ipaddress` module, which differ between Python versions. A test compares the two.
 
-Loopback is refused like the rest. In development mode it is reached under its own names only: a loopback address or
-`localhost`. Another name that resolves to loopback is refused in development mode too, since whoever owns the name
-chose the address.
+Loopback is refused. In development mode it is allowed if the URL says so: by a loopback address or `localhost`. Another
+name that resolves to loopback is still refused, because the owner of the name chose the address.
 """
 
 from __future__ import annotations
@@ -78,11 +77,11 @@ _REFUSED_V6 = tuple(
         ("ff00::/8", "a multicast address"),
     )
 )
-_ISATAP = (0x00005EFE, 0x02005EFE)  # the third quarter of such an address; the fourth is an IPv4 address
+_ISATAP = (0x00005EFE, 0x02005EFE)  # the third 32 bits of the address; the last 32 bits are an IPv4 address
 
 
 def refusal(address: Address) -> str | None:
-    """Why the server does not call this address; None if it does."""
+    """Why an address is refused; None if it is allowed."""
     if isinstance(address, IPv4Address):
         return next((what for block, what in _REFUSED_V4 if address in block), None)
     if address.scope_id is not None:
@@ -106,12 +105,12 @@ def _embedded(address: IPv6Address, kind: str) -> str | None:
 
 
 def is_loopback(address: Address) -> bool:
-    """Whether it is 127.0.0.0/8 or ::1 itself, not an address that embeds one."""
+    """Whether an address is in 127.0.0.0/8 or is ::1. Embedded IPv4 addresses do not count."""
     return address == IPv6Address("::1") or (isinstance(address, IPv4Address) and address.is_loopback)
 
 
 def literal(host: str) -> Address | None:
-    """The address that a host is, None for a name."""
+    """Parse a host as an address; None if it is a name."""
     try:
         return ip_address(host)
     except ValueError:
@@ -119,13 +118,13 @@ def literal(host: str) -> Address | None:
 
 
 def names_loopback(host: str) -> bool:
-    """Whether a host says by itself that it is this machine."""
+    """Whether a host is a loopback address or a name of loopback."""
     address = literal(host)
     return host == "localhost" or host.endswith(".localhost") if address is None else is_loopback(address)
 
 
 def check_addresses(host: str, addresses: Iterable[Address], *, development: bool) -> None:
-    """Refuse a host if any of its addresses is not to be called."""
+    """Refuse a host if any of its addresses is refused."""
     local = development and names_loopback(host)
     for address in addresses:
         reason = refusal(address)

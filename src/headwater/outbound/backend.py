@@ -1,7 +1,7 @@
 """Connections to checked addresses: resolve a name once, check all of its addresses, connect to one of them.
 
-The connection is made to the address that was checked, not to the name, so an answer of DNS that changes between the
-check and the connection has no effect. httpcore then does TLS with the name: SNI and certificate are those of the URL.
+The connection is made to the checked address, not to the name, so that a DNS answer that changes between the check and
+the connection has no effect (DNS rebinding). For TLS, httpcore uses the name of the URL in SNI and certificate check.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from headwater.outbound.addresses import Address, check_addresses, literal
 from headwater.outbound.resolver import Resolver
 
 Connector = Callable[[str, int, float | None], Awaitable[httpcore.AsyncNetworkStream]]
-"""A TCP connection to an address (never a name) and a port, within a time."""
+"""Opens a TCP connection to an address (not a name) and a port, with a timeout."""
 
 
 async def connect_tcp(address: str, port: int, timeout_s: float | None) -> httpcore.AsyncNetworkStream:
-    """The connector of a server: nothing is resolved, since the host is an address."""
+    """Open a TCP connection. Nothing is resolved, because the host is an address."""
     return await httpcore.AnyIOBackend().connect_tcp(address, port, timeout=timeout_s)
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """What httpcore opens connections with."""
+    """The network backend of httpcore, which checks addresses."""
 
     def __init__(self, resolver: Resolver, connector: Connector, *, development: bool) -> None:
         self._resolver = resolver
@@ -60,9 +60,9 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
             try:
                 addresses = list(dict.fromkeys(map(ip_address, await self._resolver(host))))
             except OSError as error:
-                raise httpcore.ConnectError(f"{host} was not resolved: {error.strerror or error}") from error
+                raise httpcore.ConnectError(f"{host} could not be resolved: {error.strerror or error}") from error
             except ValueError as error:
-                raise TargetRefusedError(f"{host} resolves to something that is no address") from error
+                raise TargetRefusedError(f"{host} resolves to an invalid address") from error
         if not addresses:
             raise httpcore.ConnectError(f"{host} has no addresses")
         check_addresses(host, addresses, development=self._development)
@@ -71,7 +71,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
     async def _connect(
         self, addresses: Sequence[Address], port: int, timeout: float | None
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first address that answers; each has an equal share of the time."""
+        """Connect to the first address that accepts. Each address gets an equal share of the time."""
         tried = addresses[:OUTBOUND_ADDRESSES_TRIED_MAX]
         share_s = None if timeout is None else timeout / len(tried)
         failures: list[str] = []
@@ -84,10 +84,10 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
 
 
 class BoundedStream(httpcore.AsyncNetworkStream):
-    """A connection that is read in small steps, and whose answers have heads of a bounded size.
+    """A connection that is read in small steps and limits the size of response headers.
 
-    httpcore parses all that one read returned before it lets go of the loop, and waits for a final status however many
-    informational ones come before it: a head counts from the request until the client says that it is complete.
+    httpcore parses everything that one read returns without yielding to the loop, so reads are small. It also accepts
+    any number of informational (1xx) responses, so all bytes count as headers until the client calls `head_received`.
     """
 
     def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
@@ -102,7 +102,7 @@ class BoundedStream(httpcore.AsyncNetworkStream):
         if self._head_bytes_left is None:
             return await self._stream.read(wanted, timeout)
         if not self._head_bytes_left:
-            raise TargetAnswerError(f"the headers of the answer are larger than {OUTBOUND_HEAD_BYTES_MAX} bytes")
+            raise TargetAnswerError(f"the headers of the response are larger than {OUTBOUND_HEAD_BYTES_MAX} bytes")
         data = await self._stream.read(min(wanted, self._head_bytes_left), timeout)
         self._head_bytes_left -= len(data)
         return data
@@ -119,12 +119,12 @@ class BoundedStream(httpcore.AsyncNetworkStream):
     ) -> httpcore.AsyncNetworkStream:
         try:
             return BoundedStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
-        except asyncio.CancelledError:  # httpcore closes the connection at errors only
+        except asyncio.CancelledError:  # httpcore closes the connection only after errors
             await self._stream.aclose()
             raise
 
     def get_extra_info(self, info: str) -> Any:
         try:
             return self._stream.get_extra_info(info)
-        except AttributeError:  # of a connection that was lost at once: there is no socket to ask
+        except AttributeError:  # the connection was lost, so there is no socket
             return None

@@ -1,10 +1,10 @@
-"""The guarded HTTP client, for every request of the server to a URL that a client gave.
+"""The guarded HTTP client, for all requests of the server to URLs that clients supply.
 
-It does HTTP/1.1 by httpcore, below httpx, because what httpx adds is what must not happen here: redirects, cookies,
-proxies and credentials of the environment, decoding of bodies, and a second parser of URLs.
+It uses HTTP/1.1 with httpcore instead of httpx, because httpx adds features that are unsafe here: redirects, cookies,
+proxies and credentials from the environment, decompression, and a second URL parser.
 
-Answers are asked for without a content encoding, and one that has an encoding is refused: no decompressor ever sees
-bytes of a stranger, and a body takes as much memory as it took on the wire.
+Requests accept no content encoding, and a response with an encoding is refused. So untrusted bytes never reach a
+decompressor, and a body needs no more memory than its size on the wire.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LENGTH_DIGITS_MAX = 20
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?|")
-# Written here from the URL and the body; or about the connection, which is not the caller's.
+# Headers that the client sets itself, from the URL, the body or for the connection.
 _OWN_HEADERS = frozenset(
     (
         *("accept-encoding", "connection", "content-length", "cookie", "expect", "host", "keep-alive", "te", "trailer"),
@@ -46,15 +46,15 @@ _OWN_HEADERS = frozenset(
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole answer, of any status but a redirect."""
+    """A complete response with any status except a redirect."""
 
     status: int
-    headers: dict[str, str]  # names in lower case; values of a repeated one joined by commas
+    headers: dict[str, str]  # names in lower case; values of a repeated header are joined with commas
     body: bytes
 
 
 class StreamedAnswer:
-    """An answer whose body is received while it is iterated over, once, in pieces of at most OUTBOUND_READ_BYTES."""
+    """A response whose body can be iterated over once, in pieces of at most OUTBOUND_READ_BYTES."""
 
     def __init__(
         self, target: Target, response: httpcore.Response, *, ends_at: float | None, body_bytes_max: int | None
@@ -81,32 +81,32 @@ class StreamedAnswer:
                     raise TimeoutError
                 received += len(piece)
                 self._check_size(received)
-            if now >= turn_ends:  # small chunks are many pieces of one read: others have their turn between them
+            if now >= turn_ends:  # one read can contain many small chunks; let other tasks run in between
                 await asyncio.sleep(0)
                 turn_ends = loop.time() + TURNS_S
             yield piece
 
     def check(self) -> None:
-        """Refuse by its head an answer that is not to be read."""
+        """Check status and headers. Raises an error if the response is refused."""
         if 300 <= self.status < 400 and self.status != _NOT_MODIFIED:
             location = self.headers.get("location", "")[:_LOCATION_LENGTH_MAX]
-            raise RedirectRefusedError(f"answered {self.status} with the location {location!r}", location=location)
+            raise RedirectRefusedError(f"the response is {self.status}, a redirect to {location!r}", location=location)
         if self.status < 200:
-            raise TargetAnswerError(f"answered {self.status}, which was not asked for")
+            raise TargetAnswerError(f"the response has the unexpected status {self.status}")
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding != "identity":
-            raise TargetAnswerError(f"the answer is encoded ({encoding[:40]!r}), although identity was asked for")
+            raise TargetAnswerError(f"the response has the content encoding {encoding[:40]!r}, but none was accepted")
         length = self.headers.get("content-length", "")
         if length.isdecimal() and self.status != _NOT_MODIFIED:
             self._check_size(int(length[:_LENGTH_DIGITS_MAX]))
 
     def _check_size(self, size: int) -> None:
         if self._body_bytes_max is not None and size > self._body_bytes_max:
-            raise TargetAnswerError(f"the body of the answer is larger than {self._body_bytes_max} bytes")
+            raise TargetAnswerError(f"the body of the response is larger than {self._body_bytes_max} bytes")
 
 
 class OutboundClient:
-    """Requests to checked targets over a bounded number of connections; made by `open_outbound`."""
+    """Sends requests to checked targets over a bounded number of connections. Use `open_outbound` to create one."""
 
     def __init__(
         self, pool: httpcore.AsyncConnectionPool, slots: HostSlots, limits: Limits, *, development: bool
@@ -118,7 +118,7 @@ class OutboundClient:
         self.token_for: Callable[[Target], str | None] = lambda _: None  # sent to a target as a bearer token
 
     def parse(self, url: str) -> Target:
-        """Check a URL without a request, as far as that is possible without DNS; TargetRefusedError says why not."""
+        """Check a URL, as far as possible without DNS. Raises TargetRefusedError with the reason."""
         return parse_target(url, development=self.development)
 
     async def request(
@@ -131,7 +131,7 @@ class OutboundClient:
         total_s: float | None = None,
         body_bytes_max: int | None = None,
     ) -> Answer:
-        """One request and its whole answer, within a time and a size; the defaults are those of the limits."""
+        """Send a request and receive the complete response, with limits on time and size. `Limits` has the defaults."""
         async with self.stream(
             method,
             url,
@@ -157,10 +157,10 @@ class OutboundClient:
         total_s: float | None = None,
         body_bytes_max: int | None = None,
     ) -> AsyncIterator[StreamedAnswer]:
-        """One request whose answer is read as it comes.
+        """Send a request and stream the response.
 
-        `idle_s` bounds the silence between two reads. `total_s` and `body_bytes_max` bound the whole; without them only
-        the head of the answer has a time by which it must be there, and the body may go on for ever.
+        `idle_s` limits the time between two reads. `total_s` and `body_bytes_max` limit the whole response; without
+        them the body may continue without end, and only the headers have a timeout.
         """
         target = self.parse(url)
         given = dict(headers or {})
@@ -175,7 +175,7 @@ class OutboundClient:
                     await held.enter_async_context(self._slots.held(target.host))
                     response = await self._pool.handle_async_request(request)
                 held.push_async_callback(_close, response)
-                size_max = None if method == "HEAD" else body_bytes_max  # its Content-Length is not that of its body
+                size_max = None if method == "HEAD" else body_bytes_max  # its Content-Length is not its body
                 streamed = StreamedAnswer(target, response, ends_at=ends_at, body_bytes_max=size_max)
                 streamed.check()
                 connection = response.extensions["network_stream"]
@@ -188,7 +188,7 @@ class OutboundClient:
         return {"connect": self._limits.outbound_connect_s, "read": idle_s, "write": idle_s, "pool": None}
 
     async def aclose(self) -> None:
-        """Close all connections; requests under way fail."""
+        """Close all connections; active requests fail."""
         await self._pool.aclose()
 
     async def __aenter__(self) -> Self:
@@ -208,7 +208,7 @@ def open_outbound(
     connector: Connector | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> OutboundClient:
-    """A client with connections of its own. `development`: loopback may be called, by http too."""
+    """Create a client with its own connections. `development` allows loopback, also with http."""
     bounds = limits or Limits()
     backend = GuardedBackend(resolver or SystemResolver(), connector or connect_tcp, development=development)
     pool = httpcore.AsyncConnectionPool(
@@ -224,7 +224,7 @@ def open_outbound(
 
 @contextlib.contextmanager
 def reported(target: Target) -> Iterator[None]:
-    """Errors of the layers below as errors of ours, which name the target."""
+    """Map errors of httpcore and the system to OutboundErrors, with the target."""
     try:
         yield
     except OutboundError as error:
@@ -234,14 +234,14 @@ def reported(target: Target) -> Iterator[None]:
         raise _unreachable(target, "connect", error) from error
     except (httpcore.TimeoutException, TimeoutError) as error:
         raise _unreachable(target, "timeout", error) from error
-    except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:  # OSError: TLS records that are broken
+    except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:  # OSError: invalid TLS records
         raise _unreachable(target, "lost", error) from error
 
 
 def _unreachable(
     target: Target, how: Literal["connect", "timeout", "lost"], error: Exception
 ) -> TargetUnreachableError:
-    reason = {"connect": "no connection", "timeout": "no answer in time", "lost": "the connection was lost"}[how]
+    reason = {"connect": "no connection", "timeout": "no response in time", "lost": "the connection was lost"}[how]
     failure = TargetUnreachableError(f"{reason}: {error}" if str(error) else reason, how=how)
     failure.url = target.shown
     return failure
@@ -251,15 +251,15 @@ def _build(
     method: str, target: Target, headers: Mapping[str, str], body: bytes, timeouts: dict[str, float | None]
 ) -> httpcore.Request:
     if method not in METHODS:
-        raise ValueError(f"method {method!r} is none of {', '.join(sorted(METHODS))}")
+        raise ValueError(f"method must be one of {', '.join(sorted(METHODS))}, got {method!r}")
     if body and method not in _WITH_BODY:
-        raise ValueError(f"a {method} has no body")
+        raise ValueError(f"a {method} request cannot have a body")
     given = {"user-agent": "headwater"}
     for name, value in headers.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise ValueError(f"header {name!r} has characters that a header cannot have")
+            raise ValueError(f"header {name!r} contains invalid characters")
         if name.lower() in _OWN_HEADERS:
-            raise ValueError(f"header {name} is not for callers to set")
+            raise ValueError(f"header {name} is set by the client; remove it")
         given[name.lower()] = value
     sent = [("host", target.authority), *given.items(), ("accept-encoding", "identity")]
     if method in _WITH_BODY:

@@ -1,4 +1,4 @@
-"""DNS lookups of names that others chose: off the loop, and bounded in number."""
+"""DNS lookups of names that clients supply, in a bounded number of threads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from headwater.limits import OUTBOUND_LOOKUPS_MAX
 
 Resolver = Callable[[str], Awaitable[Sequence[str]]]
-"""All addresses of a name, as text; OSError if there are none."""
+"""Returns all addresses of a name as text. Raises OSError if there are none."""
 
 
 class SystemResolver:
-    """The system's resolver on threads of its own, one for each lookup under way.
+    """The resolver of the system, with one thread per lookup.
 
-    A name server that never answers holds a lookup for half a minute. The executor of the loop is used for other work,
-    so lookups do not use it; and its threads are waited for when the process exits, so these are daemons.
+    If a name server does not answer, a lookup takes half a minute. So lookups do not use the executor of the loop,
+    which has other work, and their threads are daemons, so that the process does not wait for them when it exits.
     """
 
     def __init__(self, lookups_max: int = OUTBOUND_LOOKUPS_MAX) -> None:
@@ -33,7 +33,7 @@ class SystemResolver:
             thread.start()
         except RuntimeError as error:
             self._free.release()
-            raise OSError("no thread could be started for the lookup") from error
+            raise OSError("failed to start a thread for the lookup") from error
         return await answer
 
     def _look_up(self, host: str, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Sequence[str]]) -> None:
@@ -43,11 +43,11 @@ class SystemResolver:
             found = [str(info[4][0]) for info in infos]
         except (OSError, UnicodeError) as error:
             found = error if isinstance(error, OSError) else OSError(str(error))
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._finish, answer, found)
 
     def _finish(self, answer: asyncio.Future[Sequence[str]], found: Sequence[str] | OSError) -> None:
-        # A lookup counts until its thread ends, not until its caller gives up: threads are what is bounded.
+        # A lookup counts until its thread ends, even if the caller has given up, because the limit is for threads.
         self._free.release()
         if answer.done():
             return

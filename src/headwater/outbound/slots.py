@@ -1,4 +1,4 @@
-"""How many requests may be under way to one host; the pool of connections bounds them in all."""
+"""A limit on concurrent requests per host. The connection pool limits them in total."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 
 class HostSlots:
-    """A bound for each host that has requests under way or waiting; the others take no memory."""
+    """A semaphore per host. Hosts without active or waiting requests use no memory."""
 
     def __init__(self, per_host_max: int) -> None:
         self._per_host_max = per_host_max

@@ -1,16 +1,16 @@
-"""Strict parsing of the URLs that clients gave and the server calls; no I/O.
+"""Strict parsing of URLs that clients supply. No I/O.
 
-Two parsers that read one URL differently are how a check is passed for one host and the request goes to another. So a
-URL is parsed here once, anything that parsers are known to disagree on is refused, and the request is made from the
-parts in `Target`; nothing parses the text again.
+If two parsers read a URL differently, a check can pass for one host while the request goes to another. So a URL is
+parsed only here, everything that parsers are known to disagree on is refused, and the request is built from the parts
+in `Target`.
 
     scheme    https. http in development mode, to loopback
     userinfo  refused
     host      a DNS name, an IPv4 address of four decimal numbers, or an IPv6 address in brackets without a zone. Names
-              that are not ASCII are encoded by IDNA 2008 without any mapping: digits and dots of other scripts are
+              that are not ASCII are encoded by IDNA 2008 without mapping, so digits and dots of other scripts are
               refused
-    port      443 and 80, or from 1024 on without those of PORTS_REFUSED
-    path      ASCII, percent-encoded, without `.` and `..`, so that a prefix of a URL can be allowed
+    port      443, 80, or 1024 and above except PORTS_REFUSED
+    path      ASCII, percent-encoded, without `.` and `..`, so that URLs can be compared by prefix
     fragment  refused
 """
 
@@ -28,8 +28,8 @@ from headwater.errors import TargetRefusedError
 from headwater.limits import OUTBOUND_URL_BYTES_MAX
 from headwater.outbound.addresses import Address, check_addresses, literal, names_loopback
 
-# Below 1024 are the services of the system: SSH, SMTP, LDAP, SMB. These are the ports above it that browsers refuse
-# (Fetch, "bad port"), and those of Redis and memcached, which execute the lines of a request that they understand.
+# Ports below 1024 belong to system services such as SSH, SMTP, LDAP and SMB. These are the ports above 1024 that
+# browsers refuse (Fetch, "bad port"), and those of Redis and memcached, which would execute lines of a request.
 PORTS_REFUSED = frozenset(
     (
         *(1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669),
@@ -50,12 +50,12 @@ _NAME_LENGTH_MAX = 253
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a request goes: the parts of a URL that was checked."""
+    """The target of a request: the parts of a checked URL."""
 
     scheme: str
-    host: str  # a name in lower case without a dot at its end, or an address without brackets
+    host: str  # a name in lower case without a trailing dot, or an address without brackets
     port: int
-    path: str  # and the query
+    path: str  # with the query
 
     @property
     def authority(self) -> str:
@@ -65,7 +65,7 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """For messages and logs: without the query, which may hold a secret."""
+        """The URL for messages and logs, without the query, which may contain a secret."""
         return f"{self.scheme}://{self.authority}{self.path.partition('?')[0]}"
 
     def __str__(self) -> str:
@@ -73,24 +73,24 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def parse_target(url: str, *, development: bool = False) -> Target:
-    """The parts of a URL that the server may call. The addresses of a name are checked later, when it connects."""
+    """Parse and check a URL. The addresses of a name are checked when the client connects."""
     _check_characters(url)
     match = _URL.fullmatch(url)
     if match is None:
         _refuse("it must be absolute, as in https://host/path")
     scheme, authority, path, query = match[1].lower(), match[2], match[3] or "/", match[4] or ""
     if scheme not in _PORTS or (scheme == "http" and not development):
-        _refuse(f"its scheme is {scheme[:20]}, and only https is allowed")
+        _refuse(f"its scheme is {scheme[:20]}; only https is allowed")
     host, port = _parse_authority(authority)
     if scheme == "http" and not names_loopback(host):
-        _refuse("its scheme is http, and other hosts than localhost are called by https only")
+        _refuse("its scheme is http, which is allowed for localhost only")
     _check_host(host, development)
     _check_path(path, query)
     return Target(scheme, host, _parse_port(port, scheme), path + query)
 
 
 def _refuse(reason: str) -> NoReturn:
-    # Never with the URL itself: it may hold a password or control characters.
+    # The message does not contain the URL, which may have a password or control characters.
     raise TargetRefusedError(f"the URL is refused: {reason}")
 
 
@@ -109,12 +109,12 @@ def _check_characters(url: str) -> None:
 
 def _parse_authority(authority: str) -> tuple[str, str | None]:
     if "@" in authority:
-        _refuse("it holds a user name or a password")
+        _refuse("it contains a user name or a password")
     if "%" in authority:
         _refuse("its host is percent-encoded or has a zone")
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
-        _refuse("its host and port are malformed")
+        _refuse("its host or port is invalid")
     host = match[1]
     return (_parse_ipv6(host[1:-1]) if host.startswith("[") else _parse_name(host)), match[2]
 
@@ -144,7 +144,7 @@ def _parse_name(text: str) -> str:
 
 
 def _parse_ipv4(text: str) -> str:
-    """A host whose last label is a number is an IPv4 address to some parsers, in forms that others read differently."""
+    """Parse a host whose last label is a number. Parsers disagree on short, octal and hexadecimal IPv4 addresses."""
     try:
         return str(IPv4Address(text))
     except AddressValueError:
@@ -156,7 +156,7 @@ def _check_host(host: str, development: bool) -> None:
     if address is not None:
         check_addresses(host, (address,), development=development)
     elif names_loopback(host) and not development:
-        raise TargetRefusedError(f"{host} is this machine")
+        raise TargetRefusedError(f"{host} is a loopback name")
 
 
 def _parse_port(text: str | None, scheme: str) -> int:
@@ -166,7 +166,7 @@ def _parse_port(text: str | None, scheme: str) -> int:
     if not 0 < port < 65_536:
         _refuse("its port is not a number from 1 to 65535")
     if (port < _UNPRIVILEGED_PORT and port not in _PORTS.values()) or port in PORTS_REFUSED:
-        _refuse(f"port {port} belongs to another service than HTTP")
+        _refuse(f"port {port} is reserved for another service")
     return port
 
 

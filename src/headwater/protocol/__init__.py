@@ -1,1 +1,1 @@
-"""The vocabulary of each wire, pure and shared by server and client."""
+"""The syntax and terms of each protocol, shared by server and client. No I/O."""

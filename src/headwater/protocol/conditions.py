@@ -1,7 +1,7 @@
-"""`If-Match` of writes (RFC 9110): the ends that a stream or table may have, for the request to be carried out.
+"""`If-Match` of writes (RFC 9110): the tails that a stream or table may have for the request to succeed.
 
-A stream's end is named by its tail offset, a table's by the SeqNo of its last row, and both by the entity tag of an
-answer to HEAD, or to a read that came to the end. Weak tags never match. A tag of any other form names nothing.
+A tag is the tail offset of a stream, the SeqNo of a table's last row, or the entity tag of a response to HEAD or to a
+read that reached the tail. Weak tags and tags of any other form never match.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _ENTITY_TAG = re.compile(r"([0-9]{1,20}):[0-9]{1,20}:([0-9]{1,20})(?::[a-z]+)*")
 
 
 def parse_stream_ends(headers: Mapping[str, str]) -> tuple[Offset, ...] | None:
-    """The tails that a request names; None if any will do. Offsets of all zeros and -1 stand for an empty stream."""
+    """The tails that a request allows; None if it allows any. An offset of all zeros and -1 mean an empty stream."""
     value = headers.get(IF_MATCH)
     return None if value is None else _ends(value, _tail)
 
 
 def parse_table_ends(headers: Mapping[str, str]) -> tuple[Offset, ...] | None:
-    """The same for a table: its id, 0 for any, and the SeqNo of its last row."""
+    """The same for a table: its id (0: any) and the SeqNo of its last row."""
     value = headers.get(IF_MATCH)
     return None if value is None else _ends(value, _last_row)
 
 
 def check_unconditional(headers: Mapping[str, str]) -> None:
     if IF_MATCH in headers:
-        raise InvalidHeaderError("If-Match is for POST and DELETE; leave it out here")
+        raise InvalidHeaderError("If-Match is only supported with POST and DELETE; remove it")
 
 
 def _ends(value: str, read: Callable[[str], Offset | None]) -> tuple[Offset, ...] | None:
@@ -56,7 +56,7 @@ def _strong_tags(value: str) -> list[str]:
             if weak is None:
                 found.append(tag)
     if not count:
-        raise InvalidHeaderError("If-Match must name a tag, or be *")
+        raise InvalidHeaderError("If-Match must be * or have at least one tag")
     return found
 
 

@@ -8,5 +8,5 @@ BROTLI = "br"
 GZIP = "gzip"
 DEFLATE = "deflate"
 
-# The server's order of preference at equal quality: by speed for the ratio on JSON, then by what clients support.
+# The server's order of preference if a client gives equal weights: the best speed and ratio on JSON first.
 ENCODINGS = (ZSTD, BROTLI, GZIP, DEFLATE)

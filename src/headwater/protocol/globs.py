@@ -1,9 +1,9 @@
 """Globs over the paths of streams and tables.
 
-Whoever names a path must not be able to make a match take long, so a pattern never looks for a second way to match
-what it has matched. A star takes as little as lets the text up to the next star match, and that is kept (an atomic
-group): where that text ends first, the stars behind it have most to choose from. Only the last `*`, if the path has to
-end behind it, and the last `**` try all places.
+Clients choose the paths, so matching must not backtrack: it would take exponential time for some paths. A star matches
+the shortest text that lets the literal text up to the next star match, in an atomic group, which never tries another
+match. The shortest match is enough, because it leaves the most text for the stars after it. Only the last `*`, if it
+must reach the end of the path, and the last `**` try all positions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ANY = {"**": ".*", "**/": "(?:.*/)?", "*": "[^/]*"}
 
 @lru_cache
 def glob(pattern: str) -> re.Pattern[str]:
-    """A pattern over paths: `*` and `?` stay within a segment, `**` does not, `[abc]` is one of them. A segment `**`
-    with something behind it may be none, so that `**/a` and `x/**/a` match `a` and `x/a`.
+    """Compile a glob over paths. Raises ValueError if it is invalid.
 
-    ValueError if it is none.
+    `*` and `?` match within a segment, `**` also across segments, `[abc]` one of these characters. A segment `**`
+    before other segments also matches no segment: `**/a` matches `a`, and `x/**/a` matches `x/a`.
     """
-    runs = [["", ""]]  # a star, and what matches the text up to the next one
+    runs = [["", ""]]  # pairs of a star and the regular expression of the text up to the next one
     for part in _PARTS.split(pattern.strip("/")):
         if part in _ANY:
             runs.append([part, ""])
@@ -31,8 +31,8 @@ def glob(pattern: str) -> re.Pattern[str]:
             runs[-1][1] += _characters(part)
     try:
         return re.compile(_joined(runs), re.DOTALL)
-    except re.error as error:  # as of [z-a]
-        raise ValueError(f"{pattern[:80]!r} is no glob: {error.msg}") from None
+    except re.error as error:  # for example [z-a]
+        raise ValueError(f"{pattern[:80]!r} is not a valid glob: {error.msg}") from None
 
 
 def _joined(runs: list[list[str]]) -> str:
@@ -49,7 +49,7 @@ def _joined(runs: list[list[str]]) -> str:
 
 
 def _characters(part: str) -> str:
-    """What is no star: text, `?` or `[abc]`."""
+    """The regular expression of a part that is not a star: text, `?` or `[abc]`."""
     if part == "?":
         return "[^/]"
     if not (part.startswith("[") and part.endswith("]") and len(part) > 2):

@@ -1,6 +1,6 @@
-"""Decompression in bounded pieces, for answers of servers that are not trusted.
+"""Decompression in pieces of bounded size, for responses of servers that are not trusted.
 
-A few compressed bytes can stand for a million times as many. Whoever reads piece by piece can stop at any of them.
+A few compressed bytes can expand to a million times their size. The caller can stop after any piece.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headwater.protocol.encodings import BROTLI, GZIP, IDENTITY, ZSTD
 ACCEPTED = f"{ZSTD}, {BROTLI}, {GZIP}"
 
 _GZIP_WINDOW = zlib.MAX_WBITS | 16
-_ZSTD_STEP_BYTES = 512  # at most 16 MiB come out of them: a block of 4 bytes stands for 128 KiB
+_ZSTD_STEP_BYTES = 512  # they expand to at most 16 MiB: a block of 4 bytes expands to 128 KiB
 
 
 class Inflater:
-    """The bytes of a body in pieces of about `piece_bytes` (16 MiB for zstd), whatever it is compressed with."""
+    """Decompresses a body in pieces of about `piece_bytes` (16 MiB for zstd)."""
 
     def __init__(self, encoding: str | None, piece_bytes: int = limits.INFLATE_PIECE_BYTES) -> None:
         encoding = (encoding or IDENTITY).strip().lower()
@@ -35,7 +35,7 @@ class Inflater:
         elif encoding == ZSTD:
             self._codec = _Zstd()
         elif encoding != IDENTITY:
-            raise ProtocolError(f"the answer is encoded as {encoding[:80]!r}; {ACCEPTED} or nothing was asked for")
+            raise ProtocolError(f"the response is encoded as {encoding[:80]!r}; only {ACCEPTED} is accepted")
         self._encoding = encoding
         self._fed = False
 
@@ -47,12 +47,12 @@ class Inflater:
         try:
             yield from self._codec.feed(data)
         except (zlib.error, brotli.error, zstandard.ZstdError) as error:
-            raise ProtocolError(f"the answer is not valid {self._encoding}: {error}") from None
+            raise ProtocolError(f"the response is not valid {self._encoding}: {error}") from None
 
     def finish(self) -> None:
-        """To be called at the end of the body: raises an error if it ends too soon. Another answer may be whole."""
+        """Call at the end of the body. Raises an error, which is retryable, if the body is incomplete."""
         if self._codec is not None and self._fed and not self._codec.is_whole:
-            error = ProtocolError("the compressed answer ends too soon")
+            error = ProtocolError("the compressed response is incomplete")
             error.retryable = True
             raise error
 

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): how the server names an error and the client recognises it."""
+"""Problem documents (RFC 9457): the `type` by which the client recognises an error."""
 
 from __future__ import annotations
 

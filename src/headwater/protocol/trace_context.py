@@ -1,4 +1,4 @@
-"""W3C Trace Context: the header by which one request can be followed through several programs."""
+"""W3C Trace Context: the `traceparent` header, which connects the spans of a request across programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TraceContext(NamedTuple):
 
     @property
     def sampled(self) -> bool:
-        """Whether the sender records its span, and asks others to."""
+        """Whether the sender records its span and requests the same from others."""
         return bool(self.flags & _SAMPLED)
 
     def header(self) -> str:
@@ -29,9 +29,9 @@ class TraceContext(NamedTuple):
 
 
 def parse_traceparent(text: str) -> TraceContext | None:
-    """What a `traceparent` header says; None if it is not valid, which is to be treated as if there were none.
+    """Parse a `traceparent` header; None if it is invalid, which is treated as missing.
 
-    Later versions may add fields at the end; version 00 has none, and version ff is forbidden.
+    Later versions may add fields at the end. Version 00 has no more fields, and version ff is forbidden.
     """
     found = _TRACEPARENT.fullmatch(text.strip(" \t")) if len(text) <= _LENGTH_MAX else None
     if found is None:

@@ -1,1 +1,1 @@
-"""Stores: bytes and durability. `contract.py` says what the engine asks of one."""
+"""Stores keep the data durably. `contract.py` defines their interface."""

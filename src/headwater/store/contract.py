@@ -1,11 +1,11 @@
-"""What the engine asks of a store.
+"""The interface between the engine and a store.
 
-A store keeps records in the order given, finds streams by path and by id, and reads ranges of their bytes. It knows
-nothing of what a request means: which record to keep is decided before it is asked. The states it returns are
-copies that the caller may change.
+A store keeps records in order, finds streams by path and by id, and reads ranges of their bytes. It does not decide
+anything: the engine has decided which records to store. The states that it returns are copies, which the caller may
+change.
 
-The contract leaves room for a store that several servers share: a state's `version` counts the events that made it,
-so such a store can refuse a batch that was decided on a state that someone else has moved on.
+The interface also allows a store that several servers share. The `version` of a state counts its events, so such a
+store can refuse a batch that was decided on an outdated state.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from headwater.store.pieces import Piece, RecordEnd
 
 
 class RefusedError(Exception):
-    """There was no room for a batch: nothing of it was kept, and another may be tried later."""
+    """There was no room for a batch. Nothing of it was stored, and a later batch may succeed."""
 
 
 class Commit(msgspec.Struct, gc=False):
-    """A record, and for each event the stream as it is after the batch, or the document; None for a deleted one.
+    """A record, and for each event the stream or document after the batch; None if it was deleted.
 
-    The engine goes on changing the states as soon as `commit` returns. A store copies what it keeps.
+    The engine changes the states after `commit` returns, so a store must copy what it keeps.
     """
 
     record: Record
@@ -39,7 +39,7 @@ Done: TypeAlias = Callable[[BaseException | None], None]
 
 
 class Space(msgspec.Struct, frozen=True):
-    """The room that a store takes, and what is left for it."""
+    """The disk space that a store uses, and the free space."""
 
     index_bytes: int
     journal_bytes: int
@@ -47,12 +47,12 @@ class Space(msgspec.Struct, frozen=True):
 
 
 class StoreReport(msgspec.Struct, frozen=True):
-    """What a store has measured and how it is, for an operator. A store that keeps nothing has little to tell."""
+    """Measurements and state of a store. A store in memory leaves most fields at their defaults."""
 
-    syncs: Histogram | None = None  # seconds that each sync of the journal took
-    folds: Histogram | None = None  # seconds that each fold of a segment took
-    fold_failures: int = 0  # folds that were interrupted, or found no room
-    unfolded_segments: int = 0  # sealed ones, that wait for the fold
+    syncs: Histogram | None = None  # seconds per fsync of the journal
+    folds: Histogram | None = None  # seconds per fold of a segment
+    fold_failures: int = 0  # interrupted folds, and folds without enough disk space
+    unfolded_segments: int = 0  # sealed segments that wait for the fold
     unfolded_bytes: int = 0  # of the journal, since the last fold
     behind: bool = False  # writers wait for the fold
     space: Callable[[], Space] | None = None  # accesses files: call it in a thread
@@ -61,52 +61,52 @@ class StoreReport(msgspec.Struct, frozen=True):
 class Store(Protocol):
     @property
     def next_id(self) -> int:
-        """Stream ids from here on were never used in this store."""
+        """The first stream id that was never used in this store."""
 
     @property
     def streams(self) -> int:
-        """How many there are, deleted ones that forks still read included; no scan."""
+        """The number of streams, including deleted ones that forks still read. This does not scan."""
 
     @property
     def full(self) -> str | None:
-        """Why there is no room for more at present."""
+        """Why the disk is full; None if it is not."""
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
         """Start background work. `failed` is called when the store has failed."""
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
-        """Make a batch durable, then call `done` on the event loop. One batch at a time; order is kept.
+        """Make a batch durable, then call `done` on the event loop. Batches are committed one at a time, in order.
 
-        `done` gets None, or a RefusedError, or whatever else happened, after which the store is of no use.
+        `done` gets None or a RefusedError. After any other error the store cannot be used.
         """
 
     async def load(self, path: str) -> StreamState | None:
-        """The durable state of the stream at a path, deleted ones that forks still read included."""
+        """The durable state of the stream at a path, also of a deleted stream that forks still read."""
 
     async def load_id(self, stream_id: int) -> StreamState | None:
-        """The durable state of a stream, whatever its path is now used for."""
+        """The durable state of a stream, also if another stream has its path."""
 
     async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
-        """Whole records of one stream's own bytes in [start, end): as many as fit in `bytes_max`, at least one.
+        """Read whole records of a stream's own bytes in [start, end): as many as fit into `bytes_max`, at least one.
 
-        `end` may lie inside a record (a fork can leave there); `start` may not (UnalignedReadError). LookupError
-        where the stream does not exist.
+        `end` may be inside a record, because a fork may begin there. Raises UnalignedReadError if `start` is inside a
+        record, and LookupError if the stream does not exist.
         """
 
     async def records(self, stream_id: int, start: int, end: int, limit: int) -> list[RecordEnd]:
-        """The records of one stream's own bytes in [start, end), without the bytes; otherwise as `read`."""
+        """The same as `read`, but only the ends and times of the records."""
 
     async def boundary(self, stream_id: int, position: int) -> int:
-        """The last position up to the one given where a record of the stream's own bytes begins or ends."""
+        """The last record boundary of the stream's own bytes at or before a position."""
 
     async def position_at(self, stream_id: int, at_ms: int) -> int | None:
-        """Where the first of the stream's own records begins that was appended at or after a moment."""
+        """The position of the first of the stream's own records that was appended at or after a time."""
 
     async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
         """Streams in path order whose path has the prefix and sorts after `after`; without their producers."""
 
     async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
-        """Paths of streams that may have expired in a period. A hint: renewals may not have reached the store."""
+        """Paths of streams that may have expired in a period. Some may not: their renewal may not be stored yet."""
 
     async def document(self, key: str) -> Document | None: ...
 
@@ -114,10 +114,10 @@ class Store(Protocol):
         """Documents in key order whose key has the prefix and sorts after `after`."""
 
     def report(self) -> StoreReport:
-        """What an operator may want to know. It is quick, and changes nothing."""
+        """A copy of the measurements. This is fast."""
 
     def relieve(self) -> None:
-        """Memory is short: begin to free what can be had again."""
+        """Start to free memory that can be loaded again."""
 
     async def close(self) -> None:
-        """Finish what is in progress and release every resource."""
+        """Finish work in progress and release all resources."""

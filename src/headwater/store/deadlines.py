@@ -1,4 +1,4 @@
-"""Which streams may have expired: a heap of deadlines that are looked at again when they come up."""
+"""A heap of deadlines, to find streams that may have expired. A deadline is checked again when it has passed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headwater.log.state import StreamState
 
 
 class Deadlines:
-    """Over states that others keep: renewed ones are found out when their old deadline passes."""
+    """Uses the states of the caller. A renewed stream is noticed when its old deadline passes."""
 
     def __init__(self, states: Mapping[int, StreamState]) -> None:
         self._states = states
@@ -18,13 +18,13 @@ class Deadlines:
     def watch(self, state: StreamState) -> None:
         if state.deadline_ms is None:
             return
-        if len(self._heap) > 2 * len(self._states) + 1000:  # most of it is long gone
+        if len(self._heap) > 2 * len(self._states) + 1000:  # most entries are outdated
             self._heap = [entry for entry in self._heap if entry[1] in self._states]
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (state.deadline_ms, state.id))
 
     def due(self, since_ms: int, now_ms: int, limit: int) -> list[StreamState]:
-        """Streams whose deadline lies after `since_ms` and has passed. All stay watched."""
+        """Streams whose deadline is after `since_ms` and has passed. They stay in the heap."""
         found: list[StreamState] = []
         again: list[tuple[int, int]] = []
         while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:

@@ -1,4 +1,4 @@
-"""The memory store: everything in this process, for as long as it runs."""
+"""The memory store: all data is in this process and is lost when it stops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headwater.store.pieces import (
 
 
 class _SortedKeys:
-    """Keys in order, sorted again when they are asked for after a change."""
+    """Sorted keys. They are sorted when they are read after a change."""
 
     def __init__(self) -> None:
         self._keys: set[str] = set()
@@ -47,7 +47,7 @@ class _SortedKeys:
 
 
 class MemoryStore:
-    """Over 20 methods, since the contract has 16."""
+    """It has more than 20 methods because the contract has 16."""
 
     def __init__(self) -> None:
         self.next_id = 1
@@ -153,7 +153,7 @@ class MemoryStore:
         return StoreReport()
 
     def relieve(self) -> None:
-        """Everything that is here is needed."""
+        """There is nothing that could be loaded again."""
 
     async def close(self) -> None:
         self._states.clear()

@@ -1,7 +1,7 @@
-"""Records of a stream in a row, and pieces read from them.
+"""Runs of records, and the pieces that are read from them.
 
-A store keeps a stream as runs of whole records. A run knows where each of its records ends and when it was appended.
-A read returns a piece: bytes, where they begin and where the next read begins, and the end and time of each record.
+A store keeps a stream as runs of whole records. A run has the end and time of each record. A read returns a piece: its
+bytes, their position, the position of the next read, and the end and time of each record.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class UnalignedReadError(ValueError):
 
 
 class RecordEnd(NamedTuple):
-    """Where a record ends in its stream, and when it was appended."""
+    """The end of a record in its stream, and the time of its append."""
 
     position: int
     at_ms: int
 
 
 class Run(Protocol):
-    """Whole records that follow each other, from `start` in their stream on. `ends` are relative to it."""
+    """Consecutive whole records of a stream, from position `start` on. `ends` are relative to `start`."""
 
     @property
     def start(self) -> int: ...
@@ -41,26 +41,26 @@ class Run(Protocol):
         """When the record with this index was appended."""
 
 
-# Records from one index up to another of a run, and where the last of them ends, which a fork may have cut. The run may
-# grow, but what it holds does not change.
+# A run, the index of its first record, the index after its last one, and the end of the last one, which a fork may have
+# cut. A run may grow, but its records do not change.
 RecordRange: TypeAlias = tuple[Run, int, int, int]
 
 
 class Piece(msgspec.Struct, frozen=True):
     data: bytes
     start: int
-    next: int  # where the next read begins
+    next: int  # position of the next read
     ranges: tuple[RecordRange, ...] = ()
 
     def records(self) -> Iterator[RecordEnd]:
-        """The end and time of each record. One that a fork or the piece has cut ends there."""
+        """The end and time of each record. A record that a fork or the piece cuts ends at the cut."""
         for run, first, last, end in self.ranges:
             for index in range(first, last):
                 yield RecordEnd(min(run.start + run.ends[index], end), run.time(index))
 
 
 def join(pieces: Sequence[Piece]) -> Piece:
-    """Pieces that follow each other as one."""
+    """Join consecutive pieces."""
     if len(pieces) == 1:
         return pieces[0]
     ranges = tuple(found for piece in pieces for found in piece.ranges)
@@ -68,7 +68,7 @@ def join(pieces: Sequence[Piece]) -> Piece:
 
 
 def read_runs(runs: Iterable[Run], start: int, end: int, bytes_max: int) -> Piece:
-    """Whole records of runs that follow each other, the first of which holds `start`: as many as fit, at least one."""
+    """Read whole records of consecutive runs, the first of which contains `start`: as many as fit, at least one."""
     parts: list[bytes] = []
     ranges: list[RecordRange] = []
     position = start
@@ -87,12 +87,12 @@ def read_runs(runs: Iterable[Run], start: int, end: int, bytes_max: int) -> Piec
 
 
 def _fitting(run: Run, position: int, end: int, bytes_max: int) -> tuple[int, int, int]:
-    """Which records of a run to take: the first, the one after the last, and where they stop, relative to the run."""
+    """The records of a run that fit: the first index, the index after the last, and their end relative to the run."""
     ends = run.ends
     start = position - run.start
     first = bisect_right(ends, start)
     if start and (first == 0 or ends[first - 1] != start):
-        raise UnalignedReadError("no record starts there")
+        raise UnalignedReadError("no record starts at this position")
     stop = min(end - run.start, ends[-1] if ends else 0)
     if stop - start > bytes_max:
         stop = min(stop, ends[max(first, bisect_right(ends, start + bytes_max, lo=first) - 1)])
@@ -101,7 +101,7 @@ def _fitting(run: Run, position: int, end: int, bytes_max: int) -> tuple[int, in
 
 
 def list_runs(runs: Iterable[Run], start: int, end: int, limit: int) -> list[RecordEnd]:
-    """The records of runs that follow each other, the first of which holds `start`."""
+    """The records of consecutive runs, the first of which contains `start`."""
     found: list[RecordEnd] = []
     position = start
     for run in runs:
@@ -117,13 +117,13 @@ def list_runs(runs: Iterable[Run], start: int, end: int, limit: int) -> list[Rec
 
 
 def boundary_in(run: Run, position: int) -> int:
-    """The last position up to the one given where a record of the run begins or ends."""
+    """The last record boundary of the run at or before a position."""
     before = bisect_right(run.ends, position - run.start)
     return run.start + (run.ends[before - 1] if before else 0)
 
 
 def position_at(run: Run, at_ms: int) -> int | None:
-    """Where the first record of the run begins that was appended at or after a moment."""
+    """The position of the first record of the run that was appended at or after a time."""
     index = bisect_left(range(len(run.ends)), at_ms, key=run.time)
     if index == len(run.ends):
         return None
@@ -158,7 +158,7 @@ class GrowingRun:
 
 
 class LargeRecord:
-    """One record, in memory, as it was given: copying it would take long."""
+    """One large record, in memory. It is not copied."""
 
     __slots__ = ("_at_ms", "_data", "end", "ends", "start")
 
@@ -170,7 +170,7 @@ class LargeRecord:
         self._at_ms = at_ms
 
     def slice(self, first: int, stop: int) -> bytes:
-        return self._data[first:stop]  # the same object if it is whole
+        return self._data[first:stop]  # the same object for the whole record
 
     def time(self, index: int) -> int:
         return self._at_ms

@@ -32,7 +32,7 @@ from headwater.store.embedded.locking import DirectoryInUseError
         (UnknownFormatError("/data has 'x'"), 1, "/data has 'x'. Use another directory, or the version"),
         (sqlite3.OperationalError("database or disk is full"), 1, "is full. Check the disk, then: headwater check"),
         (errors.StreamNotFoundError("stream 'a\x1b[2J\nb'"), 3, r"stream 'a\u001b[2J\nb'. Create the stream"),
-        (errors.NetworkError("ReadError"), 6, "ReadError. Check the URL and that the server runs. What was sent may"),
+        (errors.NetworkError("ReadError"), 6, "ReadError. Check the URL and that the server runs. The request may"),
         (ValueError("a path cannot be empty"), 2, "a path cannot be empty. Correct it"),
         (OSError(), 1, ""),
     ],

@@ -387,7 +387,7 @@ def test_rows_that_a_table_was_to_have_are_not_left_out_silently(shell: str) -> 
 
     with hostile_server(lacking) as server, client_of(shell, "http://127.0.0.1:1", retry=QUICK) as client:
         reader = client.table(server.url).rows()
-        with pytest.raises(errors.MissingRowError, match="up to row 3, and ends after row 2"):
+        with pytest.raises(errors.MissingRowError, match="rows up to 3, but the table ends after row 2"):
             reader.all()
         assert reader.seqno == 2
 

@@ -70,7 +70,7 @@ def test_a_fork_is_a_stream() -> None:
 def test_an_append_that_does_not_fit_is_refused_whole() -> None:
     world = Bounded(stream_bytes_max=10)
     world.create("a", b"12345")
-    with pytest.raises(StreamFullError, match="has 5 bytes, 6 more"):
+    with pytest.raises(StreamFullError, match="has 5 bytes; 6 more"):
         world.append("a", b"123456")
     world.append("a", b"12345", producer=ProducerTuple("p", 0, 0))
     with pytest.raises(StreamFullError):

@@ -257,7 +257,7 @@ def test_lookups_are_bounded_even_if_nobody_waits_for_them(monkeypatch: pytest.M
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(status: int) -> None:
     async def act(client: OutboundClient, found: Peer) -> None:
-        with pytest.raises(RedirectRefusedError, match="redirects: answered 3") as caught:
+        with pytest.raises(RedirectRefusedError, match="redirects: the response is 3") as caught:
             await client.request("GET", URL)
         assert caught.value.location == "https://127.0.0.1/"
         assert not caught.value.retryable
@@ -305,8 +305,8 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(16_385), TargetAnswerError, "larger than 16384 bytes"),
         (endless(CHUNKED, b"3e8\r\n" + bytes(1000) + b"\r\n"), TargetAnswerError, "larger than 16384 bytes"),
         (endless(CHUNKED, b"1\r\nx\r\n" * 5000), TargetAnswerError, "larger than 16384 bytes"),
-        (chunked(BOMB, head=b"Content-Encoding: gzip\r\n"), TargetAnswerError, "encoded .'gzip'"),
-        (chunked(b"x", head=b"Content-Encoding: identity, br\r\n"), TargetAnswerError, "encoded"),
+        (chunked(BOMB, head=b"Content-Encoding: gzip\r\n"), TargetAnswerError, "content encoding 'gzip'"),
+        (chunked(b"x", head=b"Content-Encoding: identity, br\r\n"), TargetAnswerError, "content encoding"),
         (chunked(b"x", head=b"Transfer-Encoding: gzip\r\n"), TargetUnreachableError, "lost"),
         (endless(b"HTTP/1.1 200 OK\r\nA: ", b"a" * 1000), TargetAnswerError, f"than {OUTBOUND_HEAD_BYTES_MAX}"),
         (endless(b"HTTP/1.1 200 OK\r\n", b"A: b\r\n" * 100), TargetAnswerError, "headers"),
@@ -437,7 +437,7 @@ def test_an_endless_stream_ends_at_the_callers_bounds(given: dict[str, Any], kin
 def test_a_silent_stream_ends_after_the_idle_time() -> None:
     async def act(client: OutboundClient, _found: Peer) -> None:
         async with client.stream("GET", URL, idle_s=0.1) as answer:
-            with pytest.raises(TargetUnreachableError, match="no answer in time"):
+            with pytest.raises(TargetUnreachableError, match="no response in time"):
                 async for _ in answer:
                     pass
 
@@ -498,7 +498,7 @@ def test_waiting_for_a_connection_times_out() -> None:
         async with contextlib.AsyncExitStack() as held:
             for _ in range(LIMITS.outbound_connections_per_host_max):
                 await held.enter_async_context(client.stream("GET", URL))
-            with pytest.raises(TargetUnreachableError, match="no answer in time"):
+            with pytest.raises(TargetUnreachableError, match="no response in time"):
                 await client.request("GET", URL, total_s=0.1)
             assert len(found.heads) == LIMITS.outbound_connections_per_host_max
 

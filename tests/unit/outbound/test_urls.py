@@ -257,7 +257,7 @@ def test_loopback_is_for_development(url: str) -> None:
 def test_names_of_bad_addresses_are_refused(name: str) -> None:
     for development in (False, True):
         assert name in refused(f"https://{name}/", development=development)
-    assert "https only" in refused(f"http://{name}/", development=True)
+    assert "localhost only" in refused(f"http://{name}/", development=True)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_directory_counts_before_the_memory_of_a_weaker_source(file: Path) -> 
         ('memory = "yes"', "Expected `bool`"),
         ('allow_host = "a"', "Expected `array`"),
         ('data_dir = ""', "a path"),
-        ('data-dir = "a"\ndata_dir = "b"', "data_dir is there twice"),
+        ('data-dir = "a"\ndata_dir = "b"', "data_dir is given twice"),
         ('log_level = "loud"', "expected one of debug, info, warning, error, got 'loud'"),
         ('allow_origin = ["app.example"]', "allow_origin: an origin is like https://app.example"),
         ('allow_follow = ["ftp://127.0.0.1/"]', "allow_follow: "),

@@ -1,1 +1,1 @@
-"""The State Protocol's vocabulary, and its events as rows of tables and the other way round. Pure."""
+"""The State Protocol: its terms, and conversion between state events and rows of tables. No I/O."""

@@ -1,15 +1,14 @@
-"""State events as changes of a table: the events of one entity type, each as a line of action, key and record.
+"""Convert state events of one entity type to changes of a table: lines of action, key and record.
 
 | event                              | change                                                       |
 |------------------------------------|--------------------------------------------------------------|
 | insert, update, upsert             | `+`, the key, the value as compact JSON                      |
 | delete                             | `-`, the key, an empty record                                |
-| control `reset`                    | everything before it no longer holds: the batch ends with it |
+| control `reset`                    | none; it ends the batch and sets `reset`                     |
 | other controls, other entity types | none                                                         |
-| no valid event                     | none; it is counted                                          |
+| invalid event                      | none; it is counted                                          |
 
-Values are never decoded: a number that no float can hold stays as it was written. Fields that the State Protocol calls
-advisory are not looked at.
+Values are not decoded, so numbers keep their digits. Fields that the State Protocol calls advisory are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from headwater.protocol.tables.escaping import Escape, escape
 
 _ACTIONS = {"insert": b"+", "update": b"+", "upsert": b"+", DELETE: b"-"}
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
-_LOOSE = re.compile(rb"[ \t\n\r\x7f]")  # bytes that only JSON which is not compact has, unless they are in a string
+_LOOSE = re.compile(rb"[ \t\n\r\x7f]")  # outside strings, only JSON that is not compact has these
 
 _FAILURES = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -52,11 +51,11 @@ _events = msgspec.json.Decoder(list[_Event])
 
 
 class _InvalidError(Exception):
-    """A message that is no valid event."""
+    """A message that is not a valid event."""
 
 
 class EventsAsChanges:
-    """A converter for one entity type and a table that escapes or does not."""
+    """Converts events of one entity type for a table with the given escaping."""
 
     def __init__(self, entity_type: str, escaping: Escape) -> None:
         self._type = entity_type
@@ -80,7 +79,7 @@ class EventsAsChanges:
         if isinstance(event, _InvalidError):
             raise event
         control = event.headers.control
-        if control is not UNSET:  # whatever else it has
+        if control is not UNSET:  # other fields are ignored
             batch.reset = control == RESET
         elif not event.type:
             raise _InvalidError("an event without a type")
@@ -118,12 +117,12 @@ class EventsAsChanges:
                 record = msgspec.json.format(record, indent=-1)
             except _FAILURES:
                 raise _InvalidError("the value is nested too deeply") from None
-            record = record.replace(b"\x7f", rb"\u007f")  # which a row cannot hold, and JSON can only in a string
+            record = record.replace(b"\x7f", rb"\u007f")  # not allowed in a row; in JSON it occurs only in strings
         return record if self._escaping is Escape.NONE else record.replace(b"\\", b"\\\\")
 
 
 def _decoded(data: bytes) -> Iterator[_Event | _InvalidError]:
-    """The messages of stored data, in steps that do not keep other threads waiting."""
+    """The messages of stored data, in steps of bounded size, so that other threads can run."""
     start = 0
     if len(data) > JSON_STEP_BYTES:
         for end in boundaries(data):
@@ -136,7 +135,7 @@ def _decoded(data: bytes) -> Iterator[_Event | _InvalidError]:
 def _decoded_piece(piece: bytes) -> Iterator[_Event | _InvalidError]:
     text = b"[%b]" % piece[:-1]
     try:
-        yield from _events.decode(text)  # all of them events, as nearly always
+        yield from _events.decode(text)  # the usual case: all are events
     except _FAILURES:
         yield from map(_decoded_one, _split(piece, text))
 
@@ -144,7 +143,7 @@ def _decoded_piece(piece: bytes) -> Iterator[_Event | _InvalidError]:
 def _split(piece: bytes, text: bytes) -> Iterator[bytes | msgspec.Raw]:
     try:
         yield from split_array(text)
-    except _FAILURES:  # one is nested so deeply that it could only be parsed with less on the stack
+    except _FAILURES:  # one is nested too deeply for the stack that is left
         yield from elements(piece[:-1])
 
 
@@ -152,4 +151,4 @@ def _decoded_one(message: bytes | msgspec.Raw) -> _Event | _InvalidError:
     try:
         return _event.decode(message)
     except _FAILURES as error:
-        return _InvalidError(f"no state event: {error}")
+        return _InvalidError(f"not a state event: {error}")

@@ -1,9 +1,9 @@
-"""Rows of a table as state events of one entity type: `+` is an upsert, `-` a delete.
+"""Convert rows of a table to state events of one entity type: `+` is an upsert, `-` a delete.
 
     {"type": …, "key": …, "value": …, "headers": {"operation": "upsert", "timestamp": "…", "seqno": "7"}}
 
-The value is the record, which must be JSON, or an object that holds it as text. Timestamp and SeqNo are those of the
-row. A row that cannot be converted is counted.
+The value is the record, which must be JSON, or an object with the record as text. Timestamp and SeqNo are those of the
+row. Rows that cannot be converted are skipped and counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RecordFormat(enum.Enum):
 
 
 class RowsAsEvents:
-    """A converter for one entity type and tables that escape or do not."""
+    """Converts rows of a table with the given escaping to events of one entity type."""
 
     def __init__(self, entity_type: str, escaping: Escape, record_format: RecordFormat) -> None:
         self._start = b'{"type":%b,"key":' % _encode(entity_type)

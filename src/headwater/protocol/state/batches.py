@@ -11,16 +11,16 @@ from headwater.limits import VIEW_BATCH_BYTES, VIEW_BATCH_RECORDS, VIEW_REASON_L
 
 
 class Batch(msgspec.Struct):
-    """Converted messages. `taken` counts the messages of the data that they, and all before them, came from."""
+    """Converted messages. `taken` counts the source messages of this batch and all batches before it."""
 
     taken: int
     records: list[bytes] = []
     size_bytes: int = 0
     skipped: int = 0  # invalid messages
     reason: str | None = None  # why the last one was skipped
-    reset: bool = False  # the last message says that everything before it no longer holds
-    last_seqno: int = 0  # of the last row, where the messages are rows
-    last: bool = False  # nothing is left of the data
+    reset: bool = False  # the last message is a `reset`: all state before it is void
+    last_seqno: int = 0  # of the last row, if the source is a table
+    last: bool = False  # there is no further batch
 
     @property
     def is_full(self) -> bool:
@@ -36,6 +36,6 @@ class Batch(msgspec.Struct):
 
 
 class Converter(Protocol):
-    """Converts stored data of whole messages, but for the first ones. The last batch, and no other, is `last`."""
+    """Converts stored data, after the first `skip` messages, to batches. Only the last batch has `last` set."""
 
     def convert(self, data: bytes, skip: int) -> Iterator[Batch]: ...

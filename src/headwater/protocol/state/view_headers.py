@@ -1,6 +1,6 @@
-"""The headers that make a PUT create a view: their values, read by servers and written by clients.
+"""The headers of a PUT that creates a view, parsed by the server and formatted by the client.
 
-An entity type can be any text and a header cannot: it is percent-encoded UTF-8.
+The entity type can be any text, so it is sent as percent-encoded UTF-8.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ViewRequest(msgspec.Struct, frozen=True):
 
 
 def parse_table_view(headers: Mapping[str, str]) -> ViewRequest | None:
-    """The view that a PUT of a table asks for; None if it asks for a plain table."""
+    """The view that a PUT of a table creates; None for a plain table."""
     return _parse(headers, tables.VIEW_OF, tables.VIEW_TYPE)
 
 
@@ -45,7 +45,7 @@ def _parse(headers: Mapping[str, str], of: str, of_type: str) -> ViewRequest | N
     if source is None and quoted is None:
         return None
     if source is None or quoted is None:
-        raise InvalidHeaderError(f"{of} and {of_type} come together or not at all")
+        raise InvalidHeaderError(f"{of} and {of_type} must be sent together")
     try:
         entity_type = unquote_to_bytes(quoted.strip().encode("latin-1")).decode()
     except UnicodeDecodeError:

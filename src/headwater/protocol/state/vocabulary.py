@@ -1,4 +1,4 @@
-"""What a state event may say: the operations of changes and the controls."""
+"""The operations and controls of state events."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The Durable Streams wire: headers, offsets as text, server-sent events, entity tags, cursors, paths, queries."""
+"""The syntax of Durable Streams: headers, offsets as text, server-sent events, entity tags, cursors, paths, queries."""

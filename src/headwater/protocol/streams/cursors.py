@@ -1,4 +1,4 @@
-"""Cursors: interval numbers that let caches collapse live readers and never go backwards."""
+"""Cursors: numbers of time intervals, by which caches share responses between live readers. They never decrease."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def interval_at(now_ms: int) -> int:
 
 
 def next_cursor(echoed: str | None, now_ms: int, entropy: float) -> int:
-    """The cursor to give a reader that echoed one; `entropy` in [0, 1) places the jitter."""
+    """The cursor for a reader that sent `echoed`. `entropy` in [0, 1) is the source of the jitter."""
     current = interval_at(now_ms)
     if not echoed or not echoed.isascii() or not echoed.isdigit():
         return current

@@ -1,4 +1,4 @@
-"""Entity tags of reads: `"{incarnation}:{start}:{end}"`, with `:c` where the reader also learns of closure."""
+"""Entity tags of reads: `"{incarnation}:{start}:{end}"`, with `:c` if the response says that the stream is closed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ def etag(incarnation: int, start: int, end: int, *, closed: bool) -> str:
 
 
 def encoded(tag: str, encoding: str) -> str:
-    """The tag of the same read under a content encoding: other bytes, so another strong tag."""
+    """The tag of a read with a content encoding. Its bytes differ, so its strong tag must differ."""
     return f'{tag[:-1]}:{encoding}"'
 
 
 def matched(if_none_match: str, tag: str) -> str | None:
-    """The tag by which a validator names this read, in whatever encoding it was delivered; None if it does not."""
+    """The tag in `If-None-Match` that matches this read in any content encoding; None if no tag does."""
     if if_none_match.strip() == "*":
         return tag
     variants = {tag, *[encoded(tag, encoding) for encoding in ENCODINGS]}

@@ -1,4 +1,4 @@
-"""The names of the protocol's headers and the strict reading of their values."""
+"""The names of the protocol's headers, and strict parsing of their values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PRODUCER_EPOCH = "producer-epoch"
 PRODUCER_SEQ = "producer-seq"
 PRODUCER_EXPECTED_SEQ = "producer-expected-seq"
 PRODUCER_RECEIVED_SEQ = "producer-received-seq"
-IF_MATCH = "if-match"  # of a write: only if the stream or table ends there, see `protocol.conditions`
+IF_MATCH = "if-match"  # of a write: the expected tail, see `protocol.conditions`
 
 REQUEST_HEADERS = (
     SEQ,
@@ -72,7 +72,7 @@ _RFC3339 = re.compile(
 
 
 def parse_closed(headers: Mapping[str, str]) -> bool:
-    """Only `true` in any case closes; every other value counts as absent."""
+    """Whether the header is `true` (case-insensitive); any other value is ignored."""
     value = headers.get(CLOSED)
     return value is not None and value.strip().lower() == "true"
 
@@ -84,7 +84,7 @@ def parse_producer(headers: Mapping[str, str]) -> ProducerTuple | None:
     if producer_id is None and epoch is None and seq is None:
         return None
     if producer_id is None or epoch is None or seq is None:
-        raise InvalidHeaderError("Producer-Id, Producer-Epoch and Producer-Seq come together or not at all")
+        raise InvalidHeaderError("Producer-Id, Producer-Epoch and Producer-Seq must be sent together")
     if not producer_id:
         raise InvalidHeaderError("Producer-Id must not be empty")
     _check_length("Producer-Id", producer_id)
@@ -105,10 +105,10 @@ def parse_seq(headers: Mapping[str, str]) -> str | None:
 
 
 def parse_expiry(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """The time-to-live in seconds and the expiry instant in milliseconds; at most one is set."""
+    """The time-to-live in seconds and the time of expiry in milliseconds; at most one is set."""
     ttl, expires_at = headers.get(TTL), headers.get(EXPIRES_AT)
     if ttl is not None and expires_at is not None:
-        raise InvalidHeaderError("Stream-TTL and Stream-Expires-At exclude each other")
+        raise InvalidHeaderError("Stream-TTL and Stream-Expires-At cannot be sent together")
     if ttl is not None:
         return _ttl(ttl), None
     return None, None if expires_at is None else parse_instant("Stream-Expires-At", expires_at)
@@ -116,21 +116,21 @@ def parse_expiry(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 def _ttl(value: str) -> int:
     if not _CANONICAL.fullmatch(value):
-        raise InvalidHeaderError(f"Stream-TTL must be whole seconds in plain decimal, got {value[:80]!r}")
+        raise InvalidHeaderError(f"Stream-TTL must be a decimal integer of seconds, got {value[:80]!r}")
     if len(value) > limits.OFFSET_DIGITS or int(value) > limits.TTL_S_MAX:
         raise InvalidHeaderError(f"Stream-TTL must be at most {limits.TTL_S_MAX} seconds")
     return int(value)
 
 
 def parse_instant(name: str, value: str, error: type[BadRequestError] = InvalidHeaderError) -> int:
-    """A moment in RFC 3339 as milliseconds."""
+    """Parse an RFC 3339 timestamp to milliseconds."""
     if not _RFC3339.fullmatch(value):
         raise error(f"{name} must be an RFC 3339 timestamp, got {value[:80]!r}")
     try:
         moment = datetime.fromisoformat(value.upper()).astimezone(UTC)
-        return (moment - _EPOCH) // timedelta(milliseconds=1)  # a float would be a millisecond off now and then
+        return (moment - _EPOCH) // timedelta(milliseconds=1)  # floats have rounding errors
     except (ValueError, OverflowError):
-        raise error(f"{name} names no moment: {value[:80]!r}") from None
+        raise error(f"{name} is not a valid time: {value[:80]!r}") from None
 
 
 def parse_sub_offset(headers: Mapping[str, str]) -> int:
@@ -140,7 +140,7 @@ def parse_sub_offset(headers: Mapping[str, str]) -> int:
     if FORKED_FROM not in headers:
         raise InvalidHeaderError("Stream-Fork-Sub-Offset needs Stream-Forked-From")
     if not _CANONICAL.fullmatch(value) or len(value) > limits.OFFSET_DIGITS:
-        raise InvalidHeaderError(f"Stream-Fork-Sub-Offset must be a plain non-negative integer, got {value[:80]!r}")
+        raise InvalidHeaderError(f"Stream-Fork-Sub-Offset must be a non-negative decimal integer, got {value[:80]!r}")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""Offsets as text: `{stream id}_{position}`, each 16 digits, so that text order is stream order."""
+"""Offsets as text: `{stream id}_{position}`, each 16 digits, so that offsets sort as text."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def format_offset(offset: Offset) -> str:
 
 
 def parse_offset(token: str) -> Offset | None:
-    """The offset that a client named; None for the tail. Whether it fits a stream is for the engine to say.
+    """Parse an offset from a client; None is the tail. The engine checks whether the stream has this offset.
 
-    The offset of all zeros is the beginning of any stream, as on other servers.
+    An offset of all zeros is the beginning of any stream, as on other servers.
     """
     if token == BEGINNING:
         return FIRST
@@ -28,5 +28,5 @@ def parse_offset(token: str) -> Offset | None:
         return None
     match = _SYNTAX.fullmatch(token)
     if match is None:
-        raise InvalidOffsetError(f"expected -1, now or an offset the server gave, got {token[:80]!r}")
+        raise InvalidOffsetError(f"expected -1, now or an offset from the server, got {token[:80]!r}")
     return Offset(int(match[1]), int(match[2]))

@@ -1,4 +1,4 @@
-"""Reads: the query of a GET, and what a bounded piece of a stream means to the reader."""
+"""Reads: the query of a GET, and the body and caching of its response."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LIVE = {mode.value: mode for mode in Live}
 
 
 def parse_query(query: str) -> dict[str, str]:
-    """The parameters of a query string; one that is known may be given once. Unknown ones are ignored."""
+    """The parameters of a query string. A known parameter may be given once; unknown ones are ignored."""
     found: dict[str, str] = {}
     quoted = "%" in query or "+" in query
     for pair in query.split("&"):
@@ -62,7 +62,7 @@ def parse_read(query: str) -> ReadQuery:
         raise InvalidQueryError(f"cursor is longer than {limits.CURSOR_LENGTH_MAX} characters")
     until = found.get("until")
     if until in (BEGINNING, NOW):
-        raise InvalidOffsetError("until must be an offset the server gave")
+        raise InvalidOffsetError("until must be an offset from the server")
     return ReadQuery(
         parse_offset(BEGINNING if offset is None else offset),
         mode,
@@ -72,7 +72,7 @@ def parse_read(query: str) -> ReadQuery:
 
 
 def wrap(kind: ContentKind, data: bytes) -> tuple[bytes | memoryview, ...]:
-    """The body of a read, as buffers to send one after the other."""
+    """The body of a read, as buffers to send in order."""
     if kind is not ContentKind.JSON:
         return (data,) if data else ()
     if not data:
@@ -81,11 +81,11 @@ def wrap(kind: ContentKind, data: bytes) -> tuple[bytes | memoryview, ...]:
 
 
 def cache_control(query: ReadQuery, deadline_ms: int | None, now_ms: int, *, at_tail: bool) -> str:
-    """How long a read may be kept, at most until its stream expires.
+    """The `Cache-Control` of a read. No response is cached longer than the stream lives.
 
-    An answer that reaches the tail changes with the next append, so it is validated at each use; one to a long-poll is
-    kept for as long as readers with the same cursor ask for it. An answer that ends before the tail never changes, but
-    the beginning of a stream may be that of another one that is created at the same path.
+    A response that reaches the tail is outdated by the next append, so caches must revalidate it. A response to a
+    long-poll is cached while readers send the same cursor. A response that ends before the tail never changes, except
+    that a read from the beginning gets another stream if the stream is deleted and created again.
     """
     if query.offset is None:
         return "no-store"

@@ -1,9 +1,9 @@
-"""Server-sent events: data frames in three encodings, control frames, keep-alive comments; and how they are read.
+"""Server-sent events: data frames in three encodings, control frames and keep-alive comments, and a parser for them.
 
-A field value loses one leading space at the reader, so none is added unless the text itself begins with one.
+Parsers remove one leading space of a field value, so a space is added only if the text itself begins with one.
 
-The id of an event is the offset behind it. A browser sends the last one as `Last-Event-ID` when it connects again. It
-follows the data: some readers take the line after `event` for the data.
+The id of an event is the offset after it. A browser sends the last id as `Last-Event-ID` when it reconnects. The id
+comes after the data, because some parsers expect the data right after the `event` line.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 class DataEvent:
-    """A data event for a whole number of records, encoded a piece at a time: however large it is, no step takes long.
+    """A data event of whole records, encoded in pieces, so that a large event does not block the loop.
 
-    The pieces are independent of each other, so that several readers can be at different ones.
+    Pieces do not depend on each other, so that several readers can be at different pieces.
     """
 
     __slots__ = ("_data", "_end", "_id", "_kind", "pieces")
@@ -35,7 +35,7 @@ class DataEvent:
         self.pieces = max(1, -(-self._end // limits.SSE_PIECE_BYTES))
 
     def piece(self, number: int) -> bytes:
-        """The bytes of a piece, counted from 0. All of them in order are the event."""
+        """The bytes of piece `number`, counted from 0. All pieces in order make up the event."""
         start = number * limits.SSE_PIECE_BYTES
         end = min(start + limits.SSE_PIECE_BYTES, self._end)
         json = self._kind is ContentKind.JSON
@@ -57,10 +57,10 @@ def data_frame(kind: ContentKind, data: bytes, next_offset: str) -> bytes:
 
 
 def _lines(data: bytes, start: int, end: int, *, first: bool) -> bytes:
-    """A part of a text with the field name before each line but the first. `first` if that is at its beginning."""
+    """Part of a text, with the field name before each line except its first. `first`: the text begins here."""
     part, before = data[start:end], data[start - 1 : start]
     if before == b"\r" and part.startswith(b"\n"):
-        part = part[1:]  # the other half of a CRLF
+        part = part[1:]  # the LF of a CRLF
     if b"\r" in part:
         part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b"\n" in part:
@@ -71,7 +71,7 @@ def _lines(data: bytes, start: int, end: int, *, first: bool) -> bytes:
 
 
 def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bool, with_id: bool = False) -> bytes:
-    """A control event; it needs an id where no data event precedes it."""
+    """A control event. It needs an id if no data event precedes it."""
     fields = f'"streamNextOffset":"{next_offset}"'
     if closed:
         fields += ',"streamClosed":true,"upToDate":true'
@@ -84,24 +84,24 @@ def control_frame(next_offset: str, *, cursor: int, up_to_date: bool, closed: bo
 
 
 def deletion_frame(next_offset: str) -> bytes:
-    """The last control event of a stream that was deleted. The offset is the one that the reader has reached."""
+    """The last control event of a deleted stream. The offset is where the reader is."""
     return f'event: control\ndata:{{"streamNextOffset":"{next_offset}","streamDeleted":true}}\n\n'.encode()
 
 
 class EventReader:
-    """Bytes in, whole events out; what was cut off in the middle is never seen."""
+    """Parses bytes to events. An incomplete event is never returned."""
 
     def __init__(self) -> None:
         self._line_parts: list[bytes] = []
         self._after_cr = False
         self._name = b""
         self._data: list[bytes] = []
-        self.pending_bytes = 0  # about what is held of an event that is not complete
+        self.pending_bytes = 0  # approximate size of the incomplete event
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
-        """The events that are complete now, as name and data."""
+        """The events that this chunk completes, as pairs of name and data."""
         if self._after_cr and chunk.startswith(b"\n"):
-            chunk = chunk[1:]  # the other half of a CRLF
+            chunk = chunk[1:]  # the LF of a CRLF
         self._after_cr = chunk.endswith(b"\r")
         *lines, rest = _LINE_END.split(chunk)
         events = []

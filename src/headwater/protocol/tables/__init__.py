@@ -1,1 +1,1 @@
-"""The STP wire: rows, changes, the content type, queries, headers, paths, Notify forms, server-sent events."""
+"""The syntax of STP: rows, changes, the content type, queries, headers, paths, Notify forms, server-sent events."""

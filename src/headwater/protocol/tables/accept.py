@@ -1,7 +1,7 @@
-"""Accept: whether a client takes a table as it is, by RFC 9110.
+"""The Accept header (RFC 9110) of a read of a table.
 
-The most specific range that fits decides. A range with another schema, version or escape rule than the table's does not
-fit. A client that names a schema thus gets 406 when the schema has changed, not records that it cannot read.
+The most specific matching range decides. A range with another schema, version or escape rule than the table's does not
+match. So a client that sends a schema gets 406 after the schema has changed, not records that it cannot read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _QUALITY = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 
 def check_accept(accept: str | None, table: TableType) -> None:
-    """Raises an error unless a client that sent this header takes the table's rows."""
+    """Raise an error unless the header accepts the rows of the table."""
     own = {
         "charset": "utf-8",
         "schema": table.schema,
@@ -33,11 +33,11 @@ def check_accept(accept: str | None, table: TableType) -> None:
 def check_accept_events(accept: str | None) -> None:
     """The same for rows as server-sent events, which have no parameters."""
     if not _accepts(accept, EVENTS_TYPE, {}):
-        raise NotAcceptableError(f"live=sse is answered as {EVENTS_TYPE}, which Accept does not allow")
+        raise NotAcceptableError(f"the response to live=sse is {EVENTS_TYPE}, which Accept does not allow")
 
 
 def _accepts(accept: str | None, media_type: str, own: dict[str, str]) -> bool:
-    """A header that is absent, or holds no well-formed range, allows everything."""
+    """A header that is missing, or has no valid range, accepts everything."""
     accept = accept or ""
     if len(accept) > limits.HEADER_VALUE_BYTES_MAX:
         raise InvalidHeaderError(f"Accept is longer than {limits.HEADER_VALUE_BYTES_MAX} bytes")
@@ -63,6 +63,6 @@ def _specificity(media: Media, own: dict[str, str]) -> tuple[int, int]:
 
 
 def _quality(media: Media) -> float:
-    """A malformed weight counts as 1: the client did name the type."""
+    """The weight of a range; 1 if it is invalid."""
     weight = media.parameters.get("q", "1")
     return float(weight) if _QUALITY.fullmatch(weight) else 1.0

@@ -1,9 +1,9 @@
 """Changes: the body of a POST to a table, lines of `action TAB key TAB record`.
 
-The record of a delete may be left out, with or without its tab, and the newline of the last line too. A delete may
-have a record: the row format gives one to every row, and it can say why the key was deleted.
+The record of a delete may be omitted, with or without its tab, and so may the newline of the last line. A delete may
+have a record, for example the reason of the deletion.
 
-A body is checked as a whole, a column at a time: checking line by line takes several times as long.
+A body is checked by columns, which is several times as fast as checking line by line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headwater.protocol.tables.rows import Action
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """The changes of a body, valid and in order: each list has one entry per change."""
+    """The valid changes of a body in order. Each list has one entry per change."""
 
     lines: list[bytes]  # `action TAB key TAB record`, ready for rows.format_rows
     actions: list[bytes]
@@ -28,29 +28,29 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 _ACTIONS = frozenset({b"+", b"-"})
-_CONTROLS = bytes([*range(9), *range(11, 32), 127])  # but tab and newline
+_CONTROLS = bytes([*range(9), *range(11, 32), 127])  # all except tab and newline
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _NO_SEPARATORS = bytes([byte for byte in range(256) if byte not in b"\t\n"])
 
 
-# One change in plain ASCII, which most appends are.
+# One change in ASCII, the most frequent append.
 _PLAIN = re.compile(rb"[+-]\t[ -~]{1,%d}\t[ -~]*\n?" % limits.KEY_BYTES_MAX)
 _PLAIN_BYTES_MAX = 4_096
 
 
 def is_plain_change(body: bytes) -> bool:
-    """Whether a body is one valid change in plain ASCII. If not, `parse_changes` says what it is."""
+    """Whether a body is one valid change in ASCII. If not, `parse_changes` parses it."""
     return len(body) <= _PLAIN_BYTES_MAX and _PLAIN.fullmatch(body) is not None
 
 
 def parse_changes(body: bytes, changes_max: int, escaping: Escape = Escape.NONE) -> Changes:
-    """The changes in a body. An error names the first invalid line."""
+    """Parse a body. The error for an invalid body has the number of its first invalid line."""
     if not body:
         raise EmptyBodyError("an append needs at least one line of action, key and record, separated by tabs")
     text = body.removesuffix(b"\n")
     count = text.count(b"\n") + 1
     if count > changes_max:
-        raise TooManyMessagesError(f"an append may have {changes_max} changes, this one has {count}")
+        raise TooManyMessagesError(f"an append may have at most {changes_max} changes, this one has {count}")
     lines = text.split(b"\n")
     if not _has_three_columns(text, count):
         lines = [line + b"\t" if line.count(b"\t") == 1 and line[:1] == b"-" else line for line in lines]
@@ -66,7 +66,7 @@ def _has_three_columns(text: bytes, count: int) -> bool:
 
 
 def _valid(text: bytes, lines: list[bytes], escaping: Escape) -> Changes | None:
-    """The changes in a text, which is also given as lines; None if there is a fault in any of them."""
+    """The changes in a text, which is also given as lines; None if any line is invalid."""
     if not _has_three_columns(text, len(lines)):
         return None
     columns = text.replace(b"\n", b"\t").split(b"\t")
@@ -94,8 +94,8 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _first_fault(lines: list[bytes], escaping: Escape) -> InvalidChangeError:
-    """The error for the first invalid line. It is found by halving, in about the time that checking them all took."""
-    first, end = 0, len(lines)  # all before `first` are valid, one before `end` is not
+    """The error for the first invalid line, found by binary search."""
+    first, end = 0, len(lines)  # lines before `first` are valid; a line before `end` is invalid
     while end - first > 1:
         middle = (first + end) // 2
         half = lines[first:middle]
@@ -107,7 +107,7 @@ def _first_fault(lines: list[bytes], escaping: Escape) -> InvalidChangeError:
 
 
 def _fault(line: bytes) -> str:
-    """What is wrong with an invalid line, and what to do."""
+    """Describe the error of an invalid line, and its correction."""
     action, *rest = line.split(b"\t")
     key = rest[0] if rest else b""
     if not line:
@@ -137,7 +137,7 @@ def _fault_of_text(line: bytes) -> str:
         return f"there is the control character {control[0]!r}; remove it"
     if not _is_utf8(line):
         return "the line is not UTF-8; encode it as UTF-8"
-    return r"there is a backslash that begins no escape; write \\ for a backslash, or \t, \n or \r"
+    return r"there is a backslash that is not part of an escape; write \\ for a backslash, or \t, \n or \r"
 
 
 def _shown(line: bytes) -> str:
@@ -145,9 +145,9 @@ def _shown(line: bytes) -> str:
 
 
 def format_changes(changes: Iterable[tuple[Action, str, str]], escaping: Escape = Escape.NONE) -> bytes:
-    """The body that appends changes, given as action, key and record. They are checked as the server does.
+    """Format changes (action, key, record) as the body of an append. They are checked as by the server.
 
-    A newline within a field is looked for before the lines are joined: what follows it could pass for a change.
+    Newlines in fields are refused before the lines are joined: the text after a newline could look like a change.
     """
     lines = []
     for number, (action, key, record) in enumerate(changes, 1):
@@ -158,6 +158,6 @@ def format_changes(changes: Iterable[tuple[Action, str, str]], escaping: Escape 
             fault = "there is a newline in the key or record; remove it, or create the table with escape=backslash"
             raise InvalidChangeError(f"line {number}: {fault}", line=number)
         lines.append(line + "\n")
-    body = "".join(lines).encode(errors="surrogatepass")  # a surrogate is then refused as invalid UTF-8
+    body = "".join(lines).encode(errors="surrogatepass")  # surrogates are refused below as invalid UTF-8
     parse_changes(body, len(lines), escaping)
     return body

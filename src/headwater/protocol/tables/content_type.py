@@ -1,6 +1,6 @@
 """The content type of a table: `text/sequence; charset=utf-8; schema=<schema_id>; version=<n>`.
 
-A table that uses escapes says so with a fifth part, `escape=backslash`, in every answer. Other parameters are ignored.
+The type of a table with escapes also has `escape=backslash`. Other parameters are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.media import Media, parse_media, quoted
 
 MEDIA_TYPE = "text/sequence"
-CHANGES_TYPE = "text/tab-separated-values"  # what the body of an append is to programs that do not know STP
+CHANGES_TYPE = "text/tab-separated-values"  # accepted for appends, from programs that do not know STP
 
 _SCHEMA = re.compile(rf"[ -~]{{1,{limits.SCHEMA_LENGTH_MAX}}}")
 _VERSION = re.compile(rf"0|[1-9][0-9]{{0,{limits.SCHEMA_VERSION_DIGITS_MAX - 1}}}")
@@ -29,9 +29,9 @@ _ESCAPES = {kind.value: kind for kind in Escape}
 
 
 class TableType(msgspec.Struct, frozen=True):
-    """What the records of a table are: the schema and its version, and whether fields are escaped.
+    """The schema of a table's records, its version, and whether fields are escaped.
 
-    The defaults are for tables that are created without a schema: their records are plain text.
+    The defaults apply to tables that are created without a schema, whose records are plain text.
     """
 
     schema: str = "text"
@@ -45,18 +45,18 @@ def format_table_type(table: TableType) -> str:
 
 
 def parse_table_type(value: str | None) -> TableType:
-    """The type that a request names, in its Content-Type; what it leaves out has the default."""
+    """Parse the Content-Type of a request. Missing parameters have their defaults."""
     return TableType() if value is None else _table_type(_media(value, InvalidHeaderError), InvalidHeaderError)
 
 
 def parse_answer_type(value: str | None) -> TableType:
-    """The type of a table that another server serves. Its schema and version must be there."""
+    """Parse the Content-Type of a response. Schema and version are required."""
     if value is None:
-        raise ProtocolError(f"the answer has no Content-Type; a table is {MEDIA_TYPE}")
+        raise ProtocolError(f"the response has no Content-Type; that of a table is {MEDIA_TYPE}")
     media = _media(value, ProtocolError)
     missing = [name for name in ("schema", "version") if name not in media.parameters]
     if missing:
-        raise ProtocolError(f"the Content-Type of the answer has no {' and no '.join(missing)}: {value[:200]!r}")
+        raise ProtocolError(f"the Content-Type of the response has no {' and no '.join(missing)}: {value[:200]!r}")
     return _table_type(media, ProtocolError)
 
 
@@ -87,7 +87,7 @@ def _table_type(media: Media, error: type[HeadwaterError]) -> TableType:
 
 
 def check_changes_type(value: str | None, table: TableType) -> None:
-    """Refuse a body that is not changes for this table. One without a type is taken for changes."""
+    """Refuse a body whose Content-Type does not match the table. A body without one is accepted."""
     if value is None:
         return
     media = parse_media(value)

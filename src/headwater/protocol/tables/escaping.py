@@ -1,9 +1,8 @@
-r"""Escaping: how a key or a record holds tabs and line ends, in tables that opted in.
+r"""Escaping of tabs and line ends in keys and records.
 
-The row format has no escapes: a backslash is a backslash, and a tab or a newline within a field is refused. A table
-with `escape=backslash` in its content type uses four escapes of PostgreSQL's COPY: `\t`, `\n`, `\r` and `\\`. Any
-other use of a backslash is an error there, so each text has exactly one escaped form and keys can be compared as they
-are on the wire.
+By default there are no escapes: a backslash is a backslash, and a tab or newline in a field is refused. A table with
+`escape=backslash` in its content type uses four escapes of PostgreSQL's COPY: `\t`, `\n`, `\r` and `\\`. Any other
+backslash is an error, so each text has exactly one escaped form, and keys can be compared in escaped form.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ _BACKSLASH = re.compile(r"\\.?", re.DOTALL)
 
 
 def escape(text: str) -> str:
-    """A key or a record as it is written in a table with `escape=backslash`."""
+    """Escape a key or record."""
     return text.translate(_TABLE)
 
 
 def unescape(text: str) -> str:
-    """The key or record that was escaped. Raises ValueError for a backslash that begins no escape."""
+    """Unescape a key or record. Raises ValueError for a backslash that is not part of an escape."""
     return _BACKSLASH.sub(_plain, text) if "\\" in text else text
 
 
 def _plain(match: re.Match[str]) -> str:
     plain = _PLAIN.get(match[0])
     if plain is None:
-        raise ValueError(f"{match[0]!r} is no escape; write a backslash as two")
+        raise ValueError(f"{match[0]!r} is not an escape; write a backslash as two")
     return plain
 
 
 def is_escaped(text: bytes) -> bool:
-    """Whether every backslash in a text begins an escape."""
+    """Whether every backslash in a text is part of an escape."""
     if b"\\" not in text:
         return True
     single = text.replace(b"\\\\", b"")

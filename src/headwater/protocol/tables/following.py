@@ -1,7 +1,7 @@
-"""Following a SURL, without input and output: what to ask for next, and what answers, rows and failures mean.
+"""The logic of following a table, without I/O: which rows to request, which rows are new, which errors are final.
 
-The caller requests `since_id`, tells of the answer with `begin`, `feed` and `finish`, and of whatever went wrong with
-`failed`; then it requests again, until `ended`:
+The caller requests `since_id`, passes the response to `begin`, `feed` and `finish` and any error to `failed`, and
+repeats this until `ended`:
 
     while not following.ended:
         try:
@@ -15,29 +15,29 @@ The caller requests `since_id`, tells of the answer with `begin`, `feed` and `fi
         except HeadwaterError as error:
             back_off(following.failed(error, attempts_max))
 
-The caller may drop an answer at any point: the next `begin` starts anew after the last row that was taken.
+The caller may abandon a response at any point: the next `begin` continues after the last row that was taken.
 
-Rows that `feed` returns are new and in the order of their SeqNos. Rows at or below the position are repeats and are
-dropped; this makes overlapping answers harmless, also those of a server that ignores `since_id`.
+`feed` returns new rows in the order of their SeqNos. Rows at or below the position are repeats and are dropped, so
+overlapping responses, and servers that ignore `since_id`, do no harm.
 
-| what an answer shows                                     | what follows                                      |
-|----------------------------------------------------------|---------------------------------------------------|
-| a repeat that differs from the row that was taken        | HistoryChangedError                               |
-| a row that was not there when its successor was taken    | RowOrderError or HistoryChangedError              |
-| STP-Last-SeqNo below the position                        | asked again, then RowsGoneError                   |
-| a gap, where the server promises gapless SeqNos          | asked again from before it, then MissingRowError  |
-| an end within a line                                     | asked again, then InvalidRowError                 |
-| a line that is no row, or too long                       | InvalidRowError                                   |
-| another content type, schema or version                  | ProtocolError or SchemaChangedError               |
-| more bytes than a table has, and no new row              | ProtocolError                                     |
+| response                                             | result                                            |
+|------------------------------------------------------|---------------------------------------------------|
+| a repeat that differs from the row that was taken    | HistoryChangedError                               |
+| a row that was missing when a later row was taken    | RowOrderError or HistoryChangedError              |
+| STP-Last-SeqNo below the position                    | retried, then RowsGoneError                       |
+| a gap, if the server promises gapless SeqNos         | retried from before the gap, then MissingRowError |
+| an end within a line                                 | retried, then InvalidRowError                     |
+| a line that is not a row, or is too long             | InvalidRowError                                   |
+| another content type, schema or version              | ProtocolError or SchemaChangedError               |
+| too many bytes without a new row                     | ProtocolError                                     |
 
-"Asked again" is a few times in a row, with growing waits, because a replica may lag behind; a new row, or an answer
-without a fault, starts the count anew.
+A request is retried a few times with growing waits, because a replica may lag behind. A new row, or a valid response,
+resets the count.
 
-The last rows are remembered by their hashes. A request asks for the last row once more, so that a table that was
-deleted and made again is noticed even if it has more rows by then: its deletion looks like any other end of an answer.
-A server may hold a request until there is a row, and then answers this one at once. So the last row is not asked for
-after an answer that ended at once and had nothing else.
+The follower remembers hashes of the last rows, and each request includes the last row. If the table was deleted and
+created again, this row differs, even if the new table has more rows. A deletion alone cannot be seen: it looks like any
+other end of a response. There is one exception: a server that holds requests until there is a row would respond at once
+with the last row. So after a response that ended at once with nothing else, the last row is not requested.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from headwater.protocol.tables.rows import Row
 
 
 class Following:
-    """One follower of one table. `position` is the SeqNo of the last row it took.
+    """A follower of one table. `position` is the SeqNo of the last row that it took.
 
-    `since_id` is where it begins, negative for the last rows; `last_row` is the row at that position, if it is known.
-    `table` is the type that the table must have; without it the first answer decides. A `snapshot` ends with the rows
-    that the table had at the first answer, and `until_id` with the row of that SeqNo. With `gaps`, gaps are no fault
-    even if the server promises none, as in a view that leaves rows out.
+    It begins after `since_id`; a negative value means the last rows. `last_row` is the row at that position, if known.
+    `table` is the required type of the table; by default it is the type of the first response. A `snapshot` ends with
+    the rows that the table had at the first response; `until_id` ends with that row. With `gaps`, gaps are allowed even
+    if the server promises none, as in a view that leaves rows out.
     """
 
     def __init__(
@@ -87,38 +87,38 @@ class Following:
         self._asked = since_id
         self.position = since_id if since_id >= 0 else None
         self.table = table
-        self.last_seqno: int | None = None  # that the last answer named
+        self.last_seqno: int | None = None  # in the last response
         self.closed = False
         self._target = until_id
         self._snapshot = snapshot
         self._snapshot_taken = False
         self.ended = until_id is not None and self.position is not None and self.position >= until_id
         self._gaps = gaps
-        self._seen: dict[int, int] = {}  # SeqNo and hash of every row that was taken above the floor
+        self._seen: dict[int, int] = {}  # SeqNo → hash of the rows that were taken above the floor
         self._floor = max(since_id, 0)
         if last_row is not None:
             self._seen[last_row.seqno] = hash(last_row)
             self.position, self._floor = last_row.seqno, last_row.seqno - 1
         self._repeated_bytes_max = repeated_bytes_max
-        self._verify = True  # the last row, if it is remembered
+        self._verify = True  # whether to request the last row again
         self._contacted = False
-        self._failures = 0  # in a row
-        self._doubts = 0  # answers in a row that were asked for again
-        self._empty_answers = 0  # in a row, that ended at once
-        self._taken = 0  # rows, altogether
+        self._failures = 0  # consecutive
+        self._doubts = 0  # consecutive responses that were retried
+        self._empty_answers = 0  # consecutive responses that ended at once
+        self._taken = 0  # number of rows
         self._start_answer()
 
     def _start_answer(self) -> None:
         self._reader = RowReader()
-        self.gapless = False  # whether the answer promises SeqNos without gaps
-        self._new = 0  # rows of this answer
+        self.gapless = False  # whether the response promises SeqNos without gaps
+        self._new = 0  # rows of this response
         self._verifying = self.since_id != self.position
         self._repeated_bytes = 0  # since the last new row
         self._fault: HeadwaterError | None = None
 
     @property
     def since_id(self) -> int:
-        """What the next request asks for."""
+        """The `since_id` of the next request."""
         if self.position is None:
             return self._asked
         if self._verify and self.position > 0 and self.position in self._seen:
@@ -126,23 +126,23 @@ class Following:
         return self.position
 
     def is_done(self) -> bool:
-        """Whether nothing further of this answer is needed: `finish` comes next."""
+        """Whether the rest of this response is not needed, so that `finish` can be called."""
         return self.ended or self._fault is not None
 
     @property
     def up_to_date(self) -> bool:
-        """Whether every row was taken that the table had when the answer began, as far as the server says."""
+        """Whether all rows were taken that the table had at the beginning of the response, according to the server."""
         return self.last_seqno is not None and self.position is not None and self.position >= self.last_seqno
 
     @property
     def awaits_rows(self) -> bool:
-        """Whether rows of a snapshot have yet to come, as far as the server says."""
+        """Whether rows of the snapshot are still missing, according to the server."""
         return self._snapshot_taken and not self.ended
 
-    # An answer
+    # A response
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """The headers of an answer with status 200, their names in lower case."""
+        """Start a response with status 200. The names of the headers are in lower case."""
         self._start_answer()
         self._contacted = True
         table = parse_answer_type(headers.get("content-type"))
@@ -160,7 +160,7 @@ class Following:
         position = self.position
         if position is not None and last_seqno < position and (self._taken or not self._snapshot):
             raise _doubtful(
-                RowsGoneError(f"the table ends with row {last_seqno}, and rows up to {position} were read before")
+                RowsGoneError(f"the table ends with row {last_seqno}, but rows up to {position} were read before")
             )
         if self._snapshot and not self._snapshot_taken:
             self._snapshot_taken = True
@@ -168,7 +168,7 @@ class Following:
             self.ended = last_seqno == 0 or (position is not None and position >= self._target)
 
     def feed(self, piece: bytes) -> list[Row]:
-        """The new rows that are complete now. What is wrong after them is raised by `finish`."""
+        """The new rows that this piece completes. An error after them is raised by `finish`."""
         rows: list[Row] = []
         if self.is_done():
             return rows
@@ -182,11 +182,11 @@ class Following:
             self._fault = error
         self._repeated_bytes = 0 if rows else self._repeated_bytes + len(piece)
         if self._fault is None and self._repeated_bytes > self._repeated_bytes_max:
-            self._fault = ProtocolError(f"an answer of more than {self._repeated_bytes_max} bytes brought no new row")
+            self._fault = ProtocolError(f"a response of more than {self._repeated_bytes_max} bytes had no new row")
         return rows
 
     def _take(self, row: Row) -> bool:
-        """Whether the row is new; then it is the position."""
+        """Return whether the row is new, and move the position to it."""
         seqno, position = row.seqno, self.position
         if position is None:
             self._floor = seqno - 1
@@ -212,26 +212,26 @@ class Following:
         return True
 
     def remember(self, row: Row) -> None:
-        """Keep what is needed to tell a repeat of the row from another row."""
+        """Remember the hash of a row, to distinguish a repeat from another row with the same SeqNo."""
         self._seen[row.seqno] = hash(row)
         if len(self._seen) > limits.FOLLOW_ROWS_REMEMBERED:
             self._floor = next(iter(self._seen))
             del self._seen[self._floor]
 
     def _check_repeat(self, row: Row, position: int) -> None:
-        """Rows at or below the floor are not remembered: they count as repeats."""
+        """Check a row at or below the position. Rows at or below the floor are not remembered and count as repeats."""
         if row.seqno <= self._floor:
             return
         known = self._seen.get(row.seqno)
         if known is not None and known != hash(row):
-            raise HistoryChangedError(f"row {row.seqno} is not the row that was read before under this SeqNo")
+            raise HistoryChangedError(f"row {row.seqno} differs from the row that was read before with this SeqNo")
         if known is None and self._new:
             raise RowOrderError(f"row {row.seqno} comes after row {position}")
         if known is None:
             raise HistoryChangedError(f"row {row.seqno} was not there when row {position} was read")
 
     def finish(self, elapsed_s: float = 0.0) -> float:
-        """The end of an answer that took so long: how long to wait before the next request."""
+        """End a response that took `elapsed_s`. Returns the time to wait before the next request."""
         if self._fault is not None:
             raise self._fault
         if not self.ended:
@@ -244,7 +244,7 @@ class Following:
         elif self.closed and self.up_to_date:
             self.ended = True
         if self.position is None and self.last_seqno is not None:
-            self.position = self._floor = self.last_seqno  # none of the last rows is left, or there were none
+            self.position = self._floor = self.last_seqno  # the table has no rows after this one
         return self._wait_s(elapsed_s)
 
     def _finish_line(self) -> None:
@@ -254,31 +254,31 @@ class Following:
             raise _doubtful(error) from None
 
     def _check_target(self) -> None:
-        """A snapshot of a table without gaps ends with the row that the server named, not with an empty answer."""
+        """Check that a snapshot of a gapless table has all rows that the server announced."""
         if self._snapshot and self.gapless and not self._new and self.position is not None and self._target is not None:
             raise _doubtful(
                 MissingRowError(
-                    f"the table was to have rows up to row {self._target}, and ends after row {self.position}"
+                    f"the server announced rows up to {self._target}, but the table ends after row {self.position}"
                 )
             )
 
     def _wait_s(self, elapsed_s: float) -> float:
-        """A server that answers at once, and with nothing new, is asked ever less often."""
+        """The wait grows while responses end at once without new rows."""
         if self._new or elapsed_s >= limits.FOLLOW_POLL_S:
             self._empty_answers = 0
             return 0.0
         if not self._verify and not self._empty_answers:
-            return 0.0  # a server that holds requests until there is a row holds the next one
+            return 0.0  # a server that holds requests will hold the next one
         self._empty_answers += 1
         return min(limits.FOLLOW_POLL_MAX_S, limits.FOLLOW_POLL_S * 2.0 ** min(self._empty_answers - 1, 30))
 
-    # A failure
+    # Errors
 
     def failed(self, error: HeadwaterError, attempts_max: int) -> int:
-        """The number of failures in a row, if it makes sense to ask again; raises the error otherwise.
+        """Return the number of consecutive failures if the request can be retried; raise the error otherwise.
 
-        Before the first answer, and in a snapshot, there are as many attempts as given. After that a follower goes on
-        for as long as it takes.
+        Before the first response, and in a snapshot, there are at most `attempts_max` attempts. After that a follower
+        retries without a limit.
         """
         self._verify = True
         self._failures += 1
@@ -294,6 +294,6 @@ class Following:
 
 
 def _doubtful(error: ProtocolError) -> ProtocolError:
-    """An error that another answer may clear up."""
+    """Mark an error as retryable, because the next response may be valid."""
     error.retryable = True
     return error

@@ -11,7 +11,7 @@ _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _TYPE = re.compile(rf"\s*({_TOKEN}/{_TOKEN})\s*")
 _PARAMETER = re.compile(rf";\s*(?:({_TOKEN})=({_TOKEN}|{_QUOTED}))?\s*")
-# A quote that is not closed extends to the end: to look for its end again at every quote would take quadratic time.
+# An unclosed quote extends to the end of the text. Searching its end at every quote would take quadratic time.
 _ELEMENT = re.compile(r'(?:"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[^,"])+')
 _WHOLE_TOKEN = re.compile(_TOKEN)
 _QUOTED_PAIR = re.compile(r"\\(.)")
@@ -25,7 +25,7 @@ class Media(msgspec.Struct, frozen=True):
 
 
 def parse_media(text: str) -> Media | None:
-    """None if it is malformed or names a parameter twice."""
+    """Parse a media type; None if it is invalid or has a parameter twice."""
     found = _TYPE.match(text)
     if found is None:
         return None
@@ -36,7 +36,7 @@ def parse_media(text: str) -> Media | None:
         if parameter is None:
             return None
         position = parameter.end()
-        if parameter[1] is None:  # a semicolon alone
+        if parameter[1] is None:  # an empty parameter
             continue
         name = parameter[1].lower()
         if name in parameters:
@@ -50,14 +50,14 @@ def _unquoted(value: str) -> str:
 
 
 def quoted(value: str) -> str:
-    """A parameter's value as it is written: in quotes unless it is a token."""
+    """Format the value of a parameter: in quotes unless it is a token."""
     if _WHOLE_TOKEN.fullmatch(value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def parse_ranges(accept: str) -> Iterator[Media]:
-    """The media ranges of an Accept header that are well-formed."""
+    """The valid media ranges of an Accept header."""
     for element in _ELEMENT.findall(accept):
         media = parse_media(element)
         if media is not None:

@@ -1,7 +1,8 @@
 """Notify: the forms that are POSTed to NURLs.
 
-`surl` names the State URL that may have new state; without it the form is a handshake. Every other parameter is named
-by an event type and advertises a NURL. Equal forms give equal notifications, so a recipient can treat a repeat as done.
+`surl` is the SURL of the table that may have new rows; a form without it is a handshake. The name of every other
+parameter is an event type, and its value is an advertised NURL. Equal forms give equal notifications, so that a
+recipient can ignore repeats.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from headwater.protocol.tables.urls import url_fault
 FORM_TYPE = "application/x-www-form-urlencoded"
 SURL = "surl"
 
-_USERINFO = re.compile(r"//[^/?#]*@")  # may hold a password, so it is not shown
+_USERINFO = re.compile(r"//[^/?#]*@")  # may contain a password, so it is not shown
 _EVENT_TYPE = re.compile(rf"[a-z][a-z0-9_]{{0,{limits.EVENT_TYPE_LENGTH_MAX - 1}}}")
 
 
 class Notification(msgspec.Struct, frozen=True):
-    """What a form says. `nurls` are pairs of event type and NURL, each once, in the order of the form."""
+    """A parsed form. `nurls` are distinct pairs of event type and NURL, in the order of the form."""
 
     surl: str | None = None
     nurls: tuple[tuple[str, str], ...] = ()
@@ -42,14 +43,14 @@ def check_form_type(content_type: str | None) -> None:
 
 
 def parse_notification(body: bytes, known: Container[str] | None = None) -> Notification:
-    """What a form says; `known` are the event types that the recipient has a use for, None for any.
+    """Parse a form. `known` are the event types that the recipient uses; None means all.
 
-    Parameters whose names are unknown or no event types are ignored, whatever their values are.
+    Other parameters are ignored, and their values are not checked.
     """
     if len(body) > limits.NOTIFY_BODY_BYTES_MAX:
-        raise BodyTooLargeError(f"a Notify form may have {limits.NOTIFY_BODY_BYTES_MAX} bytes")
+        raise BodyTooLargeError(f"a Notify form may have at most {limits.NOTIFY_BODY_BYTES_MAX} bytes")
     surl = None
-    nurls: dict[tuple[str, str], None] = {}  # a set that keeps the order
+    nurls: dict[tuple[str, str], None] = {}  # an ordered set
     for name, value in _pairs(body):
         if name == SURL:
             if surl is not None:
@@ -58,12 +59,12 @@ def parse_notification(body: bytes, known: Container[str] | None = None) -> Noti
         elif _EVENT_TYPE.fullmatch(name) and (known is None or name in known):
             nurls[name, _url(name, value)] = None
     if len(nurls) > limits.NOTIFY_NURLS_MAX:
-        raise InvalidNotifyError(f"a form may advertise {limits.NOTIFY_NURLS_MAX} NURLs, this one has {len(nurls)}")
+        raise InvalidNotifyError(f"a form has at most {limits.NOTIFY_NURLS_MAX} NURLs, this one has {len(nurls)}")
     return Notification(surl, tuple(nurls))
 
 
 def _pairs(body: bytes) -> Iterator[tuple[str, str]]:
-    """The names and values of a form. Bytes that are not UTF-8 are replaced, so that no URL is made of them."""
+    """The names and values of a form. Invalid UTF-8 is replaced, which makes a URL that contains it invalid."""
     for pair in body.decode(errors="replace").split("&"):
         name, _, value = pair.partition("=")
         yield unquote_plus(name), unquote_plus(value)
@@ -78,7 +79,7 @@ def _url(name: str, value: str) -> str:
 
 
 def format_notification(notification: Notification) -> bytes:
-    """The form as it is sent. Its URLs are checked, because the recipient would refuse the whole form."""
+    """Format a notification. Its URLs are checked, because a recipient refuses the whole form for one invalid URL."""
     pairs = [] if notification.surl is None else [(SURL, notification.surl)]
     for name, nurl in notification.nurls:
         if name == SURL or not _EVENT_TYPE.fullmatch(name):

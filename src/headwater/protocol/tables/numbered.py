@@ -1,4 +1,4 @@
-"""The body of an append to a mirror: whole rows, numbered by the server of the table that is mirrored."""
+"""The body of an append to a mirror: whole rows, with the SeqNos of the mirrored table."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from headwater.protocol.tables.row_reader import RowReader
 
 
 def check_rows(body: bytes, after: int, rows_max: int) -> int:
-    """The last SeqNo of a body, `after` if it is empty. An error names the first line that is not the next row.
+    """Return the last SeqNo of a body, `after` if it is empty. The error for an invalid body has the line number.
 
-    What is a row here is a row for a follower as well.
+    The syntax of a row is the same as for followers.
     """
     count = body.count(b"\n")
     if count > rows_max:
-        raise TooManyMessagesError(f"an append may have {rows_max} rows, this one has {count}")
+        raise TooManyMessagesError(f"an append may have at most {rows_max} rows, this one has {count}")
     if body and not body.endswith(b"\n"):
-        raise _error(count + 1, "the row does not end with a newline, so it may be cut off; send it whole")
+        raise _error(count + 1, "the row does not end with a newline, so it may be incomplete; send it again")
     last = after
     try:
         for number, row in enumerate(RowReader().feed(body), 1):

@@ -1,7 +1,7 @@
-"""Table names: where tables and their NURLs are on a server.
+"""Table names, and the URLs of tables and their NURLs.
 
-A name is made as the path of a stream is, of one or more segments. `/v1/table/{name}` is the table's SURL and
-`/v1/table/{name}/notify` its NURL, so the last segment of a name is never `notify`.
+A name has the same syntax as the path of a stream: one or more segments. `/v1/table/{name}` is the SURL of a table and
+`/v1/table/{name}/notify` its NURL, so the last segment of a name cannot be `notify`.
 """
 
 from __future__ import annotations
@@ -11,43 +11,41 @@ import msgspec
 from headwater.errors import InvalidPathError
 from headwater.protocol.streams.paths import parse_path, quote_path
 
-TABLE_ROOT = "/v1/table/"  # what precedes the name of a table in its URL
-RESERVED = "__stp"  # the first segment of the server's own routes below the root
+TABLE_ROOT = "/v1/table/"  # the URL of a table is this and its name
+RESERVED = "__stp"  # first segment of the server's own routes
 NOTIFY = "notify"  # the last segment of a NURL
 
-# What precedes the name of a table in the log. No path of a stream holds a control character, so tables and streams
-# never meet, and all that is the server's own sorts before the first stream.
+# Prefix of table names in the log. Paths of streams cannot contain control characters, so tables and streams do not
+# collide, and tables sort before streams.
 LOG_PREFIX = "\x01"
 LOG_OWN_LAST = "\x1f"
 
 
 class TableAddress(msgspec.Struct, frozen=True):
-    """What a URL below the root names: a table, or the NURL of one."""
+    """A URL below the table root: a table, or the NURL of a table."""
 
     name: str
     notify: bool = False
 
 
 def parse_address(raw: str) -> TableAddress:
-    """The address in the part of a URL after the table root, percent-encoded as it arrived."""
+    """The address in the part of a URL after the table root, which is still percent-encoded."""
     path = parse_path(raw)
     name, slash, last = path.rpartition("/")
     if last != NOTIFY:
         return TableAddress(check_name(path))
     if not slash:
-        raise InvalidPathError(f"{NOTIFY!r} cannot be the name of a table: {TABLE_ROOT}{{name}}/{NOTIFY} is a NURL")
+        raise InvalidPathError(f"a table cannot be named {NOTIFY!r}, because {TABLE_ROOT}{{name}}/{NOTIFY} is a NURL")
     return TableAddress(check_name(name), notify=True)
 
 
 def check_name(name: str) -> str:
-    """A decoded name that a table may have."""
+    """Check a decoded table name."""
     first, last = name.partition("/")[0], name.rpartition("/")[2]
     if first == RESERVED:
-        raise InvalidPathError(f"names of tables cannot begin with {RESERVED!r}; it is the server's own")
+        raise InvalidPathError(f"the name of a table cannot begin with {RESERVED!r}, which is reserved")
     if last == NOTIFY:
-        raise InvalidPathError(
-            f"the name of a table cannot end with {NOTIFY!r}; that is the NURL of the table before it"
-        )
+        raise InvalidPathError(f"the name of a table cannot end with {NOTIFY!r}, because that would be a NURL")
     return name
 
 
@@ -57,7 +55,7 @@ def log_path(name: str) -> str:
 
 
 def nurls_log_path(path: str) -> str:
-    """The path in the log of the NURLs of a table, which are a table too; `path` is that of the table."""
+    """The path in the log of the table that stores the NURLs of the table at `path`."""
     return f"{path}/{NOTIFY}"
 
 
@@ -75,5 +73,5 @@ def nurl_path(name: str) -> str:
 
 
 def nurl_reference(name: str) -> str:
-    """The NURL of a table relative to its SURL, which may have been rewritten on the way, as by a proxy."""
+    """The NURL of a table relative to its SURL. It stays valid if a proxy rewrites the SURL."""
     return f"./{quote_path(name.rpartition('/')[2])}/{NOTIFY}"

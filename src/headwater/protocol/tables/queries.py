@@ -1,8 +1,8 @@
 """The query of a GET of a table.
 
-Invalid values are refused, because otherwise a client would get other rows than it asked for. A `timeout` or `idle`
-above the server's limit is lowered to the limit instead: a server may end an answer at any time, so a client has to
-reconnect in any case, and it need not know the limits of each server.
+Invalid values are refused, because otherwise a client would get other rows than it requested. A `timeout` or `idle`
+above the server's limit is lowered to the limit. Clients must be able to reconnect anyway, because a server may end a
+response at any time, so they need not know the limits of a server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class View(enum.Enum):
 
 
 class TableQuery(msgspec.Struct, frozen=True):
-    """`since_id` as the client gave it: rows with a larger SeqNo, or if it is negative, the last rows."""
+    """The query of a read. A positive `since_id` requests rows with a larger SeqNo, a negative one the last rows."""
 
     since_id: int = 0
     timeout_s: float = limits.TABLE_TIMEOUT_S
@@ -40,7 +40,7 @@ _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
 
 
 def parse_table_query(query: str, last_event_id: str | None = None) -> TableQuery:
-    """The query, with the `Last-Event-ID` header of an EventSource that connects again in place of its `since_id`."""
+    """Parse a query. The `Last-Event-ID` of an EventSource that reconnects replaces `since_id`."""
     if not query:
         return TableQuery()
     found = _parameters(query)
@@ -49,9 +49,9 @@ def parse_table_query(query: str, last_event_id: str | None = None) -> TableQuer
         raise InvalidQueryError(f"live must be sse or false, got {live[:80]!r}")
     view, key = _view(found)
     if view is View.ACTIVE and live == "sse":
-        raise InvalidQueryError("view=active is answered at once; read it first, then follow with since_id")
+        raise InvalidQueryError("live=sse does not work with view=active; read it first, then follow with since_id")
     if "until_id" in found and live == "sse":
-        raise InvalidQueryError("until_id does not work with live=sse, which goes on with rows as they arrive")
+        raise InvalidQueryError("until_id does not work with live=sse")
     since_id = parse_since_id(found.get("since_id", "0"))
     if last_event_id and live == "sse":
         since_id = parse_since_id(last_event_id, "Last-Event-ID")
@@ -98,22 +98,22 @@ def _until_id(found: dict[str, str], view: View) -> int | None:
     if until_id < 0:
         raise InvalidQueryError(f"until_id must not be negative, got {value[:80]!r}")
     if view is View.ACTIVE:
-        raise InvalidQueryError("until_id does not work with view=active, which shows the table as it is now")
+        raise InvalidQueryError("until_id does not work with view=active")
     return until_id
 
 
 def _seconds(name: str, found: dict[str, str], default_s: float, most_s: float, *, events: bool) -> float:
-    """An EventSource waits for seconds before it connects again, so its answers last as long as they may."""
+    """A time in seconds. The default for an EventSource is the maximum, because it pauses before it reconnects."""
     value = found.get(name)
     if value is None:
         return most_s if events else default_s
     if not _SECONDS.fullmatch(value):
-        raise InvalidQueryError(f"{name} must be seconds in plain decimal, as 30 or 0.5, got {value[:80]!r}")
+        raise InvalidQueryError(f"{name} must be a decimal number of seconds, as 30 or 0.5, got {value[:80]!r}")
     return min(float(value), most_s)
 
 
 def _view(found: dict[str, str]) -> tuple[View, str | None]:
-    """A key is looked up among the live ones: its history would cost a read of the whole table."""
+    """The view and the key. A key implies the active view: its history would need a read of the whole table."""
     key, view = found.get("key"), found.get("view")
     if view not in (None, "all", "active"):
         raise InvalidQueryError(f"view must be active or all, got {view[:80]!r}")

@@ -1,4 +1,4 @@
-"""Reading rows from a body that arrives in pieces, with bounded memory."""
+"""Parsing of rows from a body that arrives in pieces, with bounded memory."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headwater.protocol.tables.rows import Row, parse_row
 
 
 class RowReader:
-    """Bytes in, whole rows out. The rows and the error are the same however the bytes are cut into pieces.
+    """Parses bytes to rows. Rows and errors do not depend on how the bytes are split into pieces.
 
-    At most one unfinished line is held between two pieces, and it is refused as soon as it is too long. After an error
-    the answer cannot be read further.
+    At most one incomplete line is buffered, and it is refused as soon as it is too long. A reader cannot be used after
+    an error.
     """
 
     def __init__(self, row_bytes_max: int = limits.ROW_BYTES_MAX) -> None:
         self._row_bytes_max = row_bytes_max
-        self._held = bytearray()  # the line that is not complete
-        self._lines = 0  # that were complete
+        self._held = bytearray()  # the incomplete line
+        self._lines = 0  # number of complete lines
 
     def feed(self, piece: bytes) -> Iterator[Row]:
-        """The rows that are complete now. The rows before an invalid line come first, then the error is raised."""
+        """The rows that this piece completes. Rows before an invalid line are returned before the error is raised."""
         *lines, rest = piece.split(b"\n")
         if lines and self._held:
             lines[0] = bytes(self._held) + lines[0]
@@ -31,10 +31,10 @@ class RowReader:
         return self._rows(lines)
 
     def finish(self) -> None:
-        """To be called at the end of the body: raises an error if it ends within a line."""
+        """Call at the end of the body. Raises an error if it ends within a line."""
         if self._held:
             start = bytes(self._held[:80]).decode(errors="replace")
-            raise _error(self._lines + 1, f"the answer ends within a row that begins with {start!r}; read it again")
+            raise _error(self._lines + 1, f"the response ends within a row that begins with {start!r}; read it again")
 
     def _rows(self, lines: list[bytes]) -> Iterator[Row]:
         for line in lines:

@@ -1,7 +1,7 @@
-"""Rows: `SeqNo TAB Timestamp TAB Action TAB PrimaryKey TAB Record LF`, formatted and parsed to the byte.
+"""Rows: `SeqNo TAB Timestamp TAB Action TAB PrimaryKey TAB Record LF`.
 
-A row that was parsed is formatted to the same bytes, so a mirror serves what it received. For this reason a SeqNo with
-leading zeros is refused, and the record is everything after the fourth tab, further tabs included.
+Formatting a parsed row gives the same bytes, so that a mirror serves what it received. Therefore a SeqNo with leading
+zeros is refused, and the record is everything after the fourth tab, including further tabs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ACTIONS: dict[str, Action] = {ADD: ADD, DELETE: DELETE}
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One change of a table. SeqNos order the rows; the timestamp is informational and kept as text."""
+    """One change of a table. SeqNos define the order; the timestamp is informational and kept as text."""
 
     seqno: int
     timestamp: str
@@ -49,19 +49,19 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 def format_row(row: Row) -> bytes:
-    """The bytes of a row, with its newline. The fields must be those of a valid row: they are not checked here."""
+    """Format a row, with its newline. The fields are not checked."""
     return f"{row.seqno}\t{row.timestamp}\t{row.action}\t{row.key}\t{row.record}\n".encode()
 
 
 def escaped(row: Row, escaping: Escape) -> Row:
-    """The row as it is in a table, from the texts that its key and record stand for."""
+    """The row with its key and record escaped."""
     if escaping is Escape.NONE:
         return row
     return msgspec.structs.replace(row, key=escape(row.key), record=escape(row.record))
 
 
 def parse_row(line: str) -> Row:
-    """The row in a line without its newline."""
+    """Parse a line without its newline."""
     fields = line.split("\t", 4)
     if len(fields) == 5:
         seqno, timestamp, sign, key, record = fields
@@ -74,7 +74,7 @@ def parse_row(line: str) -> Row:
 def is_seqno(text: str) -> bool:
     """Whether a text is a SeqNo: a plain decimal integer, not negative, without leading zeros.
 
-    A client resumes with `since_id=SeqNo`, and a negative `since_id` asks for the last rows.
+    A client resumes with it as `since_id`, where a negative number means the last rows.
     """
     return (
         text.isdigit()

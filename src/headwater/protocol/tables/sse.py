@@ -1,7 +1,7 @@
 """Rows as server-sent events: the SeqNo is the id, the row without its newline the data.
 
-A browser sends the id of the last event as `Last-Event-ID` when it connects again, and gets the rows after it. Events
-have no name, so a plain EventSource passes them to `onmessage`.
+A browser sends the id of the last event as `Last-Event-ID` when it reconnects, and gets the rows after it. Events have
+no name, so an EventSource passes them to `onmessage`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 def event_frames(rows: bytes) -> bytes:
     """The events for stored rows, each with its newline.
 
-    The record of a mirrored row may hold a carriage return, which ends a line of an event. It becomes a line end in the
-    data, as in the events of streams; otherwise what follows it could pass for a field of the event.
+    The record of a mirrored row may contain a carriage return, which would end a line of the event, so that the text
+    after it could look like a field. It becomes a line end in the data, as in the events of streams.
     """
     if not rows:
         return b""

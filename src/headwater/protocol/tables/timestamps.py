@@ -1,8 +1,8 @@
 """The timestamps of rows: RFC 3339 in UTC.
 
-Ours always have three digits of milliseconds. All are then of one length and sort as text in the order of time, and two
-rows of one second can be told apart. Timestamps of other servers may look different. They are informational, so a
-mirror keeps them as text; `parse_timestamp` is for those who need the time itself.
+This server always writes milliseconds with three digits, so that its timestamps have one length and sort as text.
+Timestamps of other servers may have other forms. They are informational, and a mirror keeps them as text;
+`parse_timestamp` converts them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SYNTAX = re.compile(
 
 
 def parse_timestamp(text: str) -> int:
-    """Milliseconds since 1970, finer fractions cut off. A leap second counts as the second after it."""
+    """Milliseconds since 1970, rounded down. A leap second counts as the second after it."""
     match = _SYNTAX.fullmatch(text)
     if match is None:
         raise InvalidRowError(f"a timestamp is RFC 3339 in UTC, as 2026-01-08T00:00:00Z, got {text[:80]!r}")
@@ -30,5 +30,5 @@ def parse_timestamp(text: str) -> int:
     try:
         moment = datetime(year, month, day, hour, minute, second - leap, tzinfo=UTC)
     except ValueError:
-        raise InvalidRowError(f"the timestamp {text[:80]!r} names no moment") from None
+        raise InvalidRowError(f"the timestamp {text[:80]!r} is not a valid time") from None
     return (int(moment.timestamp()) + leap) * 1000 + int((match[7] or "")[:3].ljust(3, "0"))

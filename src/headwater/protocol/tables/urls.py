@@ -1,4 +1,4 @@
-"""The syntax of SURLs and NURLs. Whether an address may be called at all is for the guarded client to decide."""
+"""The syntax of SURLs and NURLs. The guarded client decides which of them the server may call."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5})
 
 
 def url_fault(url: str) -> str | None:
-    """What is wrong with a URL; None if it is an absolute http or https URL that is safe to keep and to show."""
+    """Describe why a URL is invalid; None if it is an absolute http or https URL that can be stored and shown."""
     if len(url) > limits.URL_LENGTH_MAX:
         return f"it is longer than {limits.URL_LENGTH_MAX} characters"
     if not _CHARACTERS.fullmatch(url):
-        return "it holds a character that must be percent-encoded in a URL"
+        return "it contains a character that must be percent-encoded"
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "its host is malformed"
+        return "its host is invalid"
     if parts.scheme not in ("http", "https") or not url[len(parts.scheme) :].startswith("://"):
         return "it does not begin with https:// or http://"
     if "#" in url:
@@ -30,7 +30,7 @@ def url_fault(url: str) -> str | None:
 
 def _authority_fault(authority: str) -> str | None:
     if "@" in authority:
-        return "it names a user"
+        return "it contains a user name"
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return "it has no valid host"

@@ -1,4 +1,4 @@
-"""Checking a data directory that no server owns: checksums, order, and that everything referred to exists."""
+"""Checks a data directory that no server uses: checksums, order and references."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_directory(directory: Path, progress: Progress) -> CheckReport:
 
 
 class Checker:
-    """Reads everything once."""
+    """Reads all data once."""
 
     def __init__(self, disk: Disk, connection: sqlite3.Connection, progress: Progress) -> None:
         self._disk = disk
@@ -68,12 +68,12 @@ class Checker:
         return CheckReport(streams, self._bytes, self._chunks, replay.batches, documents, self._problems)
 
     def _check_journal(self) -> Replay:
-        """What the journal makes of the index."""
+        """Replay the journal over the index."""
         meta = self._reader.meta()
         replay = Replay(self._reader, meta.folded_sequence, meta.next_id, meta.streams)
         try:
             for _ in replay.run(read_segments(self._disk, meta.folded_segment, meta.folded_sequence + 1)):
-                """Applying the events is the check."""
+                """Applying the events checks them."""
         except (CorruptJournalError, DamagedDataError) as error:
             self._problems.append(str(error))
         return replay
@@ -91,12 +91,12 @@ class Checker:
         for state in self._states(replay):
             if state.forks != forks[state.id]:
                 self._problems.append(
-                    f"stream {state.id} ({state.path}) counts {state.forks} forks and has {forks[state.id]}"
+                    f"stream {state.id} ({state.path}) records {state.forks} forks but has {forks[state.id]}"
                 )
         for state in self._reader.states():
             self._check_chunks(state)
         if count != replay.streams:
-            self._problems.append(f"index: it counts {replay.streams} streams and has {count}")
+            self._problems.append(f"the index records {replay.streams} streams but has {count}")
         return count
 
     def _states(self, replay: Replay) -> Iterator[StreamState]:
@@ -131,7 +131,7 @@ class Checker:
             self._problems.append(f"stream {state.path}: its chunks end at {position}, not at {state.tail}")
 
     def _check_chunk(self, state: StreamState, row: ChunkRow, last_ms: int) -> int:
-        """Check a chunk that follows a record appended at `last_ms`; when its own last one was appended."""
+        """Check a chunk after a record of time `last_ms`. Returns the time of its last record."""
         try:
             chunk = decode_chunk(row, index.untimed_ms(self._connection, state.id))
         except DamagedDataError as error:
@@ -142,7 +142,7 @@ class Checker:
             self._problems.append(f"stream {state.path}: the records of the chunk at {row.start} are out of order")
         times = [last_ms, *map(chunk.time, range(len(chunk.ends)))]
         if any(one > other for one, other in pairwise(times)):
-            self._problems.append(f"stream {state.path}: the times of the chunk at {row.start} run backwards")
+            self._problems.append(f"stream {state.path}: the times of the chunk at {row.start} decrease")
         return times[-1]
 
     # Documents

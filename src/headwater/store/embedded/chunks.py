@@ -1,13 +1,13 @@
 """Chunks: folded records of one stream as a row of the index, with a checksum over all of it.
 
-    start      where the first record begins in the stream
-    ends       where each record ends, relative to the start          4 bytes each
-    at_ms      when the first record was appended
-    times      how much later each was appended than the first        4 or 8 bytes each, nothing where all are equal
+    start      position of the first record in the stream
+    ends       end of each record, relative to the start              4 bytes each
+    at_ms      time of the first record
+    times      time of each record, relative to the first             4 or 8 bytes each, empty if all are equal
     checksum   XXH3 of ends, times and data
 
-Format 1 had no times, and a CRC-32 of the data alone: `at_ms` is missing, and the stream's row in `untimed` has one
-time for all of them.
+Chunks of format 1 have no times (`at_ms` is missing) and a CRC-32 of the data alone. The row of the stream in `untimed`
+has one time for all their records.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkRow(NamedTuple):
-    """The columns of a chunk, in the order in which they are written."""
+    """The columns of a chunk, in the order of the table."""
 
     stream_id: int
     start: int
@@ -57,14 +57,14 @@ COLUMNS = ", ".join(ChunkRow._fields)
 
 
 def decode_chunk(row: ChunkRow, untimed_ms: int) -> Chunk:
-    """The chunk of a row, verified. `untimed_ms` is the time of records that have none of their own."""
+    """Verify and decode a row. `untimed_ms` is the time of records without a time."""
     if checksum(row) != row.checksum or len(row.data) != row.size:
         raise DamagedDataError(f"the chunk of stream {row.stream_id} at {row.start} is damaged")
     return outline(row, untimed_ms)
 
 
 def outline(row: ChunkRow, untimed_ms: int) -> Chunk:
-    """The chunk of a row that was read without its data, so that it cannot be verified."""
+    """Decode a row that was read without its data, and is therefore not verified."""
     ends = array("I", row.ends)
     if row.at_ms is None or not row.times:
         return Chunk(row.start, ends, untimed_ms if row.at_ms is None else row.at_ms, None, row.data)
@@ -79,7 +79,7 @@ def checksum(row: ChunkRow) -> int:
 
 
 def checksum_of(*parts: bytes) -> int:
-    """XXH3 of several parts: the checksum of one, with its length, is the seed of the next."""
+    """XXH3 of several parts. The checksum and length of a part are the seed of the next."""
     found = 0
     for part in parts:
         found = xxhash.xxh3_64_intdigest(part, found ^ len(part))
@@ -87,7 +87,7 @@ def checksum_of(*parts: bytes) -> int:
 
 
 def cut(stream_id: int, start: int, ends: Sequence[int], times: Sequence[int], data: bytes) -> Iterator[ChunkRow]:
-    """Rows of about CHUNK_BYTES for records that begin at `start`, each of whole records."""
+    """Split records that begin at `start` into rows of whole records, about CHUNK_BYTES each."""
     first = index = 0
     while index < len(ends):
         last = max(index, bisect_right(ends, first + limits.CHUNK_BYTES, lo=index) - 1)

@@ -1,4 +1,4 @@
-"""The disk, as little of it as the journal needs: so that a simulated one can stand in for it."""
+"""The file operations that the journal needs, as an interface that a simulated disk can implement."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class File(Protocol):
     name: str
 
     def write(self, position: int, data: bytes) -> None:
-        """Write all of the data at a position, or raise OSError having written some of it or none."""
+        """Write all data at a position. If this raises OSError, any part of it may be written."""
 
     def sync(self) -> None:
-        """Make what was written durable. If this raises, nothing is known about any of it."""
+        """Make all written data durable. If this raises, any part of it may be lost."""
 
     def read(self) -> bytes: ...
 
     def allocate(self, size: int) -> None:
-        """Have blocks for this many bytes, or raise OSError at once where there are not enough."""
+        """Allocate blocks for this many bytes, or raise OSError without writing."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -31,13 +31,13 @@ class Disk(Protocol):
     def names(self) -> list[str]: ...
 
     def open(self, name: str) -> File:
-        """Open a file, made empty if it is not there."""
+        """Open a file. It is created if it does not exist."""
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file; FileNotFoundError where there is none."""
+        """Read a file. Raises FileNotFoundError if it does not exist."""
 
     def is_shared(self, name: str) -> bool:
-        """Whether another name, which a backup gave it, keeps a file: it is not to be written to again."""
+        """Whether a file has another hard link, from a backup, so that it must not be overwritten."""
 
     def rename(self, old: str, new: str) -> None: ...
 
@@ -48,7 +48,7 @@ class Disk(Protocol):
 
 
 def create_private(path: Path) -> None:
-    """Make an empty file that only its owner can read, where there is none."""
+    """Create an empty file that only its owner can read, unless it exists."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
@@ -62,7 +62,7 @@ class RealFile:
         while written < len(data):
             more = os.pwrite(self.descriptor, memoryview(data)[written:], position + written)
             if more == 0:
-                raise OSError(errno.EIO, "the disk took no more bytes", self.name)
+                raise OSError(errno.EIO, "the disk accepted no more bytes", self.name)
             written += more
 
     def sync(self) -> None:

@@ -1,7 +1,7 @@
-"""The fold: a sealed segment of the journal becomes part of the index, in one transaction.
+"""The fold: moves a sealed segment of the journal into the index, in one transaction.
 
-It is a function of the index and the segment alone, by the same `evolve` that served the requests; if it is cut
-off anywhere, it runs again with the same result.
+Its result depends only on the index and the segment, and it uses the same `evolve` as the engine. So a fold that was
+interrupted can be repeated with the same result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WITH_DATA = (Created, Appended)
 
 
 class _Growth:
-    """What a segment adds to one stream."""
+    """The records that a segment adds to one stream."""
 
     __slots__ = ("ends", "parts", "size", "start", "times")
 
@@ -37,7 +37,7 @@ class _Growth:
 
 
 def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> None:
-    """Fold one segment, unless that was done before."""
+    """Fold a segment, unless it is already folded."""
     meta = reader.meta()
     if segment.number <= meta.folded_segment:
         return
@@ -47,7 +47,7 @@ def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> None:
         growth: dict[int, _Growth] = {}
         for replayed in replay.run([segment]):
             _grow(growth, replayed)
-        # Deletions first: a path may have been used again.
+        # Deletions first, because a new stream may have the path of a deleted one.
         writer.delete([stream_id for stream_id, state in replay.states.items() if state is None])
         writer.put_states([state for state in replay.states.values() if state is not None])
         writer.put_documents(replay.documents)

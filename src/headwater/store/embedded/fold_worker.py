@@ -46,7 +46,7 @@ class FoldWorker:
             return {"error": str(error), "full": full}
         except OSError as error:
             return {"error": str(error), "full": error.errno in PASSING}
-        except Exception as error:  # noqa: BLE001 - the server decides what it means
+        except Exception as error:  # noqa: BLE001 - reported to the server
             return {"error": f"{type(error).__name__}: {error}", "full": False}
 
     def close(self) -> None:
@@ -73,12 +73,12 @@ def open_worker(directory: Path, now_s: Callable[[], float] = time.time) -> Fold
 
 
 def main(directory: Path) -> None:
-    # The server's signals reach its whole group; only the server decides when to stop, by ending our input.
+    # Signals to the server reach its whole process group. The worker ignores them and stops when its input ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":  # be killed with the server instead of noticing later
+    if sys.platform == "linux":  # be killed together with the server
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(limits.FOLD_NICE)  # it can wait; requests cannot
+    os.nice(limits.FOLD_NICE)  # requests have priority
     lock = locking.acquire(directory / locking.FOLD, wait_s=limits.LOCK_WAIT_S)
     worker = open_worker(directory)
     for line in sys.stdin:

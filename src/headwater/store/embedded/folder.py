@@ -1,7 +1,7 @@
-"""The fold in a process of its own: it is the one heavy task of the server, and there it delays no request.
+"""The fold in a separate process, so that it does not delay requests.
 
-The server writes a line for each piece of work and gets a line back. The worker (`fold_worker.py`) ends when its
-input does, so it never outlives the server, and it holds a lock, so a new server waits for it to be gone.
+The server writes one line per task to the worker (`fold_worker.py`) and reads one line back. The worker stops when its
+input ends, so it does not outlive the server. It holds a lock, so a new server waits until the old worker has stopped.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from headwater import limits
 
 
 class IndexFullError(Exception):
-    """The fold found no room on the disk; it can be tried again."""
+    """There is no disk space for the fold. It can be retried."""
 
 
 class FoldInterruptedError(Exception):
-    """The fold worker was ended from outside. A fold can always run again."""
+    """The fold worker was killed or stopped. The fold can be retried."""
 
 
 class FoldUnavailableError(FoldInterruptedError):
-    """There is no descriptor, process or memory for the fold worker at present."""
+    """The fold worker could not be started: no file descriptor, process or memory is available."""
 
 
 class Folder(Protocol):
@@ -33,13 +33,13 @@ class Folder(Protocol):
         """Fold a segment into the index."""
 
     async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
-        """Reclaim some of what deleted streams left; when it is urgent, return more of it to the file system."""
+        """Reclaim some space of deleted streams. If `urgent`, return more of it to the file system."""
 
     async def close(self) -> None: ...
 
 
 class SubprocessFolder:
-    """Starts the worker when it is first needed and asks one thing at a time."""
+    """Starts the worker when it is first needed, and sends it one task at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -56,13 +56,13 @@ class SubprocessFolder:
         async with self._turn:
             process = await self._started()
             try:
-                async with asyncio.timeout(limits.FOLD_TIMEOUT_S):  # wait_for of Python 3.11 can lose a cancellation
+                async with asyncio.timeout(limits.FOLD_TIMEOUT_S):  # in Python 3.11, wait_for can lose a cancellation
                     line = await _exchange(process, work)
             except TimeoutError:
                 process.kill()
                 line = b""
             if not line:
-                self._process = None  # the next to ask starts another
+                self._process = None  # the next task starts another worker
                 raise FoldInterruptedError(f"its process ended with code {await process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
@@ -73,14 +73,14 @@ class SubprocessFolder:
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     sys.executable,
-                    "-P",  # nothing is imported from the directory the server was started in
+                    "-P",  # do not import from the current directory
                     "-m",
                     "headwater.store.embedded.fold_worker",
                     str(self._directory),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                 )
-            except OSError as error:  # no descriptor, process or memory for it at present
+            except OSError as error:  # no file descriptor, process or memory
                 raise FoldUnavailableError(f"its process could not be started: {error}") from error
         return self._process
 
@@ -92,13 +92,13 @@ class SubprocessFolder:
         try:
             async with asyncio.timeout(limits.FOLD_STOP_S):
                 await process.wait()
-        except TimeoutError:  # a fold can always run again
+        except TimeoutError:  # the fold can be retried
             process.kill()
             await process.wait()
 
 
 async def _exchange(process: asyncio.subprocess.Process, work: dict[str, int]) -> bytes:
-    """Hand a piece of work over and wait for the answer; nothing if the worker has ended."""
+    """Send a task and wait for the response line; empty if the worker has stopped."""
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the fold worker has no pipes")
     with contextlib.suppress(ConnectionError):

@@ -1,8 +1,8 @@
-"""Format 1 of a data directory: what it kept differently, and how it is read.
+"""Decoding of format 1 of a data directory.
 
-Format 1 kept the offset of a fork as text, no time for a folded record, no time for a producer, and a CRC-32 of a
-chunk's data alone. Its journal segments are read as they are. Its index is migrated once (`upgrade.py`), except for
-the chunks: those of format 1 are recognised by their missing time.
+Format 1 stored the offset of a fork as text, no times of folded records and producers, and a CRC-32 of the data of a
+chunk. Its journal segments can be read as they are. Its index is migrated once (`upgrade.py`), except for the chunks,
+which are recognised by their missing time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def decode_records(payload: bytes | memoryview) -> list[Record]:
 
 
 def decode_state(row: bytes) -> StreamState:
-    """A state of the index, without its producers.
+    """Decode a state of the index, without its producers.
 
     The times of its records are unknown. None of them is later than the last use of the stream.
     """
@@ -113,7 +113,7 @@ def _fork(fork: _Fork | None, lineage: tuple[Span, ...]) -> Fork | None:
 
 
 def _offset(text: str, lineage: tuple[Span, ...]) -> Offset:
-    """A fork at the tail takes all of its source, so it left where its inherited bytes end."""
+    """Parse an offset. That of a fork at the tail is the end of the inherited bytes."""
     stream_id, _, position = text.partition("_")
     if position:
         return Offset(int(stream_id), int(position))

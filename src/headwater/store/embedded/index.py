@@ -1,15 +1,15 @@
 """The index: folded streams and documents in SQLite.
 
     meta        the format, how far the journal is folded, the next stream id, the number of streams
-    streams     one row a stream: where it is found, when it may expire, its state
-    producers   apart from the state, so that a fold writes only those that moved
+    streams     one row per stream: its path, deadline and state
+    producers   separate from the state, so that a fold writes only those that changed
     chunks      the bytes of streams (`chunks.py`)
     untimed     the latest time that records folded by format 1 can have
     documents   small named values
     garbage     ids of deleted streams whose chunks are still to be reclaimed
 
-One process writes (the fold), the server reads. A fold is one transaction, so every reader sees the streams as
-they were at the end of some segment.
+The fold worker writes, the server reads. A fold is one transaction, so a reader sees the streams as of the end of a
+segment.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Meta(NamedTuple):
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    """A connection for one thread: the fold's writes, anyone's reads."""
+    """Open a connection, for writes of the fold or for reads, to be used by one thread at a time."""
     uri = f"{path.absolute().as_uri()}?mode={'rw' if write else 'ro'}"
     connection = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=limits.INDEX_LOCK_WAIT_S
@@ -86,11 +86,11 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
 
 
 def create(path: Path) -> None:
-    """Make an empty index where there is none."""
+    """Create an empty index."""
     create_private(path)
     connection = connect(path, write=True)
     try:
-        # The page size and vacuum mode can be chosen only before the first table.
+        # The page size and vacuum mode can only be set before the first table is created.
         connection.execute("PRAGMA page_size = 4096")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -100,7 +100,7 @@ def create(path: Path) -> None:
 
 
 def install(connection: sqlite3.Connection) -> None:
-    """The tables of an empty index."""
+    """Create the tables of an empty index."""
     connection.executescript(f"BEGIN; {_SCHEMA}")
     connection.execute("INSERT INTO meta VALUES ('format', ?)", (FORMAT,))
     connection.execute("COMMIT")
@@ -114,7 +114,7 @@ def format_of(connection: sqlite3.Connection) -> int:
 def check_format(connection: sqlite3.Connection) -> None:
     found = format_of(connection)
     if found != FORMAT:
-        raise UnknownFormatError(f"the index has format {found}; this version knows {FORMAT}")
+        raise UnknownFormatError(f"the index has format {found}; this version supports {FORMAT}")
 
 
 class IndexReader:
@@ -128,7 +128,7 @@ class IndexReader:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Several reads of one state of the index, whatever the fold commits meanwhile."""
+        """A read transaction, so that several reads see the same state of the index."""
         self._connection.execute("BEGIN")
         try:
             yield
@@ -139,7 +139,7 @@ class IndexReader:
         found = dict(self._connection.execute("SELECT key, value FROM meta").fetchall())
         folded = found.get("folded_segment", 0)
         streams = found.get("streams", 0)
-        if found.get("streams_counted_at", 0) != folded:  # the last fold was by a version that does not count them
+        if found.get("streams_counted_at", 0) != folded:  # the last fold was done by a version that does not count them
             [streams] = self._connection.execute("SELECT COUNT(*) FROM streams").fetchone()
         return Meta(folded, found.get("folded_sequence", 0), found.get("next_id", 1), streams)
 
@@ -165,12 +165,12 @@ class IndexReader:
         return state
 
     def states(self) -> Iterator[StreamState]:
-        """Every state in the order of ids, without its producers."""
+        """All states in order of ids, without producers."""
         for (state,) in self._connection.execute("SELECT state FROM streams ORDER BY id"):
             yield _states.decode(state)
 
     def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
-        """States in path order, without their producers."""
+        """States in path order, without producers."""
         rows = self._connection.execute(
             "SELECT state FROM streams WHERE path >= ? AND path > ? AND (? IS NULL OR path < ?) ORDER BY path LIMIT ?",
             (prefix, after, *[_past(prefix)] * 2, limit),
@@ -178,7 +178,7 @@ class IndexReader:
         return [_states.decode(state) for (state,) in rows]
 
     def due(self, after: tuple[int, int], now_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Deadlines that have passed and their streams' ids, in order, from behind `after` on."""
+        """Pairs of a deadline that has passed and a stream id, in order, after `after`."""
         rows = self._connection.execute(
             "SELECT deadline_ms, id FROM streams WHERE deadline_ms <= ? AND (deadline_ms, id) > (?, ?) "
             "ORDER BY deadline_ms, id LIMIT ?",
@@ -189,8 +189,8 @@ class IndexReader:
     # Bytes
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
-        bytes_max = min(bytes_max, limits.CHUNK_BYTES)  # joining two large chunks would copy both
-        with self.snapshot():  # a row and its blob are two reads, and the fold may commit in between
+        bytes_max = min(bytes_max, limits.CHUNK_BYTES)  # do not join large chunks, because this copies them
+        with self.snapshot():  # the fold may commit between the reads of a row and its blob
             piece = read_runs(self._chunks(stream_id, start, end, bytes_max), start, end, bytes_max)
         if not piece.ranges:
             raise LookupError(f"stream {stream_id} has no bytes at {start}")
@@ -203,7 +203,7 @@ class IndexReader:
         return boundary_in(self._outline(stream_id, position), position)
 
     def position_at(self, stream_id: int, at_ms: int) -> int | None:
-        """A binary search over the chunks: the first that ends at or after the moment."""
+        """Binary search for the first chunk that ends at or after the time."""
         row = self._connection.execute(
             "SELECT min(start), max(start) FROM chunks WHERE stream_id = ?", (stream_id,)
         ).fetchone()
@@ -219,7 +219,7 @@ class IndexReader:
         return position_at(self._outline(stream_id, low), at_ms)
 
     def _outline(self, stream_id: int, position: int) -> Chunk:
-        """The chunk that holds a position, without its data."""
+        """The chunk that contains a position, without its data."""
         for chunk in self._outlines(stream_id, position, position + 1):
             return chunk
         raise LookupError(f"stream {stream_id} has no bytes at {position}")
@@ -229,7 +229,7 @@ class IndexReader:
             yield outline(row, _untimed_ms(self._connection, row))
 
     def _chunks(self, stream_id: int, start: int, end: int, bytes_max: int) -> Iterator[Chunk]:
-        """Large data is read as a blob: it is copied once less, straight from the file's pages."""
+        """Read chunks. Large data is read as a blob, which avoids one copy."""
         data = f"CASE WHEN size <= {limits.BLOB_BYTES_MIN} THEN data END"
         for row, key in self._rows(stream_id, start, end, bytes_max, data):
             if row.size > limits.BLOB_BYTES_MIN:
@@ -240,9 +240,9 @@ class IndexReader:
             yield decode_chunk(whole, _untimed_ms(self._connection, row))
 
     def _rows(self, stream_id: int, start: int, end: int, bytes_max: int, data: str) -> Iterator[tuple[ChunkRow, int]]:
-        """The chunk that holds `start`, and those after it that fit as a whole, with their keys, one at a time.
+        """The rows and keys of the chunk that contains `start` and of the chunks after it that fit as a whole.
 
-        A chunk of which only a part fits would be read again for the rest.
+        A chunk that fits only in part is not included, because it would have to be read again for the rest.
         """
         columns = COLUMNS.replace("data", data)
         rows = self._connection.execute(
@@ -277,7 +277,7 @@ class IndexReader:
 
 
 def untimed_ms(connection: sqlite3.Connection, stream_id: int) -> int:
-    """The time of records that were folded by format 1."""
+    """The time of records that were folded in format 1."""
     row = connection.execute("SELECT at_ms FROM untimed WHERE stream_id = ?", (stream_id,)).fetchone()
     return 0 if row is None else int(row[0])
 
@@ -298,7 +298,7 @@ def document_checksum(document: Document) -> int:
 
 
 def _past(prefix: str) -> str | None:
-    """The least text that sorts after everything with a prefix; None where there is no such bound."""
+    """The smallest text that sorts after all texts with a prefix; None if there is none."""
     for position in range(len(prefix) - 1, -1, -1):
         if (following := ord(prefix[position]) + 1) < 0x110000:
             following = 0xE000 if 0xD800 <= following < 0xE000 else following

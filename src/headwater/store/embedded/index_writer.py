@@ -1,4 +1,4 @@
-"""Writing the index: what a fold adds, within its one transaction, and what is reclaimed after deletions."""
+"""Writing the index: the data of a fold, in one transaction, and reclaiming space of deleted streams."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class IndexWriter:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    # The states that a fold starts from
+    # States before the fold
 
     def by_id(self, stream_id: int) -> StreamState | None:
-        """A state without its producers: those that a fold moves are the only ones it writes."""
+        """A state without its producers. A fold only writes producers that changed."""
         row = self._connection.execute("SELECT state FROM streams WHERE id = ?", (stream_id,)).fetchone()
         return None if row is None else _states.decode(row[0])
 
@@ -50,7 +50,7 @@ class IndexWriter:
         ).fetchone()
         return None if row is None else decode_document(*row)
 
-    # What a fold writes
+    # Writes of the fold
 
     def put_states(self, states: Iterable[StreamState]) -> None:
         streams, producers, expired = [], [], []
@@ -82,8 +82,8 @@ class IndexWriter:
         self._connection.executemany("INSERT OR IGNORE INTO garbage VALUES (?)", rows)
 
     def put_bytes(self, stream_id: int, start: int, ends: array[int], times: array[int], data: bytes) -> None:
-        """Add records to the end of a stream. Small chunks are merged in powers of two: a stream that grows slowly
-        is rewritten a logarithmic number of times and is never in many pieces."""
+        """Add records to the end of a stream. Small chunks are merged in powers of two, so each byte is rewritten at
+        most a logarithmic number of times, and a stream has few chunks."""
         while len(data) < limits.SMALL_CHUNK_BYTES:
             last = self._connection.execute(
                 "SELECT id, size FROM chunks WHERE stream_id = ? ORDER BY start DESC LIMIT 1", (stream_id,)
@@ -96,8 +96,8 @@ class IndexWriter:
             ).fetchone()
             try:
                 before = decode_chunk(ChunkRow(*row), untimed_ms(self._connection, stream_id))
-            except DamagedDataError as error:  # it stays as it is: a merge would give damaged bytes a new checksum
-                log.error("a chunk is not merged: %s", error)
+            except DamagedDataError as error:  # a merge would give damaged bytes a valid checksum
+                log.error("a damaged chunk was not merged: %s", error)
                 break
             merged_ends, merged_times = before.ends[:], array("Q", map(before.time, range(len(before.ends))))
             merged_ends.extend([len(before.data) + end for end in ends])
@@ -109,10 +109,10 @@ class IndexWriter:
             cut(stream_id, start, ends, times, data),
         )
 
-    # What deleted streams left behind
+    # Space of deleted streams
 
     def reclaim(self, chunks_max: int) -> None:
-        """Delete some of it in one transaction: up to so many chunks, of as many streams."""
+        """Delete up to `chunks_max` chunks of deleted streams, in one transaction."""
         ids = [row[0] for row in self._connection.execute("SELECT stream_id FROM garbage LIMIT ?", (chunks_max,))]
         if not ids:
             return
@@ -130,7 +130,7 @@ class IndexWriter:
         self._connection.execute("COMMIT")
 
     def expire_producers(self, before_ms: int, limit: int) -> None:
-        """Of some producers that were idle since a moment, keep only the hash of the id and the epoch."""
+        """Expire some producers that were idle since a time: keep only the epoch and the hash of the id."""
         rows = self._connection.execute(
             "SELECT stream_id, producer, epoch FROM producers WHERE at_ms < ? LIMIT ?", (before_ms, limit)
         ).fetchall()
@@ -148,12 +148,12 @@ class IndexWriter:
 
     def shrink(self, pages_max: int) -> None:
         """Return some free pages to the file system."""
-        # As a script: it frees one page a step, and `execute` takes a single step of what returns no columns.
+        # As a script: the pragma frees one page per step, and `execute` runs only one step of it.
         self._connection.executescript(f"PRAGMA incremental_vacuum({pages_max:d})")
 
     def checkpoint(self, log_pages_max: int) -> None:
-        """Move committed pages from the write-ahead log into the database, as far as no reader is in the way. A log
-        that has grown larger, behind a backup for example, is cut when nobody reads it."""
+        """Checkpoint the write-ahead log, as far as readers allow it. A log of more than `log_pages_max`, for example
+        after a backup, is truncated when there is no reader."""
         _, logged, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if logged == moved and logged > log_pages_max:
             self._connection.execute("PRAGMA busy_timeout = 0")

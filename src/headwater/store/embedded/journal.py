@@ -1,16 +1,16 @@
-"""The journal: segments of checksummed batches, each batch durable before the next one is written.
+"""The journal: segments of batches with checksums. Each batch is synced before the next one is written.
 
     segment   header, batches, a seal
     header    magic, format, segment number, salt, checksum            28 bytes
     batch     magic, sequence, flags, length, checksum, records        24 bytes and the records
 
-Sequences count up by one through all segments. Checksums start from the segment's random salt, so neither a
-client's bytes nor what a recycled file held before can pass for a batch. Since a batch is written only after the
-one before it was synced, a batch that is not whole can only be the very last: one that is followed by a whole
-batch was durable once and has been damaged since.
+Sequences increase by one across all segments. Checksums are seeded with the random salt of the segment, so neither
+client data nor old content of a recycled file can look like a batch. A batch is written only after the one before it
+was synced, so only the last batch can be incomplete. An invalid batch that is followed by a valid one was durable and
+has been damaged since.
 
-Files are made full-length before use and recycled afterwards: overwriting blocks that exist leaves the sync
-nothing but data to write.
+Files are allocated at full length before use and recycled afterwards. Overwriting existing blocks changes no file
+metadata, so that a sync writes only data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADER_BYTES = _HEADER.size
 BATCH_OVERHEAD_BYTES = _BATCH.size
 _MAGIC = b"HWJ\n"
 _BATCH_MAGIC = b"HWB\n"
-SEAL = 1  # the flag of a batch that ends its segment
+SEAL = 1  # flag of the batch that ends a segment
 _NAME = re.compile(r"([0-9]{16})\.journal")
 
 _encoder = msgspec.msgpack.Encoder()
@@ -45,11 +45,11 @@ FORMATS = frozenset(_DECODERS)
 
 
 class DirectoryError(Exception):
-    """A data directory that cannot be opened as it is. Nothing in it was changed."""
+    """A data directory cannot be opened. Nothing in it was changed."""
 
 
 class CorruptJournalError(DirectoryError):
-    """A part of the journal that was durable is damaged."""
+    """A durable part of the journal is damaged."""
 
     def __init__(self, file: str, position: int, reason: str) -> None:
         super().__init__(f"{file} is corrupt at byte {position}: {reason}")
@@ -58,7 +58,7 @@ class CorruptJournalError(DirectoryError):
 
 
 class UnknownFormatError(DirectoryError):
-    """Written by a version of Headwater that this one does not know."""
+    """The data was written by a version of Headwater that this version does not support."""
 
 
 class JournalBatch(NamedTuple):
@@ -72,16 +72,16 @@ class JournalBatch(NamedTuple):
         try:
             return _DECODERS[self.format](self.payload)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            reason = f"the checksum holds but the records do not: {error}"
+            reason = f"the checksum matches, but the records are invalid: {error}"
             raise CorruptJournalError(self.file, self.position, reason) from None
 
 
 class Segment(NamedTuple):
-    """A segment as it was found on disk."""
+    """A segment as read from disk."""
 
     number: int
     batches: list[JournalBatch]
-    end: int  # of the last whole batch
+    end: int  # end of the last valid batch
     sealed: bool
     format: int
     salt: int
@@ -91,7 +91,7 @@ class Segment(NamedTuple):
         return self.batches[-1].sequence + 1 if self.batches else None
 
     def encode(self, sequence: int) -> bytes:
-        """The bytes it was read from; `sequence` is that of its seal."""
+        """Encode the segment; `sequence` is that of its seal."""
         parts = [encode_header(self.number, self.salt, self.format)]
         parts += [encode_batch(batch.sequence, batch.payload, self.salt) for batch in self.batches]
         if self.sealed:
@@ -108,7 +108,7 @@ def segment_numbers(disk: Disk) -> list[int]:
 
 
 def read_file(disk: Disk, name: str) -> tuple[str, bytes]:
-    """A file's full name, for messages, and its bytes."""
+    """The full name of a file, for messages, and its bytes."""
     file = disk.open(name)
     try:
         return file.name, file.read()
@@ -138,9 +138,9 @@ def encode_seal(sequence: int, salt: int) -> bytes:
 
 
 def read_segment(name: str, data: bytes, number: int, *, last: bool, sequence: int | None = None) -> Segment | None:
-    """The batches of a segment. None for a last one that was never begun.
+    """Read the batches of a segment; None if it is the last one and was never begun.
 
-    Only the last segment may lack its seal, and only its last batch may be broken off.
+    Only the last segment may have no seal, and only its last batch may be incomplete.
     """
     segment, position, salt = _scan(name, data, number)
     if segment is None:
@@ -153,12 +153,12 @@ def read_segment(name: str, data: bytes, number: int, *, last: bool, sequence: i
         raise CorruptJournalError(name, position, "a batch is damaged or missing")
     later = _find_batch(data, position + 1, salt, segment.next_sequence or sequence)
     if later is not None:
-        raise CorruptJournalError(name, position, f"a batch is damaged; a whole one follows at byte {later}")
+        raise CorruptJournalError(name, position, f"a batch is damaged; a valid one follows at byte {later}")
     return segment
 
 
 def read_intact(name: str, data: bytes, number: int) -> Segment | None:
-    """What is intact from the beginning on, whatever follows."""
+    """Read the valid batches up to the first damage."""
     try:
         return _scan(name, data, number)[0]
     except CorruptJournalError as error:
@@ -166,9 +166,9 @@ def read_intact(name: str, data: bytes, number: int) -> Segment | None:
 
 
 def _scan(name: str, data: bytes, number: int) -> tuple[Segment | None, int, int]:
-    """The segment up to its seal or the first batch that is not whole, where that is, and the salt.
+    """Return the segment up to its seal or first invalid batch, the position of that end, and the salt.
 
-    None for one that was never begun: empty, all zeros, or still with the header of what it was recycled from.
+    The segment is None if it was never begun: empty, all zeros, or with the header of the recycled segment.
     """
     header = read_header(name, data, number)
     if header is None:
@@ -179,7 +179,7 @@ def _scan(name: str, data: bytes, number: int) -> tuple[Segment | None, int, int
     while (found := read_batch(data, position, salt)) is not None:
         sequence, flags, payload, end = found
         if expected is not None and sequence != expected:
-            raise CorruptJournalError(name, position, f"batch {sequence} where {expected} was expected")
+            raise CorruptJournalError(name, position, f"found batch {sequence}, expected {expected}")
         expected = sequence + 1
         if flags & SEAL:
             return Segment(number, batches, position, True, version, salt), position, salt
@@ -198,12 +198,12 @@ def read_header(name: str, data: bytes, number: int) -> tuple[int, int] | None:
     if magic != _MAGIC or checksum != zlib.crc32(data[: _HEADER.size - 4]):
         raise CorruptJournalError(name, 0, "the segment header is damaged")
     if version not in _DECODERS:
-        raise UnknownFormatError(f"{name} has journal format {version}; this version knows {FORMAT}")
+        raise UnknownFormatError(f"{name} has journal format {version}; this version supports {FORMAT}")
     return (int(version), int(salt)) if found == number else None
 
 
 def read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, memoryview, int] | None:
-    """Sequence, flags, records and end of the batch at a position; None if there is no whole one."""
+    """Sequence, flags, records and end of the batch at a position; None if there is no valid batch."""
     if len(data) < position + _BATCH.size:
         return None
     magic, sequence, flags, length, checksum = _BATCH.unpack_from(data, position)
@@ -217,15 +217,15 @@ def read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, memoryv
 
 
 def batch_length(data: bytes, position: int) -> int:
-    """How long the batch at a position says it is; 0 where nothing begins like one."""
+    """The length in the header of the batch at a position; 0 if there is no batch header."""
     if not data.startswith(_BATCH_MAGIC, position) or len(data) < position + _BATCH.size:
         return 0
     return _BATCH.size + int(_BATCH.unpack_from(data, position)[3])
 
 
 def _find_batch(data: bytes, position: int, salt: int, after: int | None) -> int | None:
-    """A whole batch somewhere behind a broken one. Its sequence is looked at first: a checksum for each thing in a
-    client's data that resembles a batch could take minutes."""
+    """Find a valid batch after an invalid one. The sequence is checked before the checksum, because client data may
+    contain many byte strings that look like a batch, and checking all their checksums could take minutes."""
     while (position := data.find(_BATCH_MAGIC, position)) >= 0:
         if len(data) < position + _BATCH.size:
             return None
@@ -238,7 +238,7 @@ def _find_batch(data: bytes, position: int, salt: int, after: int | None) -> int
 
 
 def read_segments(disk: Disk, folded: int, sequence: int) -> Iterator[Segment]:
-    """Every segment that is not folded yet, in order and without a gap; `sequence` is of the first batch to come."""
+    """All segments that are not folded yet, in order and without a gap. `sequence` is that of their first batch."""
     numbers = [number for number in segment_numbers(disk) if number > folded]
     for index, number in enumerate(numbers):
         if number != folded + 1 + index:
@@ -250,6 +250,6 @@ def read_segments(disk: Disk, folded: int, sequence: int) -> Iterator[Segment]:
         if segment.batches:
             first = segment.batches[0].sequence
             if first != sequence:
-                raise CorruptJournalError(name, HEADER_BYTES, f"batch {first} where {sequence} was expected")
+                raise CorruptJournalError(name, HEADER_BYTES, f"found batch {first}, expected {sequence}")
             sequence = segment.batches[-1].sequence + 1
         yield segment

@@ -1,4 +1,4 @@
-"""Writing the journal: one batch at a time, and the files that segments are written to."""
+"""Writing the journal: one batch at a time, and the files of its segments."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _SPARE = "spare.journal"
 _UNFINISHED = "new.journal"
 _ZEROS = bytes(1 << 20)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-PASSING = (errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTORS)  # what can be waited out
+PASSING = (errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTORS)  # temporary errors
 
 
 class JournalFailedError(Exception):
-    """A write or sync failed in a way that leaves it unknown what is durable."""
+    """A write or sync failed, so it is unknown which data is durable."""
 
     def __init__(self, file: str, cause: OSError) -> None:
         super().__init__(f"{file}: {cause.strerror or cause}")
 
 
 class DiskFullError(Exception):
-    """There is no room for a batch, or no file descriptor: nothing of it counts, and it can be tried again."""
+    """There is no disk space or file descriptor for a batch. Nothing of it was stored, and it can be retried."""
 
 
 class JournalWriter:
-    """Appends batches to the newest segment: `place` writes one, and once the file is synced `settle` counts it."""
+    """Appends batches to the newest segment: `place` writes a batch, and `settle` is called after the sync."""
 
     def __init__(self, disk: Disk, *, number: int, sequence: int, segment_bytes: int, salt: Callable[[], int]) -> None:
         self._disk = disk
@@ -49,17 +49,17 @@ class JournalWriter:
         self._file: File | None = None
         self._position = 0
         self._placed = 0
-        self._unfolded: dict[int, int] = {}  # bytes of each segment, as far as this process wrote them
-        self.number = number  # of the newest segment, begun or to be begun
+        self._unfolded: dict[int, int] = {}  # bytes that this process wrote to each segment
+        self.number = number  # of the newest segment, which may not be begun yet
         self.sequence = sequence  # of the next batch
 
     def resume(self, file: File, position: int, salt: int) -> None:
-        """Go on with a segment that recovery found without a seal."""
+        """Continue a segment without a seal."""
         self._file, self._position, self._salt = file, position, salt
         self._unfolded[self.number] = position
 
     def place(self, payload: bytes) -> File:
-        """Write a batch of encoded records; the file to sync."""
+        """Write a batch of encoded records. Returns the file to sync."""
         if self._position + BATCH_OVERHEAD_BYTES + len(payload) > self._segment_bytes and self._position > HEADER_BYTES:
             self.roll()
         file = self._file or self._begin()
@@ -69,7 +69,7 @@ class JournalWriter:
         return file
 
     def settle(self) -> None:
-        """The batch that was placed is durable."""
+        """Note that the placed batch is durable."""
         self._position += self._placed
         self._unfolded[self.number] = self._position
         self.sequence += 1
@@ -93,7 +93,7 @@ class JournalWriter:
         self._position = 0
         try:
             if _SPARE in self._disk.names():
-                with contextlib.suppress(FileNotFoundError):  # it was dropped meanwhile, since the disk is full
+                with contextlib.suppress(FileNotFoundError):  # it was removed in the meantime, because the disk is full
                     self._disk.rename(_SPARE, name)
             self._file = file = self._disk.open(name)
         except OSError as error:
@@ -112,7 +112,7 @@ class JournalWriter:
         try:
             self._disk.sync_names()
         except OSError as error:
-            if error.errno in _NO_DESCRIPTORS:  # then the directory was not opened, and no sync has failed
+            if error.errno in _NO_DESCRIPTORS:  # the directory could not be opened; no sync has failed
                 raise failure(name, error) from error
             raise JournalFailedError(name, error) from error
 
@@ -123,12 +123,12 @@ class JournalWriter:
             raise failure(file.name, error) from error
 
     def prepare(self) -> None:
-        """Have a full-length file ready for the next segment."""
+        """Allocate a file for the next segment."""
         if _SPARE in self._disk.names():
             return
         file = self._disk.open(_UNFINISHED)
         try:
-            file.allocate(self._segment_bytes)  # which fails at once, instead of after writing all that fits
+            file.allocate(self._segment_bytes)  # fails at once if there is not enough space
             for position in range(0, self._segment_bytes, len(_ZEROS)):
                 file.write(position, _ZEROS)
             file.sync()
@@ -140,7 +140,7 @@ class JournalWriter:
         self._disk.rename(_UNFINISHED, _SPARE)
 
     def recycle(self, number: int, *, keep: bool = True) -> None:
-        """A folded segment is no longer needed. Its blocks are kept as the spare, if there is none and they may be."""
+        """Remove a folded segment, or keep its file as the spare if there is none and `keep` is set."""
         self._unfolded.pop(number, None)
         try:
             name = segment_name(number)
@@ -152,7 +152,7 @@ class JournalWriter:
             log.warning("%s is folded and will be removed at the next start: %s", segment_name(number), error)
 
     def drop_spare(self) -> None:
-        """Return the room of files that are kept for later."""
+        """Remove the spare files to free disk space."""
         for name in self._disk.names():
             if name in (_SPARE, _UNFINISHED):
                 self._disk.remove(name)
@@ -171,14 +171,14 @@ def _sync(file: File) -> None:
 
 
 def failure(name: str, error: OSError) -> Exception:
-    """What a failure before a sync means: a lack of room or of descriptors passes, anything else is final."""
+    """Map an error before a sync: lack of space or descriptors is temporary, any other error is final."""
     if error.errno in PASSING:
         return DiskFullError(f"{name}: {error.strerror}")
     return JournalFailedError(name, error)
 
 
 def seal_tail(disk: Disk, segment: Segment, sequence: int, salt: Callable[[], int]) -> None:
-    """Rewrite a last segment whole: what was broken off is gone and the seal says so."""
+    """Rewrite the last segment without its incomplete batch, and seal it."""
     fresh = salt()
     parts = [encode_header(segment.number, fresh, segment.format)]
     parts += [encode_batch(batch.sequence, batch.payload, fresh) for batch in segment.batches]

@@ -1,4 +1,4 @@
-"""The files of a data directory, and the file that says what format they have."""
+"""The files of a data directory, and its FORMAT file."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _TEXT = "headwater data directory, format {}\n"
 
 
 class DamagedIndexError(DirectoryError):
-    """The index is not a database, or one that SQLite finds damaged."""
+    """The index is not a database, or SQLite reports damage."""
 
     def __init__(self, path: Path, cause: Exception) -> None:
         super().__init__(f"{path} is damaged: {cause}; restore the directory from a backup")
 
 
 class MissingFileError(DirectoryError):
-    """A part of a data directory is missing or empty."""
+    """A file of a data directory is missing or empty."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} is missing or empty; restore the directory from a backup")
 
 
 def format_of(directory: Path) -> int:
-    """The format of a directory that is complete."""
+    """The format of a complete directory."""
     if not (directory / FORMAT_NAME).exists():
-        raise FileNotFoundError(errno.ENOENT, "no Headwater data directory", str(directory))
+        raise FileNotFoundError(errno.ENOENT, "not a Headwater data directory", str(directory))
     found = (directory / FORMAT_NAME).read_text(errors="replace")
     for version in range(1, FORMAT + 1):
         if found == _TEXT.format(version):
             check_complete(directory)
             return version
-    raise UnknownFormatError(f"{directory} has {found.strip()[:80]!r}; this version knows format {FORMAT}")
+    raise UnknownFormatError(f"{directory} has {found.strip()[:80]!r}; this version supports format {FORMAT}")
 
 
 def check_complete(directory: Path) -> None:
@@ -51,7 +51,7 @@ def check_complete(directory: Path) -> None:
 
 
 def write_format(directory: Path) -> None:
-    """Say, last of all, that the directory has the format of this version."""
+    """Write the FORMAT file. It is written last, because it marks the directory as complete."""
     disk = RealDisk(directory)
     file = disk.open(f"{FORMAT_NAME}.new")
     try:

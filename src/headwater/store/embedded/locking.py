@@ -1,4 +1,4 @@
-"""Locks on a data directory, released by the system however a process ends."""
+"""Locks on a data directory. The system releases them when the process exits or is killed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from headwater import limits
 
-OWNER = "owner.lock"  # the server, or a command that needs the directory to itself
-FOLD = "fold.lock"  # the fold worker
+OWNER = "owner.lock"  # held by the server, or by a command that needs exclusive access
+FOLD = "fold.lock"  # held by the fold worker
 
 
 class DirectoryInUseError(OSError):
@@ -20,7 +20,7 @@ class DirectoryInUseError(OSError):
 
 
 class Lock:
-    """A locked file. The constructor only assigns; `acquire` makes one."""
+    """A locked file. Use `acquire` to create one."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -31,7 +31,7 @@ class Lock:
 
 
 def acquire(path: Path, *, wait_s: float = 0.0) -> Lock:
-    """Lock a file, made if it is not there, and write this process's id into it."""
+    """Lock a file, which is created if it does not exist, and write the process id into it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     deadline_s = time.monotonic() + wait_s
     while True:
@@ -51,7 +51,7 @@ def acquire(path: Path, *, wait_s: float = 0.0) -> Lock:
 
 
 def own(directory: Path) -> Lock:
-    """Own a directory, once the fold worker of a server that was killed is gone."""
+    """Lock a directory. Waits until the fold worker of a killed server has stopped."""
     lock = acquire(directory / OWNER)
     try:
         acquire(directory / FOLD, wait_s=limits.LOCK_WAIT_S).release()

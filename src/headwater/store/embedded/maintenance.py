@@ -1,7 +1,7 @@
-"""Background work of the embedded store: fold what is sealed, keep a spare segment ready, reclaim deleted streams.
+"""Background work of the embedded store: fold sealed segments, prepare the next segment, reclaim deleted streams.
 
-While the disk is full only what frees space is accepted, and the reserve is released to make room for that. The disk
-counts as full until there is room again for the reserve and for a segment, so it is not full again at the next write.
+While the disk is full, only deletions are accepted, and the reserve is released to make room for them. The disk counts
+as full until there is room for the reserve and a segment. Otherwise the next write could find it full again.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ log = logging.getLogger("headwater.store")
 
 
 class Owner(Protocol):
-    """The store, as maintenance sees it."""
+    """The interface of the store for maintenance."""
 
-    full: str | None  # why there is no room at present
+    full: str | None  # why the disk is full; None if it is not
 
     @property
     def has_unfolded(self) -> bool: ...
 
     async def folded(self, segment: int) -> None:
-        """A segment is in the index."""
+        """Called when a segment was folded."""
 
     def resume(self) -> None:
-        """There is room for a batch that waited for the fold."""
+        """Called when a batch that waited for the fold can be written."""
 
     def refuse_held(self, error: Exception) -> None:
-        """The fold has stopped because the disk is full."""
+        """Called when the fold has stopped because the disk is full."""
 
     def fail(self, error: Exception) -> None:
-        """The store has failed."""
+        """Called when the store has failed."""
 
 
 class Maintenance:
-    """Over 20 methods, since all of it is about the same segments; each is a few lines."""
+    """It has more than 20 methods because all of them work on the same segments."""
 
     def __init__(
         self, journal: JournalWriter, parts: Parts, limits: Limits, owner: Owner, sealed: Iterable[int]
     ) -> None:
-        self.writing = False  # a batch is on its way to the disk
-        self.segment = journal.number  # the one that batches go to
+        self.writing = False  # whether a batch is being written
+        self.segment = journal.number  # the segment of new batches
         self.folds = Histogram()  # seconds
         self.fold_failures = 0
         self._journal = journal
@@ -65,11 +65,11 @@ class Maintenance:
         self.sealed = deque(sealed)  # segments that wait for the fold
         self._folding: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._interruptions = 0  # of the fold, in a row
+        self._interruptions = 0  # consecutive interruptions of the fold
         self._idle_ticks = 0
 
     async def start(self) -> None:
-        """Have the reserve and the first segment's file ready."""
+        """Allocate the reserve and the file of the first segment."""
         error = await self._in_helper(self._take_room)
         if error is not None:
             self.note_full(str(error))
@@ -92,7 +92,7 @@ class Maintenance:
     # Folding
 
     def note_sealed(self) -> None:
-        """Fold the segments that the journal has left."""
+        """Fold the segments that were sealed since the last call."""
         while self.segment < self._journal.number:
             self.sealed.append(self.segment)
             self.segment += 1
@@ -100,15 +100,15 @@ class Maintenance:
             self._folding = asyncio.create_task(self._fold())
 
     async def fold_all(self) -> None:
-        """Seal what was written so far and fold everything."""
-        while self.writing:  # noqa: ASYNC110 - this is rare, and an event would have to be set for every batch
+        """Seal the current segment and fold everything."""
+        while self.writing:  # noqa: ASYNC110 - rare; an event would have to be set for every batch
             await asyncio.sleep(bounds.WRITING_WAIT_S)
         self._roll()
         while self._folding is not None:
             await asyncio.wait([self._folding])
 
     def fold_soon(self) -> None:
-        """Seal what was written so far, unless sealed segments wait already: once folded it needs no memory."""
+        """Seal the current segment, unless sealed segments already wait. Folded data needs no memory."""
         if not self.writing and not self.sealed and self._owner.has_unfolded:
             self._roll()
 
@@ -124,20 +124,20 @@ class Maintenance:
                 self._journal.recycle(number, keep=self._owner.full is None)
                 self._owner.resume()
                 self._interruptions = 0
-                await self._folder.reclaim(self._limits.reclaim_chunks, urgent=False)  # or it starves
+                await self._folder.reclaim(self._limits.reclaim_chunks, urgent=False)  # also under load
         except IndexFullError as error:
             self.fold_failures += 1
             self._owner.refuse_held(error)
         except FoldInterruptedError as error:
             self.fold_failures += 1
             self._note_interruption(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
+        except Exception as error:  # noqa: BLE001 - any error must stop the server
             self._owner.fail(error)
         finally:
             self._folding = None
 
     async def _fold_one(self, number: int) -> None:
-        """Fold a segment, with the room of the reserve where there is no other."""
+        """Fold a segment. If there is no disk space, release the reserve and retry."""
         try:
             await self._folder.fold(number)
         except IndexFullError as error:
@@ -147,22 +147,22 @@ class Maintenance:
             await self._folder.fold(number)
 
     def _note_interruption(self, error: Exception) -> None:
-        self._interruptions += not isinstance(error, FoldUnavailableError)  # which passes
+        self._interruptions += not isinstance(error, FoldUnavailableError)  # which is temporary
         if self._interruptions >= bounds.FOLD_INTERRUPTIONS_MAX:
             self._owner.fail(error)
         else:
-            log.error("folding starts again: %s", error)
+            log.error("the fold failed and is retried: %s", error)
 
     async def _run(self) -> None:
         while True:
             try:
                 await self._look()
-            except OSError as error:  # no descriptor at present, for example
-                log.warning("background work is tried again: %s", error)
+            except OSError as error:  # for example, no file descriptor is available
+                log.warning("background work failed and is retried: %s", error)
             await asyncio.sleep(bounds.MAINTAIN_S if self._owner.full is None else bounds.FULL_RETRY_S)
 
     async def _look(self) -> None:
-        """Do the maintenance that is due."""
+        """Run the maintenance that is due."""
         if self._owner.full is None:
             await self._prepare()
         else:
@@ -180,8 +180,8 @@ class Maintenance:
         try:
             await self._folder.reclaim(self._limits.reclaim_chunks, urgent=self._owner.full is not None)
         except (IndexFullError, FoldInterruptedError) as error:
-            log.warning("reclaiming is tried again: %s", error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must stop the server
+            log.warning("reclaiming space failed and is retried: %s", error)
+        except Exception as error:  # noqa: BLE001 - any error must stop the server
             self._owner.fail(error)
 
     def _roll(self) -> None:
@@ -193,10 +193,10 @@ class Maintenance:
             self._owner.fail(error)
         self.note_sealed()
 
-    # Room
+    # Disk space
 
     def note_full(self, reason: str) -> None:
-        """There is no room for a batch or for the fold."""
+        """Note that there is no disk space for a batch or the fold."""
         if self._owner.full is None:
             log.error("the disk is full, only deletions are accepted: %s", reason)
         self._owner.full = reason
@@ -208,20 +208,20 @@ class Maintenance:
             self._reserve.release()
             self._journal.drop_spare()
         except OSError as error:
-            log.warning("the reserve could not be released: %s", error)
+            log.warning("failed to release the reserve: %s", error)
 
     async def _look_for_room(self) -> None:
-        """Leave the state of a full disk once there is room for the reserve and for a segment."""
+        """End the state of a full disk if there is room for the reserve and a segment."""
         if self.sealed:
             if await self._in_helper(self._reserve.take) is None:
                 self._release_reserve()
                 self.note_sealed()
         elif await self._in_helper(self._take_room) is None:
-            log.warning("there is room on the disk again")
+            log.warning("the disk has free space again")
             self._owner.full = None
 
     def _take_room(self) -> None:
-        """The reserve and the next segment's file, both or neither."""
+        """Allocate the reserve and the file of the next segment, both or neither."""
         self._reserve.take()
         try:
             self._journal.prepare()
@@ -230,13 +230,13 @@ class Maintenance:
             raise
 
     async def _prepare(self) -> None:
-        """The next segment's file, made ahead of need. No room for it is no harm yet."""
+        """Allocate the file of the next segment in advance. A full disk is not an error yet."""
         error = await self._in_helper(self._journal.prepare)
         if error is not None and not isinstance(error, OSError):
-            self._owner.fail(RuntimeError(f"preparing a segment failed: {error}"))
+            self._owner.fail(RuntimeError(f"failed to prepare a segment: {error}"))
 
     async def _in_helper(self, work: Callable[[], None]) -> BaseException | None:
-        """Do blocking work elsewhere; what went wrong with it."""
+        """Run blocking work in the helper thread. Returns its error, if any."""
         done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
         def finished(_: None, error: BaseException | None) -> None:

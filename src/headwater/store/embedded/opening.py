@@ -1,4 +1,4 @@
-"""Opening a data directory: own it, upgrade it, recover it, and the store over it."""
+"""Opening a data directory: lock, upgrade and recover it, and create the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headwater.store.embedded.upgrade import upgrade
 
 
 def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
-    """The store of a directory, made if it is not there. It blocks: call it off the event loop."""
+    """Open the store of a directory, which is created if it does not exist. This blocks the calling thread."""
     is_new = _check_claim(directory)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = locking.own(directory)
@@ -44,7 +44,7 @@ def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
 
 
 def _check_claim(directory: Path) -> bool:
-    """Whether the directory is still to be made. One with files that are not ours is refused and left as it is."""
+    """Whether the directory must be created. A directory with other files is refused and not changed."""
     if (directory / layout.FORMAT_NAME).exists():
         return False
     ours = {locking.OWNER, locking.FOLD, layout.JOURNAL_DIR, layout.INDEX_NAME, f"{layout.FORMAT_NAME}.new"}
@@ -54,9 +54,9 @@ def _check_claim(directory: Path) -> bool:
 
 
 def _create(directory: Path) -> None:
-    """The FORMAT file comes last: a directory that has it is complete."""
+    """Create a directory. The FORMAT file is written last, because it marks the directory as complete."""
     if (directory / layout.FORMAT_NAME).exists():
-        return  # made by another process meanwhile
+        return  # created by another process in the meantime
     (directory / layout.JOURNAL_DIR).mkdir(mode=0o700, exist_ok=True)
     for leftover in directory.glob(f"{layout.INDEX_NAME}*"):
         leftover.unlink()
@@ -67,7 +67,7 @@ def _create(directory: Path) -> None:
 def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedStore:
     disk = RealDisk(directory / layout.JOURNAL_DIR)
     reserve = Reserve(RealDisk(directory), limits.disk_reserve_bytes)
-    reserve.release()  # recovery may need the room; the store takes it again
+    reserve.release()  # recovery may need the space; the store allocates it again
 
     def connect() -> index.IndexReader:
         return index.IndexReader(index.connect(directory / layout.INDEX_NAME, write=False))
@@ -104,7 +104,7 @@ def _space(directory: Path) -> Space:
 
 
 def _size(paths: Iterable[Path]) -> int:
-    """The bytes of files, of those that are still there when they are looked at."""
+    """The total size of files. Files that were removed in the meantime count as 0."""
     size_bytes = 0
     for path in paths:
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""Read-ahead: after a large piece of the index, a reader will most likely request the next one.
+"""Read-ahead: after a read of a large piece from the index, the next piece is read in the background.
 
-It is read while the first one is on its way to the client. What was read ahead and nobody asked for is dropped for
-newer pieces, so few of them are in memory. The bytes of a stream never change, so a piece cannot become stale.
+A reader will most likely request it next. Only a few pieces are kept: unused ones are dropped for newer ones. The bytes
+of a stream never change, so a piece cannot become stale.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 from headwater.limits import READ_AHEAD_BYTES_MIN, READ_AHEAD_PIECES_MAX
 from headwater.store.pieces import Piece
 
-Ask: TypeAlias = Callable[[int, int, int, int], Coroutine[Any, Any, Piece]]  # stream id, start, end, most bytes
+Ask: TypeAlias = Callable[[int, int, int, int], Coroutine[Any, Any, Piece]]  # stream id, start, end, bytes_max
 
 
 class _Ahead(NamedTuple):
-    end: int  # the piece does not reach past it
+    end: int  # upper bound of the piece
     bytes_max: int
     piece: asyncio.Task[Piece]
 
@@ -32,7 +32,7 @@ class ReadAhead:
         ahead = self._pieces.pop((stream_id, start), None)
         piece = None
         if ahead is not None and ahead.end <= end and ahead.bytes_max <= bytes_max:
-            with contextlib.suppress(Exception):  # it may have passed: it is read again, and has its error then
+            with contextlib.suppress(Exception):  # the error may have been temporary, so read again
                 piece = await ahead.piece
         if piece is None:
             piece = await self._ask(stream_id, start, end, bytes_max)
@@ -58,6 +58,6 @@ class ReadAhead:
 
 
 def _retrieve(task: asyncio.Task[Piece]) -> None:
-    """Whoever reads that piece finds out for itself."""
+    """Ignore the error of a read-ahead. The actual read will report it."""
     if not task.cancelled():
         task.exception()

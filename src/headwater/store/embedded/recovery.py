@@ -1,7 +1,7 @@
-"""Recovery: the journal replayed over the index.
+"""Recovery: replays the journal over the index.
 
-It needs no room on the disk, so that a server starts and can be read while the disk is full: the last segment is not
-sealed but continued, over what was broken off at its end.
+It needs no disk space, so that a server can start and serve reads while the disk is full. Therefore the last segment is
+not sealed. It is continued, and an incomplete batch at its end is overwritten.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Unsealed(NamedTuple):
 
 class Recovered(NamedTuple):
     unfolded: Unfolded
-    sealed: list[int]  # segments that are still to be folded
-    segment: int  # the newest, or the next one where that is sealed
+    sealed: list[int]  # segments to fold
+    segment: int  # the newest segment, or the next one if it is sealed
     unsealed: Unsealed | None
     next_sequence: int
     next_id: int
@@ -56,7 +56,7 @@ def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovere
     newest = meta.folded_segment if last is None else last.number
     for number in segment_numbers(disk):
         if not meta.folded_segment < number <= newest:
-            disk.remove(segment_name(number))  # folded already, or never begun
+            disk.remove(segment_name(number))  # already folded, or never begun
     _sync(disk, range(meta.folded_segment + 1, newest))
     unsealed = None if last is None else _settle(disk, last, replay.sequence + 1, salt)
     disk.sync_names()
@@ -66,7 +66,7 @@ def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovere
 
 
 def _sync(disk: Disk, numbers: range) -> None:
-    """What was found may be in the page cache only. Nothing is built on it before it is on the disk."""
+    """Sync the segments, because their data may only be in the page cache."""
     for number in numbers:
         file = disk.open(segment_name(number))
         try:
@@ -76,9 +76,9 @@ def _sync(disk: Disk, numbers: range) -> None:
 
 
 def _settle(disk: Disk, last: Segment, sequence: int, salt: Callable[[], int]) -> Unsealed | None:
-    """Make the last segment durable; to go on with, unless it is sealed or of an older format.
+    """Make the last segment durable. Returns it for continuation, unless it is sealed or has an older format.
 
-    Its bytes are written again, where they are: if a sync of them failed, the page cache may hold them as clean, and
+    Its bytes are rewritten in place. If an earlier sync failed, the page cache may have marked them as clean, and
     another sync would not write them.
     """
     if last.format != FORMAT and not last.sealed:

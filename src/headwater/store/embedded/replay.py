@@ -1,4 +1,4 @@
-"""Replay: the journal's events applied to the index's states. Recovery, the fold and `check` all do it here."""
+"""Replay: applies the events of the journal to the states of the index, for recovery, the fold and `check`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.store.embedded.journal import CorruptJournalError, JournalBatch, 
 
 
 class Folded(Protocol):
-    """The states that the index holds."""
+    """The states of the index."""
 
     def by_id(self, stream_id: int) -> StreamState | None: ...
 
@@ -21,11 +21,11 @@ class Folded(Protocol):
 class Replayed(NamedTuple):
     segment: int
     event: Event
-    state: StreamState | None  # of the stream after the event, or as it was deleted; None for documents
+    state: StreamState | None  # of the stream after the event, or before its deletion; None for documents
 
 
 class Replay:
-    """What segments make of the index. `sequence` is that of the last batch."""
+    """The states after replaying segments. `sequence` is that of the last batch."""
 
     def __init__(self, folded: Folded, sequence: int, next_id: int, streams: int) -> None:
         self._folded = folded
@@ -33,7 +33,7 @@ class Replay:
         self.documents: dict[str, Document | None] = {}  # None: deleted
         self.sequence = sequence
         self.next_id = next_id
-        self.streams = streams  # how many there are
+        self.streams = streams  # number of streams
         self.batches = 0
 
     def run(self, segments: Iterable[Segment]) -> Iterator[Replayed]:
@@ -68,7 +68,7 @@ class Replay:
         return after or before
 
     def state(self, stream_id: int) -> StreamState | None:
-        """A stream as it is so far."""
+        """The current state of a stream."""
         if stream_id in self.states:
             return self.states[stream_id]
         return self._folded.by_id(stream_id)

@@ -1,8 +1,7 @@
-"""A reserve on the disk: room that is given up when the disk is full, so that space can be freed.
+"""The reserve: disk space that is released when the disk is full, so that streams can be deleted.
 
-Deleting streams needs room in the journal, and folding needs room in the index before it frees any. The reserve is a
-file of allocated blocks. It is released when something finds the disk full, and taken again before anything else is
-accepted.
+Deleting streams needs space in the journal, and folding needs space in the index before it frees any. The reserve is a
+file with allocated blocks. It is removed when the disk is full, and allocated again before other writes are accepted.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Reserve:
         self._size_bytes = size_bytes
 
     def take(self) -> None:
-        """Allocate it, or raise OSError and leave nothing allocated."""
+        """Allocate the reserve, or raise OSError and allocate nothing."""
         file = self._disk.open(_NAME)
         try:
             file.allocate(self._size_bytes)

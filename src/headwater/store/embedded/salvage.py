@@ -1,4 +1,4 @@
-"""Salvage: keep a damaged journal up to its first damage and set the rest aside."""
+"""Salvage: keep a damaged journal up to the first damage and move the rest aside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Salvage(NamedTuple):
 
 
 def salvage_directory(directory: Path) -> Salvage:
-    """Drop the journal of a directory that no server owns from its first damage on; what is dropped is set aside."""
+    """Salvage the journal of a directory that no server uses. The dropped part is kept in other files."""
     layout.format_of(directory)
     lock = locking.own(directory)
     connection = index.connect(directory / layout.INDEX_NAME, write=False)
@@ -41,7 +41,7 @@ def salvage_directory(directory: Path) -> Salvage:
 
 
 def salvage(disk: Disk, folded: int, sequence: int, salt: Callable[[], int]) -> Salvage:
-    """Keep the journal up to the first damage and set the rest aside, under names that are not read again."""
+    """Keep the journal up to the first damage. The rest is moved to files that the server does not read."""
     numbers = [number for number in segment_numbers(disk) if number > folded]
     kept, dropped, aside = 0, 0, []
     expected = folded + 1
@@ -54,7 +54,7 @@ def salvage(disk: Disk, folded: int, sequence: int, salt: Callable[[], int]) -> 
             kept += len(intact.batches)
             expected += 1
             continue
-        expected = -1  # nothing after this counts
+        expected = -1  # everything after this is dropped
         _set_aside(disk, name, data)
         aside.append(f"{name}.damaged")
         if intact is not None and follows and intact.batches:
@@ -69,7 +69,7 @@ def salvage(disk: Disk, folded: int, sequence: int, salt: Callable[[], int]) -> 
 
 
 def _is_end(name: str, data: bytes, number: int, numbers: list[int]) -> bool:
-    """Whether a segment without a seal is the newest and broken off as a crash leaves it."""
+    """Whether a segment without a seal is the newest one and ends as after a crash."""
     try:
         return number == numbers[-1] and read_segment(name, data, number, last=True) is not None
     except CorruptJournalError:
@@ -77,7 +77,7 @@ def _is_end(name: str, data: bytes, number: int, numbers: list[int]) -> bool:
 
 
 def _set_aside(disk: Disk, name: str, data: bytes) -> None:
-    """A copy first: the segment itself is replaced only when the copy is safe."""
+    """Copy a segment. It is replaced only after the copy is durable."""
     copy = disk.open(f"{name}.damaged")
     try:
         copy.truncate(0)

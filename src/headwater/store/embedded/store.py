@@ -1,8 +1,7 @@
-"""The embedded store: a journal that makes writes durable and an index that they are folded into.
+"""The embedded store: writes become durable in a journal, which is folded into an index.
 
-Everything that is not folded yet is also in memory: the newest durable states, and the bytes of every unfolded
-segment. A read takes recent bytes from memory and older ones from the index; there is no moment at which a byte is
-in neither.
+Unfolded data is also in memory: the newest durable states, and the bytes of all unfolded segments. A read takes recent
+bytes from memory and older ones from the index. Bytes are removed from memory only after they are in the index.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ _copy: Callable[[StreamState], StreamState] = getattr(StreamState, "__copy__")  
 
 
 class Parts(NamedTuple):
-    """What the store is made of; a simulation replaces each of them."""
+    """The parts of the store, which a simulation can replace."""
 
     disk: Disk
     connect: Callable[[], IndexReader]
     syncer: Syncer
-    helper: Runner  # for work that would hold up the loop
-    writer: Runner  # for large batches, which would too
+    helper: Runner  # runs blocking work
+    writer: Runner  # writes large batches
     folder: Folder
-    readers: Executor | None  # runs reads of the index; None runs them in place
+    readers: Executor | None  # runs reads of the index; None: on the loop
     salt: Callable[[], int]
     reserve: Reserve
     release: Callable[[], None] = lambda: None
@@ -61,7 +60,7 @@ class Parts(NamedTuple):
 
 
 class EmbeddedStore:
-    """Over 20 methods, since the contract has 16: writing is here, background work is `Maintenance`."""
+    """It has more than 20 methods because the contract has 16. Background work is in `Maintenance`."""
 
     def __init__(self, parts: Parts, recovered: Recovered, limits: Limits) -> None:
         self.next_id = recovered.next_id
@@ -70,10 +69,10 @@ class EmbeddedStore:
         self._parts = parts
         self._limits = limits
         self._unfolded = recovered.unfolded
-        self._idle: list[IndexReader] = []  # connections to the index that no thread uses at present
+        self._idle: list[IndexReader] = []  # idle connections to the index
         self._read_ahead = ReadAhead(self._read_index)
         self._held: tuple[Sequence[Commit], dict[int, StreamState], Done] | None = None  # waits for the fold
-        self._broken: Exception | None = None  # after a failed sync nothing more is written
+        self._broken: Exception | None = None  # after a failed sync, nothing more is written
         self._failed: Callable[[BaseException], None] | None = None
         self._syncs = Histogram()
         self._journal = JournalWriter(
@@ -92,9 +91,9 @@ class EmbeddedStore:
     async def start(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
         self._parts.syncer.start()
-        for _ in range(INDEX_READERS):  # now: later there may be no file descriptor left
+        for _ in range(INDEX_READERS):  # open them now, because later there may be no file descriptor
             index = self._parts.connect()
-            index.meta()  # the first read opens the files beside the database
+            index.meta()  # the first read opens the other files of the database
             self._idle.append(index)
         await self._maintenance.start()
 
@@ -110,7 +109,7 @@ class EmbeddedStore:
             self._write(batch, kept, done)
 
     def _write(self, batch: Sequence[Commit], kept: dict[int, StreamState], done: Done) -> None:
-        """Write a batch to the journal and have it synced. A large one is written in a thread: it takes long."""
+        """Write and sync a batch. A large batch is written in a thread."""
         records = [commit.record for commit in batch]
         self._maintenance.writing = True
 
@@ -142,21 +141,21 @@ class EmbeddedStore:
             return
         try:
             file = place()
-        except Exception as error:  # noqa: BLE001 - it is reported
+        except Exception as error:  # noqa: BLE001 - reported to the caller
             placed(None, error)
         else:
             placed(file, None)
 
     def _refused(self, error: BaseException | None) -> BaseException:
-        """What it means that a batch could not be written: a lack of room passes, anything else is final."""
+        """Map a write error: lack of disk space is temporary, any other error is final."""
         if isinstance(error, DiskFullError):
             self._maintenance.note_full(str(error))
             return RefusedError(str(error))
-        self._broken = error if isinstance(error, Exception) else RuntimeError(f"writing the journal failed: {error!r}")
+        self._broken = error if isinstance(error, Exception) else RuntimeError(f"journal write failed: {error!r}")
         return self._broken
 
     def _copies(self, batch: Sequence[Commit]) -> dict[int, StreamState]:
-        """The streams of a batch as they are after it. Their producers are those moved since the last fold."""
+        """Copies of the states after a batch. They have only the producers that changed since the last fold."""
         kept: dict[int, StreamState] = {}
         known = self._unfolded.states
         for commit in batch:
@@ -187,21 +186,21 @@ class EmbeddedStore:
                         self.streams -= 1
 
     async def fold(self) -> None:
-        """Move everything that was written so far into the index."""
+        """Fold everything that was written so far."""
         await self._maintenance.fold_all()
 
     def relieve(self) -> None:
         self._read_ahead.close()
         self._maintenance.fold_soon()
 
-    # From maintenance
+    # Called by maintenance
 
     @property
     def has_unfolded(self) -> bool:
         return not self._unfolded.empty
 
     async def folded(self, segment: int) -> None:
-        """A segment is folded: drop it from memory, and continue with a batch that waited for that."""
+        """Drop a folded segment from memory, and continue with a batch that waited for it."""
         await self._unfolded.forget(segment)
 
     def resume(self) -> None:
@@ -240,7 +239,7 @@ class EmbeddedStore:
     async def load_id(self, stream_id: int) -> StreamState | None:
         if stream_id in self._unfolded.deleted:
             return None
-        recent = self._unfolded.states.get(stream_id)  # before the index: it may be folded meanwhile
+        recent = self._unfolded.states.get(stream_id)  # before the index, because of folds
         state = await self._ask_index(lambda index: index.by_id(stream_id))
         return state if recent is None else _merged(recent, state)
 
@@ -258,11 +257,11 @@ class EmbeddedStore:
                 return [msgspec.structs.replace(state, producers={}) for state in found[:limit]]
 
     def _is_at_its_path(self, state: StreamState) -> bool:
-        """Whether a stream in the index is still the one at its path."""
+        """Whether a stream of the index is still the one at its path."""
         return state.path not in self._unfolded.paths and state.id not in self._unfolded.deleted
 
     def _merged_page(self, rows: list[StreamState], prefix: str, after: str) -> list[StreamState]:
-        """Streams of the index and unfolded ones in path order."""
+        """Merge streams of the index and unfolded ones, in path order."""
         states = self._unfolded.states
         found = {state.path: states.get(state.id, state) for state in rows if self._is_at_its_path(state)}
         for path, stream_id in self._unfolded.paths.items():
@@ -298,7 +297,7 @@ class EmbeddedStore:
             return read_runs(recent, start, end, bytes_max)
         stop = min(end, recent[0].start) if recent else end
         old = await self._read_ahead.read(stream_id, start, stop, bytes_max)
-        recent = self._unfolded.runs_from(stream_id, old.next)  # again: some may have been folded meanwhile
+        recent = self._unfolded.runs_from(stream_id, old.next)  # again: some may have been folded
         left = bytes_max - len(old.data)
         if old.next >= end or left <= 0 or not recent or recent[0].start != old.next:
             return old
@@ -329,7 +328,7 @@ class EmbeddedStore:
 
     async def position_at(self, stream_id: int, at_ms: int) -> int | None:
         self._check_exists(stream_id)
-        recent = self._unfolded.runs_from(stream_id, 0)  # before the index: it may be folded meanwhile
+        recent = self._unfolded.runs_from(stream_id, 0)  # before the index, because of folds
         found = await self._ask_index(lambda index: index.position_at(stream_id, at_ms))
         if found is not None:
             return found
@@ -360,7 +359,7 @@ class EmbeddedStore:
         return await self._ask_index(lambda index: index.read(stream_id, start, end, bytes_max))
 
     async def _ask_current_index(self, ask: Callable[[IndexReader], T]) -> T:
-        """What the index answers if nothing was folded meanwhile: all that it lacks is still unfolded."""
+        """Query the index, and repeat this if a segment was folded in the meantime."""
         while True:
             forgotten = self._unfolded.forgotten
             answer = await self._ask_index(ask)
@@ -373,7 +372,7 @@ class EmbeddedStore:
         return await asyncio.get_running_loop().run_in_executor(self._parts.readers, self._ask_here, ask)
 
     def _ask_here(self, ask: Callable[[IndexReader], T]) -> T:
-        """With a connection that this thread has to itself."""
+        """Query the index with a connection that no other thread uses."""
         try:
             index = self._idle.pop()
         except IndexError:
@@ -400,7 +399,7 @@ class EmbeddedStore:
         await self._maintenance.stop()
         if self._broken is None:
             with contextlib.suppress(DiskFullError, JournalFailedError):
-                self._journal.roll()  # sealed, so that the next start need not find its end
+                self._journal.roll()  # so that recovery need not find its end
         self._parts.syncer.close()
         self._parts.writer.close()
         self._parts.helper.close()
@@ -423,7 +422,7 @@ def _appended_bytes(records: Sequence[Record]) -> int:
 
 
 def _merged(recent: StreamState, folded: StreamState | None) -> StreamState:
-    """An unfolded state with the producers that did not move since the last fold."""
+    """Add the producers of the index to an unfolded state, which has only those that changed."""
     if folded is None:
         return recent.copy()
     return msgspec.structs.replace(

@@ -1,9 +1,8 @@
-"""Syncing a file, on the loop while the disk is fast and off it while it is not.
+"""Syncing a file: on the event loop while the disk is fast, in the background while it is slow.
 
-A sync of 0.1 ms is over before another thread could have been told of it: handing it over costs more than it takes,
-in turns of the interpreter lock most of all. A sync of 5 ms would hold up every reader. So the sync is done in place
-as long as it is quick, and by the kernel's own workers (Linux, `io_submit` with IOCB_CMD_FDSYNC) or a thread
-otherwise. DESIGN.md has the figures.
+Passing a sync to a thread costs more than a sync of 0.1 ms takes, mostly because of the GIL. But a sync of 5 ms on the
+loop would delay all readers. So a sync runs on the loop as long as syncs are fast. Otherwise it runs in the kernel
+(Linux, `io_submit` with IOCB_CMD_FDSYNC) or in a thread. DESIGN.md has measurements.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _WITH_EVENT_DESCRIPTOR = 1
 
 class Syncer(Protocol):
     def start(self) -> None:
-        """Be ready on the running loop."""
+        """Attach to the running event loop."""
 
     def sync(self, file: File, synced: Synced) -> None:
-        """Make a file durable, then report on the loop. One at a time."""
+        """Sync a file, then call `synced` on the loop. One sync at a time."""
 
     def close(self) -> None: ...
 
@@ -48,7 +47,7 @@ class ThreadSyncer:
         self._runner = ThreadRunner("headwater-sync")
 
     def start(self) -> None:
-        """A thread is always ready."""
+        """There is nothing to attach."""
 
     def sync(self, file: File, synced: Synced) -> None:
         def done(_: None, error: BaseException | None) -> None:
@@ -63,12 +62,12 @@ class ThreadSyncer:
 
 
 class KernelSyncer:
-    """Asks the kernel; raises OSError when made where the kernel does not offer it."""
+    """Syncs with asynchronous I/O of the kernel. The constructor raises OSError if it is not available."""
 
     def __init__(self) -> None:
         numbers = _NUMBERS.get(platform.machine()) if sys.platform == "linux" else None
         if numbers is None:
-            raise OSError("no kernel asynchronous input and output here")
+            raise OSError("the kernel has no asynchronous I/O")
         self._setup, self._destroy, self._getevents, self._submit = numbers
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall
         self._context = ctypes.c_ulong(0)
@@ -105,7 +104,7 @@ class KernelSyncer:
             if error.errno != errno.EAGAIN:
                 synced(error)
                 return
-            self._sync_here(file, synced)  # the kernel has no room for a request at present
+            self._sync_here(file, synced)  # the queue of the kernel is full
 
     def _sync_here(self, file: RealFile, synced: Synced) -> None:
         try:
@@ -132,12 +131,12 @@ class KernelSyncer:
 
 
 class AdaptiveSyncer:
-    """In place while syncs are quick. After a slow one the next few go elsewhere, twice as many each time."""
+    """Syncs on the loop while syncs are fast. After a slow one, the next few run elsewhere, twice as many each time."""
 
     def __init__(self, elsewhere: Syncer, clock: Callable[[], float] = time.perf_counter) -> None:
         self._elsewhere = elsewhere
         self._clock = clock
-        self._left = 0  # syncs to do elsewhere before trying in place again
+        self._left = 0  # syncs to run elsewhere before the next attempt on the loop
         self._patience = limits.SYNC_ELSEWHERE_MIN
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""A thread that does blocking work, one piece after the other, and reports on the event loop."""
+"""A thread that runs blocking tasks in order and reports their results on the event loop."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """Where blocking work is done, one piece after the other."""
+    """Runs blocking tasks in order."""
 
     def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Do the work, then report its result or its error on the event loop."""
+        """Run a task, then call `done` with its result or error on the event loop."""
 
     def close(self) -> None: ...
 
@@ -34,13 +34,13 @@ class ThreadRunner:
             loop, work, done = item
             try:
                 result, error = work(), None
-            except BaseException as failure:  # noqa: BLE001 - the loop decides what it means
+            except BaseException as failure:  # noqa: BLE001 - reported to the caller
                 result, error = None, failure
             if loop.is_closed():
                 return
             loop.call_soon_threadsafe(done, result, error)
 
     def close(self) -> None:
-        """Finish what was submitted, then end."""
+        """Run all submitted tasks, then stop."""
         self._work.put(None)
         self._thread.join()

@@ -1,6 +1,6 @@
-"""Everything durable that the index does not have yet: states, paths, bytes and documents, in memory.
+"""Durable data that is not in the index yet, in memory: states, paths, bytes and documents.
 
-Each is kept until the last segment that touched it is folded.
+Each is kept until the last segment that changed it is folded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headwater.store.pieces import GrowingRun, LargeRecord
 
 
 class _Touched:
-    """What one segment touched."""
+    """What one segment changed."""
 
     __slots__ = ("deleted", "documents", "streams")
 
@@ -29,23 +29,23 @@ class _Touched:
 class Unfolded:
     def __init__(self) -> None:
         self.states: dict[int, StreamState] = {}
-        self.paths: dict[str, int | None] = {}  # None: there is no stream, whatever the index says
+        self.paths: dict[str, int | None] = {}  # None: deleted, although the index may have it
         self.deleted: set[int] = set()
-        self.runs: dict[int, deque[tuple[int, GrowingRun | LargeRecord]]] = {}  # of each stream, its bytes by segment
+        self.runs: dict[int, deque[tuple[int, GrowingRun | LargeRecord]]] = {}  # stream → segment and bytes
         self.documents: dict[str, Document | None] = {}  # None: deleted
         self._segments: dict[int, _Touched] = {}
-        self._last: dict[int, int] = {}  # stream → the last segment that touched it
+        self._last: dict[int, int] = {}  # stream → the last segment that changed it
         self._last_document: dict[str, int] = {}
         self.deadlines = Deadlines(self.states)
-        self.forgotten = 0  # how many segments were
+        self.forgotten = 0  # number of segments that were dropped
 
     @property
     def empty(self) -> bool:
         return not self._segments
 
     def add(self, event: StreamEvent, state: StreamState, at_ms: int, segment: int) -> None:
-        """Take in a durable event and the stream's state after it, or the one that was deleted. `at_ms` is the time of
-        its record; the state is kept."""
+        """Add a durable event and the state of the stream after it, or before its deletion. `at_ms` is the time of the
+        record. The state is kept without a copy."""
         if isinstance(event, Appended):
             self.append(event, state, at_ms, segment)
             return
@@ -53,7 +53,7 @@ class Unfolded:
         if isinstance(event, Created):
             self.paths[event.path] = event.id
             if event.data:
-                # Not the time of the state, which has the later appends of its batch as well.
+                # Not the time of the state, which may include later appends of the batch.
                 self._grow(event.id, state.start, event.data, event.at_ms, segment)
             self.deadlines.watch(state)
         elif isinstance(event, Deleted):
@@ -109,7 +109,7 @@ class Unfolded:
         self._touch(segment).deleted.append(state)
 
     async def forget(self, segment: int) -> None:
-        """A segment is folded: drop, a little at a time, everything that no later one touched."""
+        """Drop what a folded segment changed and no later one did, in small steps."""
         touched = self._segments.pop(segment, None)
         if touched is None:
             return

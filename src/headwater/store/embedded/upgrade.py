@@ -1,7 +1,7 @@
 """The upgrade of a data directory from format 1 to format 2, in place, when it is first opened.
 
-The index is migrated in one transaction and the FORMAT file is written after it. An upgrade that is cut off between
-the two is finished by the next one. Journal segments of format 1 are read as they are and folded like any other.
+The index is migrated in one transaction, then the FORMAT file is written. If an upgrade is interrupted between the two,
+the next one completes it. Journal segments of format 1 can be read and folded as they are.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def test_instants_compare_across_zones_and_print_in_utc() -> None:
     assert format_instant(utc) == "2026-11-15T10:00:00.250Z"
 
 
-def test_ttl_and_expiry_exclude_each_other() -> None:
-    with pytest.raises(InvalidHeaderError, match="exclude"):
+def test_ttl_and_expiry_cannot_be_sent_together() -> None:
+    with pytest.raises(InvalidHeaderError, match="cannot be sent together"):
         parse_expiry({"stream-ttl": "1", "stream-expires-at": "2026-11-15T10:00:00Z"})
 
 

@@ -88,7 +88,7 @@ def test_bodies_without_changes_and_with_too_many() -> None:
         parse_changes(b"\n", 1)
     with pytest.raises(InvalidChangeError, match="line 2: the line is empty"):
         parse_changes(b"+\ta\t\n\n", 2)
-    with pytest.raises(TooManyMessagesError, match="may have 1 changes, this one has 2"):
+    with pytest.raises(TooManyMessagesError, match="may have at most 1 changes, this one has 2"):
         parse_changes(b"-\ta\n-\tb\n", 1)
 
 
@@ -156,9 +156,9 @@ def test_the_escapes_are_four_of_postgresql_copy() -> None:
     assert escape("a\tb\nc\rd\\e") == r"a\tb\nc\rd\\e"
     assert unescape(r"\\t\t") == "\\t\t"
     for bad in ("\\", r"\x", r"\N", r"a\\\b"):
-        with pytest.raises(ValueError, match="is no escape"):
+        with pytest.raises(ValueError, match="is not an escape"):
             unescape(bad)
-    with pytest.raises(InvalidChangeError, match=r"line 1: there is a backslash that begins no escape"):
+    with pytest.raises(InvalidChangeError, match=r"line 1: there is a backslash that is not part of an escape"):
         parse_changes(b"+\tC:\\\tdir", 1, Escape.BACKSLASH)
     assert parse_changes(b"+\tC:\\\tdir", 1).keys == [b"C:\\"]  # without the opt-in a backslash is a backslash
 

@@ -114,7 +114,7 @@ def test_rows_out_of_order(gapless: bool) -> None:
 def test_another_row_under_the_same_seqno() -> None:
     following = Following()
     assert answer(following, body(1, 2)) == [1, 2]
-    with pytest.raises(errors.HistoryChangedError, match="row 2 is not the row"):
+    with pytest.raises(errors.HistoryChangedError, match="row 2 differs from the row"):
         answer(following, body(row(2, "other"), 3))
     assert following.position == 2
 
@@ -228,7 +228,7 @@ def test_an_endless_body_of_repeats() -> None:
         if following.is_done():
             break
         assert following.feed(body(1, 2)) == []
-    with pytest.raises(errors.ProtocolError, match="brought no new row"):
+    with pytest.raises(errors.ProtocolError, match="had no new row"):
         following.finish()
 
 

@@ -107,7 +107,7 @@ def test_notify_posts_may_repeat_and_must_be_treated_as_idempotent() -> None:
 
 def test_forms_are_bounded() -> None:
     many = b"&".join(b"e%d=http://a/" % number for number in range(limits.NOTIFY_NURLS_MAX + 1))
-    with pytest.raises(InvalidNotifyError, match="may advertise 64 NURLs"):
+    with pytest.raises(InvalidNotifyError, match="has at most 64 NURLs"):
         parse_notification(many)
     with pytest.raises(BodyTooLargeError):
         parse_notification(b"&" * (limits.NOTIFY_BODY_BYTES_MAX + 1))
@@ -153,14 +153,14 @@ def test_valid_urls(url: str) -> None:
         ("https://a:b/", "no valid host"),
         ("https://a:/", "no valid host"),
         ("https://%65xample.com/", "no valid host"),
-        ("https://user@example.com/", "names a user"),
-        ("https://user:secret@example.com/", "names a user"),
-        ("https://@example.com/", "names a user"),
+        ("https://user@example.com/", "contains a user name"),
+        ("https://user:secret@example.com/", "contains a user name"),
+        ("https://@example.com/", "contains a user name"),
         ("https://a/#", "fragment"),
         ("https://a/#x", "fragment"),
         ("https://a:0/", "port"),
         ("https://a:65536/", "port"),
-        ("https://[::1/", "host is malformed"),
+        ("https://[::1/", "host is invalid"),
         ("https://[::1]x/", "host"),
         ("https://a/\n", "percent-encoded"),
         ("https://a/\x00", "percent-encoded"),

@@ -52,7 +52,7 @@ def test_timeout_and_idle_are_seconds_within_limits() -> None:
 @pytest.mark.parametrize("value", ["", "-1", "nan", "inf", "1e3", "0x10", "5s", ".", "1,5", "1" * 10, "٣"])
 def test_seconds_are_plain_decimal(value: str) -> None:
     for name in ("timeout", "idle"):
-        with pytest.raises(InvalidQueryError, match=f"{name} must be seconds"):
+        with pytest.raises(InvalidQueryError, match=f"{name} must be a decimal number of seconds"):
             parse_table_query(f"{name}={value}")
 
 

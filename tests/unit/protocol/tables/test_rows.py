@@ -151,7 +151,7 @@ def test_the_rows_before_an_invalid_line_are_given() -> None:
 def test_an_answer_that_ends_within_a_row_is_an_error() -> None:
     rows, error = read(SEED[:-1], [])
     assert rows == SEED_ROWS[:1]
-    assert error.startswith("line 2: the answer ends within a row that begins with '44\\t2026")
+    assert error.startswith("line 2: the response ends within a row that begins with '44\\t2026")
 
 
 def test_an_endless_line_is_refused_with_bounded_memory() -> None:

@@ -207,7 +207,7 @@ def test_check_finds_damaged_chunks_and_references(tmp_path: Path) -> None:
     connection.close()
     problems = check_directory(directory, lambda _: None).problems
     assert any("is damaged" in problem for problem in problems)
-    assert any("counts 1 forks and has 0" in problem for problem in problems)
+    assert any("records 1 forks but has 0" in problem for problem in problems)
     result = CliRunner().invoke(app, ["check", str(directory)])
     assert result.exit_code == 1
 
@@ -242,7 +242,7 @@ def test_unknown_formats_are_refused(tmp_path: Path) -> None:
         open_store(other, UNFOLDED)
     result = CliRunner().invoke(app, ["check", str(tmp_path / "nowhere")])
     assert result.exit_code == 1
-    assert "no Headwater data directory" in result.stderr
+    assert "not a Headwater data directory" in result.stderr
 
 
 @pytest.mark.slow

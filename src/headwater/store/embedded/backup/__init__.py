@@ -1,4 +1,4 @@
-"""Backups of a data directory: copies of the index, and the journal from there on, in a directory or an S3 bucket.
+"""Backups of a data directory to a directory or an S3 bucket: copies of the index, and the journal after each.
 
-See "Backups" in DESIGN.md for how it works, and `formats.py` for what a target holds.
+See "Backups" in DESIGN.md for the design, and `formats.py` for the files of a target.
 """

@@ -1,4 +1,4 @@
-"""Backing up a directory, in use or not: once, or on and on. It needs nothing of the server but its files."""
+"""Backing up a data directory, once or continuously. It only needs the files, whether or not a server is running."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from headwater.store.embedded.journal import UnknownFormatError
 
 
 class Copy(NamedTuple):
-    """What one step has copied."""
+    """What one step copied."""
 
     batches: int
     bytes: int
@@ -55,9 +55,9 @@ class Copy(NamedTuple):
 
 
 class Backup:
-    """The backup of one directory to one target. `open_backup` makes one.
+    """The backup of one directory to one target. Use `open_backup` to create one.
 
-    After an error of the target every method can be called again: what was read and not copied is kept.
+    After an error of the target every method can be called again: data that was read but not copied is kept.
     """
 
     def __init__(self, directory: Path, target: Target, journal: HeldJournal, progress: Progress) -> None:
@@ -67,21 +67,21 @@ class Backup:
         self._progress = progress
         self._timeline: Timeline | None = None
         self._tail: JournalTail | None = None
-        self._unsent: Copied | None = None  # read from the journal, and not in the target yet
+        self._unsent: Copied | None = None  # read from the journal, but not in the target yet
         self._recent = RecentParts()
         self._known: set[bytes] = set()  # blocks in the target
         self._base_ms = 0  # when the newest base was taken
         self._range_ms = 0  # when the first base of the last range was taken
-        self._journal_bytes = 0  # in the target, after the newest base
+        self._journal_bytes = 0  # in the target after the newest base
         self._saved_s = -math.inf  # when the timeline was written
-        self._records_due = 0  # after a change: at once, and when there was no other
+        self._records_due = 0  # number of times to write the timeline: after a change, and once more without one
         self._copied = Copy(0, 0, 0, 0)
-        self._counting = threading.Lock()  # blocks are put by several threads
+        self._counting = threading.Lock()  # several threads put blocks
 
     # Steps
 
     def step(self, base_every_s: float) -> Copy:
-        """Copy everything that is durable by now, with a new base where one is needed or due."""
+        """Copy everything that is durable. This includes a new base if one is needed or due."""
         self._copied = Copy(0, 0, 0, 0)
         for _ in range(limits.BACKUP_BASES_TRIED):
             try:
@@ -98,14 +98,14 @@ class Backup:
                 begin_timeline(self._directory, parent=identity_of(self._directory).id)
                 self._tail = self._unsent = None
         raise UnfitSourceError(
-            f"the journal of {self._directory} is written faster than {self._target.url} takes it. "
-            "Use a faster target, or try again when there is less load."
+            f"the journal of {self._directory} is written faster than {self._target.url} stores it. "
+            "Use a faster target, or try again under less load."
         )
 
     def prune(self, keep_s: float) -> int:
         removed = prune(self._target, self._current.id, now_ms() - int(keep_s * 1000))
         self._timeline = next(found for found in read_timelines(self._target) if found.id == self._current.id)
-        self._known = set()  # blocks that no base has are gone
+        self._known = set()  # blocks without a base were removed
         return removed
 
     @property
@@ -115,13 +115,13 @@ class Backup:
         return self._timeline
 
     def _begin(self) -> None:
-        """Find out how far the target is."""
+        """Find the last batch in the target."""
         claim(self._target)
         identity = identity_of(self._directory)
         timelines = read_timelines(self._target)
         known = {timeline.id: timeline for timeline in timelines}
         if timelines and not known.keys() & {identity.id, identity.parent}:
-            raise BackupError(f"{self._target.url} has backups of another directory. Give a target of its own.")
+            raise BackupError(f"{self._target.url} has backups of another directory. Use another target.")
         self._known = set()
         self._timeline = known.get(identity.id) or Timeline(identity.id, identity.parent, now_ms(), [])
         if not self._timeline.ranges:
@@ -136,8 +136,8 @@ class Backup:
         self._follow(mark)
 
     def _mark_of(self, contents: Contents) -> Mark:
-        """How far the journal of the last range got, which may be further than is recorded. A later base may have more,
-        but moments before it would lack what is between."""
+        """The last batch of the last range in the target, which may be later than the recorded one. A base may be even
+        later, but batches between the two would be missing."""
         timeline, newest = contents.timeline, contents.timeline.ranges[-1]
         try:
             bases = contents.bases_in(newest)
@@ -149,7 +149,7 @@ class Backup:
                 return Mark(base.segment, base.sequence)
             name = f"{timeline.id}/journal/{parts[-1]}"
             copied = decode_part(name, self._target.get(name))
-        except MissingError as error:  # someone removed a part: go on with a new base
+        except MissingError as error:  # a part was removed: continue with a new base
             raise GapError(str(error)) from None
         newest.last = max(newest.last, parts[-1].last)
         last = copied.batches[-1]
@@ -168,7 +168,7 @@ class Backup:
     # The journal
 
     def _ship(self) -> None:
-        """Put what is new in the journal."""
+        """Copy new batches of the journal."""
         if self._tail is None:
             raise RuntimeError("the backup has not begun")
         started_ms = now_ms()
@@ -184,7 +184,7 @@ class Backup:
         try:
             return tail.read(limits.BACKUP_PART_BYTES)
         except BaseException:
-            self._tail = None  # it may have read past what was lost
+            self._tail = None  # it may have read past the missing batches
             raise
 
     def _put_part(self, copied: Copied) -> None:
@@ -202,7 +202,7 @@ class Backup:
         self._count(batches=len(copied.batches), bytes_=len(data))
 
     def _merge(self, due: tuple[list[PartName], Copied] | None) -> None:
-        """Put one part in the place of small ones. If they cannot be removed, they are only superfluous."""
+        """Replace small parts by one. If they cannot be removed, they do no harm."""
         if due is not None:
             names, merged = due
             name, data = encode_part(merged)
@@ -211,8 +211,8 @@ class Backup:
                 self._target.remove(f"{self._current.id}/journal/{small}" for small in names)
 
     def _reach(self, moment_ms: int) -> None:
-        """Everything that was acknowledged before a moment is in the target. While nothing changes, that is recorded
-        now and then. A clock that was set back is followed: what is written from now on has moments before the last."""
+        """Note that all writes acknowledged before a time are in the target. While nothing changes, this is recorded at
+        intervals. If the clock was set back, the time goes back too, because new records have earlier times."""
         range_ = self._current.ranges[-1]
         range_.reached_ms = max(self._range_ms, moment_ms)
         if self._records_due > 0 or time.monotonic() - self._saved_s >= limits.BACKUP_REACHED_S:
@@ -221,7 +221,7 @@ class Backup:
         self._copied = self._copied._replace(reached_ms=range_.reached_ms)
 
     def record(self) -> None:
-        """Write down how far the backup is."""
+        """Write the timeline to the target."""
         self._target.put(f"{TIMELINES}{self._current.id}", encode(self._current))
         self._saved_s = time.monotonic()
 
@@ -238,10 +238,10 @@ class Backup:
         return self._journal_bytes > 0 and (much or now_ms() - self._base_ms > every_s * 1000)
 
     def _take_base(self, *, new_range: bool) -> None:
-        """Copy the index; blocks that the target has are not copied again.
+        """Copy the blocks of the index that the target does not have.
 
-        What is large is copied before it is frozen too: most of it will be the same then, and the log of the index
-        grows only while what changed meanwhile is copied.
+        A large index is first copied before it is frozen. Then only the blocks that changed are copied while it is
+        frozen and its write-ahead log grows.
         """
         timeline, path = self._current, self._directory / layout.INDEX_NAME
         if not self._known:
@@ -260,7 +260,7 @@ class Backup:
             self._follow(Mark(base.segment, base.sequence))
         self._base_ms, self._journal_bytes = taken_ms, 0
         self.record()
-        self._records_due = 2  # the journal that belongs to it is still to be copied
+        self._records_due = 2  # its journal is not copied yet
         self._count(bases=1)
 
     def _put_block(self, digest: bytes, block: bytes) -> None:
@@ -271,7 +271,7 @@ class Backup:
     def _put_block_of(self, path: Path) -> Callable[[bytes, bytes], None]:
         def put(digest: bytes, block: bytes) -> None:
             if log_bytes(path) > limits.BACKUP_LOG_BYTES_MAX:
-                raise UnfitSourceError(f"{path} changes faster than {self._target.url} takes it. Use a faster target.")
+                raise UnfitSourceError(f"{path} changes faster than {self._target.url} stores it. Use a faster target.")
             self._put_block(digest, block)
 
         return put
@@ -279,7 +279,7 @@ class Backup:
 
 @contextlib.contextmanager
 def open_backup(directory: Path, target: Target, progress: Progress = lambda done, total: None) -> Iterator[Backup]:
-    """The backup of a directory to a target that no other backup is using."""
+    """Open the backup of a directory to a target, and lock the target."""
     if layout.format_of(directory) != layout.FORMAT:
         raise UnknownFormatError(f"{directory} has an older format; start a server on it once to upgrade it")
     folder = folder_for(directory, target.url)

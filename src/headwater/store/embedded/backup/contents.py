@@ -1,4 +1,4 @@
-"""What a target has of each timeline, from the names in it."""
+"""The contents of a target for each timeline, derived from the names of its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headwater.store.embedded.backup.targets import Target
 
 
 class Contents(NamedTuple):
-    """A timeline with its bases and its parts of the journal, in order."""
+    """A timeline with its bases and parts, in order."""
 
     timeline: Timeline
     bases: list[BaseName]
@@ -36,17 +36,17 @@ class Contents(NamedTuple):
         return [part for part in self.parts if part.last > range_.start and (end is None or part.first <= end)]
 
     def _end_of(self, range_: Range) -> int | None:
-        """Where the range after a gap begins."""
+        """The start of the next range."""
         return min((later.start for later in self.timeline.ranges if later.start > range_.start), default=None)
 
     def first_ms(self, range_: Range) -> int | None:
-        """The earliest moment of a range that can be restored; None if none can, since it was only begun."""
+        """The earliest time of a range that can be restored; None if the range has no complete base yet."""
         earliest = min((base.taken_ms for base in self.bases_in(range_)), default=None)
         return None if earliest is None or earliest > range_.reached_ms else earliest
 
 
 def read_timelines(target: Target) -> list[Timeline]:
-    """All timelines, in the order in which they began."""
+    """All timelines, oldest first."""
     found = [decode(name, target.get(name), Timeline) for name in target.sizes(TIMELINES)]
     return sorted(found, key=lambda timeline: timeline.started_ms)
 
@@ -64,7 +64,7 @@ def read_base(target: Target, timeline_id: str, base: BaseName) -> Base:
 
 
 def chain(parts: list[PartName], after: int, last: int | None, url: str) -> list[PartName]:
-    """The parts that lead on from a batch without a gap, as few as possible; MissingError if they end before `last`."""
+    """The fewest parts that continue from a batch without a gap. Raises MissingError if they end before `last`."""
     found: list[PartName] = []
     reached = after
     for part in sorted(parts, key=lambda part: (part.first, -part.last)):

@@ -1,40 +1,40 @@
-"""What can go wrong with a backup or a restore. Each says what to do."""
+"""Errors of backup and restore. Each message says what to do."""
 
 from __future__ import annotations
 
 
 class BackupError(Exception):
-    """A backup or a restore that cannot be made as it was asked for."""
+    """A backup or restore is not possible as requested."""
 
 
 class TargetError(BackupError):
-    """The target did not take or give something. It can be tried again."""
+    """A read or write of the target failed. It can be retried."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{url}: {reason}. Check the target; what was copied so far is kept and not copied again.")
+        super().__init__(f"{url}: {reason}. Check the target and try again; data that was copied is not copied again.")
 
 
 class MissingError(BackupError):
-    """Something that a backup needs is not in its target."""
+    """A file of a backup is missing in the target."""
 
     def __init__(self, url: str, what: str) -> None:
-        super().__init__(f"{url} lacks {what}. Restore another moment, or from another target.")
+        super().__init__(f"{url} lacks {what}. Restore another time, or from another target.")
 
 
 class DamagedBackupError(BackupError):
-    """A file of a target is not what was written there."""
+    """A file of a target has other content than was written."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name} is damaged: {reason}. Restore another moment, or from another target.")
+        super().__init__(f"{name} is damaged: {reason}. Restore another time, or from another target.")
 
 
 class UnfitSourceError(BackupError):
-    """The index is written to faster than it can be copied; it can be tried again."""
+    """The index is written faster than it can be copied. It can be retried."""
 
 
 class GapError(Exception):
-    """Batches of the journal are gone before they were copied: a new base is needed."""
+    """Batches of the journal were removed before they were copied, so a new base is needed."""
 
 
 class DivergedError(Exception):
-    """The journal has other batches than the target: it was cut, or the directory was copied."""
+    """The journal and the target have different batches: the journal was cut, or the directory was copied."""

@@ -1,4 +1,4 @@
-"""A backup that goes on and on: a look at the journal every second, and patience with a target that fails."""
+"""Continuous backup: checks the journal every second, and retries after errors of the target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PASSING = (TargetError, UnfitSourceError, OSError, sqlite3.OperationalError)
 def follow(
     backup: Backup, stop: threading.Event, every_s: float, keep_s: float | None, report: Callable[[str], None]
 ) -> None:
-    """Back up until told to stop, and once more then. Failures are reported when they begin and when they end."""
+    """Back up until stopped, and once more at the end. Failures are reported when they begin and when they end."""
     failures, wait_s, pruned_s = 0, 0.0, -limits.BACKUP_PRUNE_S
     while not stop.wait(wait_s):
         started_s = time.monotonic()
@@ -29,7 +29,7 @@ def follow(
         except _PASSING as error:
             wait_s = min(limits.BACKUP_RETRY_S * 2**failures, limits.BACKUP_RETRY_MAX_S)
             failures = min(failures + 1, 10)
-            report(f"the backup is behind and tried again in {wait_s:.0f} s: {error}")
+            report(f"the backup failed and is retried in {wait_s:.0f} s: {error}")
         else:
             if failures:
                 report("the backup is up to date again")
@@ -39,5 +39,5 @@ def follow(
 
 
 def base_every_s(keep_s: float | None) -> float:
-    """How often there is a new base although little was written: what is older than what to keep can go only then."""
+    """The interval of bases if little is written. Old data can only be removed after a newer base."""
     return limits.BACKUP_BASE_S if keep_s is None else min(limits.BACKUP_BASE_S, keep_s / 2)

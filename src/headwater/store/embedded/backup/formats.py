@@ -1,14 +1,14 @@
-"""What a target holds, and how it is encoded.
+"""The files of a target and their encoding.
 
     FORMAT                                     the format of the target
-    timelines/{id}                             `Timeline`: one data directory from one beginning
-    {id}/bases/{sequence}-{ms}                 `Base`: the index as it was after a batch of the journal
+    timelines/{id}                             `Timeline`: the history of one data directory
+    {id}/bases/{sequence}-{ms}                 `Base`: the index after a batch of the journal
     {id}/blocks/{sha256}                       a block of such an index, compressed
     {id}/journal/{first}-{last}-{ms}-{ms}-{n}  `Part`: batches of the journal
 
-Everything but FORMAT is compressed and begins with a checksum. Numbers in names have 16 digits, so names sort as the
-numbers do. The times in the name of a part are the least and the greatest of its records, 0 if they have none; the
-last number is a checksum of its content, so that no part replaces another one.
+All files except FORMAT are compressed and begin with a checksum. Numbers in names have 16 digits, so that names sort as
+the numbers do. The name of a part has the minimum and maximum time of its records (0 if they have none) and a checksum
+of its content, so that no part overwrites another one.
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ T = TypeVar("T")
 
 
 class Range(msgspec.Struct):
-    """A part of a timeline without a gap: it begins with a base and goes on with the journal."""
+    """A part of a timeline without a gap: a base and the journal after it."""
 
     start: int  # the sequence of the base
     last: int  # the sequence of the last batch
-    reached_ms: int  # every write that was acknowledged before this moment is in it; 0 at the beginning
+    reached_ms: int  # all writes acknowledged before this time are included; 0 at the beginning
 
 
 class Timeline(msgspec.Struct):
     id: str
-    parent: str  # the timeline whose backup the directory was restored from
+    parent: str  # the timeline that the directory was restored from
     started_ms: int
     ranges: list[Range]
 
 
 class Base(msgspec.Struct, frozen=True):
-    segment: int  # the last that is folded into it
-    sequence: int  # of the last batch that is
+    segment: int  # the last folded segment
+    sequence: int  # of the last folded batch
     taken_ms: int
     size_bytes: int
-    blocks: list[bytes]  # SHA-256 of each
+    blocks: list[bytes]  # SHA-256 of each block
 
 
 class Copied(NamedTuple):
-    """Batches of one segment that follow each other."""
+    """Consecutive batches of one segment."""
 
     segment: int
     batches: list[JournalBatch]
-    after: bytes  # digest of the batch before them, empty if it is not known
+    after: bytes  # digest of the batch before them; empty if unknown
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """`Copied`, as it is written."""
+    """The encoded form of `Copied`."""
 
     format: int  # of the journal
     segment: int
     first: int  # sequence of the first batch
-    after: bytes  # digest of the batch before it; empty where that is not known
+    after: bytes  # digest of the batch before it; empty if unknown
     batches: list[bytes]
 
 
@@ -112,7 +112,7 @@ def parse_base(name: str) -> BaseName | None:
     return None if found is None else BaseName(*map(int, found.groups()))
 
 
-# Contents
+# Contents of files
 
 
 def seal(data: bytes) -> bytes:
@@ -121,7 +121,7 @@ def seal(data: bytes) -> bytes:
 
 
 def unseal(name: str, sealed: bytes) -> bytes:
-    """The data of a file; an error that names the file if it is not what was written."""
+    """The data of a file. Raises DamagedBackupError if its checksum does not match."""
     start = len(_MAGIC) + _DIGEST_BYTES
     packed = sealed[start:]
     if not sealed.startswith(_MAGIC) or xxhash.xxh3_128_digest(packed) != sealed[len(_MAGIC) : start]:
@@ -152,13 +152,13 @@ def batch_digest(sequence: int, payload: bytes | memoryview) -> bytes:
 
 
 def times_of(batch: JournalBatch) -> tuple[int, int]:
-    """The least and the greatest time in a batch; 0 and 0 if it has none."""
+    """The minimum and maximum time of a batch; 0 and 0 if it has none."""
     times = [time for record in batch.records() for event in record if (time := time_of(event))]
     return (min(times), max(times)) if times else (0, 0)
 
 
 def encode_part(copied: Copied) -> tuple[PartName, bytes]:
-    """A part, and its name."""
+    """Encode a part. Returns its name and content."""
     batches = copied.batches
     payloads = [bytes(batch.payload) for batch in batches]
     data = encode(Part(batches[0].format, copied.segment, batches[0].sequence, copied.after, payloads))
@@ -174,7 +174,7 @@ def span_of(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
 def decode_part(name: str, sealed: bytes) -> Copied:
     part = decode(name, sealed, Part)
     if part.format not in FORMATS:
-        raise DamagedBackupError(name, f"it has journal format {part.format}, which this version does not know")
+        raise DamagedBackupError(name, f"it has journal format {part.format}, which this version does not support")
     batches = [
         JournalBatch(name, 0, part.first + index, memoryview(payload), part.format)
         for index, payload in enumerate(part.batches)
@@ -187,6 +187,6 @@ def decode_part(name: str, sealed: bytes) -> Copied:
 def check_format(found: bytes, url: str) -> None:
     if found != FORMAT:
         raise BackupError(
-            f"{url} has {found[:80].decode(errors='replace').strip()!r}; this version knows backups of format 1. "
+            f"{url} has {found[:80].decode(errors='replace').strip()!r}; this version supports format 1. "
             "Use the version of Headwater that wrote it."
         )

@@ -1,8 +1,8 @@
-"""Segments of the journal that a backup has not copied yet, held by a second name: a hard link.
+"""Hard links that keep segments of the journal until a backup has copied them.
 
-The server removes a segment once it is folded, or writes the next one over it. It does not write over one that has a
-second name (`JournalWriter.recycle`), so a link keeps it readable. What is held is bounded, and let go if the disk gets
-full: the backup then needs a new base, the server nothing.
+After a fold the server removes a segment or overwrites it with the next one. It does not overwrite a segment with a
+second link (`JournalWriter.recycle`), so the link keeps it readable. The number of links is bounded, and they are
+removed if the disk becomes full. The backup then needs a new base; the server is not affected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater.store.embedded.journal import segment_name, segment_numbers
 
 
 class HeldJournal:
-    """The journal of a directory (`tailing.Journal`). A thread links new segments, however long a copy takes."""
+    """The journal of a directory (`tailing.Journal`). A thread links new segments while a copy is in progress."""
 
     def __init__(self, journal: Path, held: Path) -> None:
         self._journal = journal
@@ -34,18 +34,18 @@ class HeldJournal:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let everything go."""
+        """Stop the thread and remove all links."""
         self._stop.set()
         self._thread.join()
         self._let_go(self._numbers(self._held))
 
     def _run(self) -> None:
         while not self._stop.wait(limits.BACKUP_HOLD_S):
-            with contextlib.suppress(OSError):  # the directory may be gone; whoever reads finds out
+            with contextlib.suppress(OSError):  # the directory may be gone; the next read reports it
                 self.hold()
 
     def hold(self) -> None:
-        """Link what is new."""
+        """Link new segments."""
         with self._lock:
             held = self._numbers(self._held)
             disk = os.statvfs(self._held)
@@ -56,7 +56,7 @@ class HeldJournal:
                 return
             for number in set(self._numbers(self._journal)).difference(held):
                 if number > self._released:
-                    with contextlib.suppress(OSError):  # gone by now, or a file system without links
+                    with contextlib.suppress(OSError):  # already removed, or the file system has no links
                         os.link(self._journal / segment_name(number), self._held / segment_name(number))
 
     def _let_go(self, numbers: list[int]) -> None:

@@ -1,6 +1,6 @@
-"""Which timeline a data directory is on: a file of its own, since a copy that was restored is another directory.
+"""The identity of a data directory: a file with its timeline. A restored directory gets a new timeline.
 
-The folder `backup/` of a data directory also has a folder for each target: a lock, and the segments that are held.
+The folder `backup/` of a data directory also has a folder for each target, with a lock and the linked segments.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LOCK_NAME = "lock"
 
 class Identity(msgspec.Struct, frozen=True):
     id: str
-    parent: str = ""  # the timeline that the directory was restored from
+    parent: str = ""  # the timeline that it was restored from
 
 
 def identity_of(directory: Path) -> Identity:
-    """The identity of a directory, made if it has none."""
+    """The identity of a directory, which is created if it has none."""
     path = directory / FOLDER / _NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=Identity)
@@ -40,7 +40,7 @@ def identity_of(directory: Path) -> Identity:
 
 
 def begin_timeline(directory: Path, parent: str) -> Identity:
-    """From now on the directory is another one than its parent."""
+    """Start a new timeline for a restored directory."""
     identity = Identity(secrets.token_hex(16), parent)
     folder = directory / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -65,13 +65,13 @@ def folder_for(directory: Path, url: str) -> Path:
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Exclude other backups of the same directory to the same target."""
-    for path in (folder.parent, folder):  # `parents` would ignore the mode
+    """Lock out other backups of the same directory to the same target."""
+    for path in (folder.parent, folder):  # `parents=True` would ignore the mode
         path.mkdir(mode=0o700, exist_ok=True)
     try:
         lock = locking.acquire(folder / _LOCK_NAME)
     except locking.DirectoryInUseError as error:
-        raise BackupError(f"another backup to this target is {error.strerror}. Stop it, or wait for it.") from None
+        raise BackupError(f"another backup to this target is {error.strerror}. Stop it or wait for it.") from None
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Small parts of the journal that follow each other become one, so that a year of a backup is not millions of files."""
+"""Merging of small consecutive parts, so that a year of backups is not millions of files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from headwater.store.embedded.backup.formats import Copied, PartName
 
 
 class RecentParts:
-    """The parts that were put last, with their batches: at most as many bytes as a part has."""
+    """The last parts and their batches, at most as many bytes as one part may have."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[PartName, Copied]] = []
         self._bytes = 0
 
     def add(self, name: PartName, copied: Copied) -> tuple[list[PartName], Copied] | None:
-        """Note a part that was put. Parts to replace, and what by, if there are enough."""
+        """Add a part. Returns the parts to replace and their merged content, if there are enough."""
         size = sum(len(batch.payload) for batch in copied.batches)
         if self._parts and not self._continues(name, copied, size):
             self._parts, self._bytes = [], 0

@@ -1,8 +1,8 @@
-"""Restoring a directory: a base, and the journal folded into it up to a moment.
+"""Restoring a directory: a base, and the journal after it folded up to a time.
 
-A moment is a time of the log. What is restored ends with the last batch that has a record of that time or before, so it
-has every write that was acknowledged before the moment, and of a batch all or nothing. If the clock was set back,
-it may have later writes too, but it lacks none. A batch without a time belongs to the one before it.
+The time is compared with the times of records. The restored data ends with the last batch that has a record at or
+before the time. So it includes all writes that were acknowledged before the time, and each batch as a whole. If the
+clock was set back, it may also include later writes. A batch without a time belongs to the one before it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import FORMAT, JournalBatch, Segment
 
-_UNFINISHED = "restoring"  # a folder that a server does not take for its own
+_UNFINISHED = "restoring"  # a folder that a server does not open
 
 
 class Plan(NamedTuple):
-    """What a restore is made from."""
+    """The base and the parts that a restore needs."""
 
     timeline_id: str
     base: BaseName
@@ -54,15 +54,15 @@ class Plan(NamedTuple):
 
 class Restored(NamedTuple):
     sequence: int  # of the last batch
-    last_ms: int  # the latest time in the batches after the base; 0 if there is none
+    last_ms: int  # the maximum time in the batches after the base; 0 if there is none
     batches: int  # after the base
 
 
-# What to restore
+# Plan
 
 
 def plan_restore(target: Target, at_ms: int | None) -> Plan:
-    """The newest base that is not after a moment, and the parts from there on. None is the latest moment there is."""
+    """The newest base at or before a time, and the parts after it. None means the latest time."""
     check_claimed(target)
     found = [read_contents(target, timeline) for timeline in reversed(read_timelines(target))]
     for contents in found:
@@ -77,8 +77,8 @@ def plan_restore(target: Target, at_ms: int | None) -> Plan:
         if (first_ms := contents.first_ms(range_)) is not None
     ]
     if at_ms is None or not spans:
-        raise BackupError(f"{target.url} holds no complete backup. Run: headwater backup")
-    raise BackupError(f"{shown_ms(at_ms)} is not in {target.url}. Give a moment {', or '.join(spans)}.")
+        raise BackupError(f"{target.url} has no complete backup. Run: headwater backup")
+    raise BackupError(f"{shown_ms(at_ms)} is not in {target.url}. Choose a time {', or '.join(spans)}.")
 
 
 def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None) -> Plan:
@@ -98,15 +98,15 @@ def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None) -> 
 
 
 def _last_timed(parts: list[PartName], at_ms: int) -> int:
-    """The last part with a record of a moment or before; -1 if there is none."""
+    """The index of the last part with a record at or before a time; -1 if there is none."""
     return next((index for index in range(len(parts) - 1, -1, -1) if 0 < parts[index].min_ms <= at_ms), -1)
 
 
-# Restoring
+# Restore
 
 
 def restore(target: Target, directory: Path, at_ms: int | None, progress: Progress) -> Restored:
-    """Make a data directory from a backup, in one that does not exist or is empty."""
+    """Create a data directory from a backup. The directory must be empty or not exist."""
     plan = plan_restore(target, at_ms)
     if directory.exists() and any(directory.iterdir()):
         raise FileExistsError(errno.EEXIST, "exists and is not empty", str(directory))
@@ -120,7 +120,7 @@ def restore(target: Target, directory: Path, at_ms: int | None, progress: Progre
     path.rename(directory / layout.INDEX_NAME)
     begin_timeline(directory, parent=plan.timeline_id)
     RealDisk(directory).sync_names()
-    layout.write_format(directory)  # last: a directory that has it is complete
+    layout.write_format(directory)  # last, because it marks the directory as complete
     unfinished.rmdir()
     return done
 
@@ -135,17 +135,17 @@ def _write_index(target: Target, plan: Plan, path: Path, progress: Progress) -> 
         file.flush()
         os.fsync(file.fileno())
         if file.tell() != base.size_bytes:
-            raise DamagedBackupError(f"{plan.timeline_id}/bases/{plan.base}", "its blocks have another size than it")
+            raise DamagedBackupError(f"{plan.timeline_id}/bases/{plan.base}", "its blocks have another size")
 
 
 def _blocks(target: Target, timeline_id: str, base: Base) -> Iterator[bytes]:
-    """The blocks of an index in order, some of them read ahead."""
+    """The blocks of an index in order, with read-ahead."""
 
     def read(digest: bytes) -> bytes:
         name = f"{timeline_id}/blocks/{digest.hex()}"
         block = unseal(name, target.get(name))
         if block_digest(block) != digest:
-            raise DamagedBackupError(name, "its content is not what its name says")
+            raise DamagedBackupError(name, "its content does not match its name")
         return block
 
     ahead: deque[Future[bytes]] = deque()
@@ -163,7 +163,7 @@ def _blocks(target: Target, timeline_id: str, base: Base) -> Iterator[bytes]:
 
 
 def _fold_parts(target: Target, plan: Plan, path: Path) -> Restored:
-    """Fold the journal into the index, as much at a time as a segment holds."""
+    """Fold the journal into the index, in portions of the size of a segment."""
     connection = index.connect(path, write=True)
     try:
         index.check_format(connection)
@@ -198,7 +198,7 @@ def _portions(batches: Iterator[JournalBatch]) -> Iterator[list[JournalBatch]]:
 
 
 def _batches(target: Target, plan: Plan) -> Iterator[JournalBatch]:
-    """The batches after the base up to the moment, each checked to follow the one before."""
+    """The batches after the base up to the time. Each is checked to follow the one before."""
     timed = -1 if plan.at_ms is None else _last_timed(plan.parts, plan.at_ms)
     reached, digest = plan.base.sequence, b""
     for number, part in enumerate(plan.parts):
@@ -216,7 +216,7 @@ def _batches(target: Target, plan: Plan) -> Iterator[JournalBatch]:
 def _check_follows(name: str, copied: Copied, part: PartName, reached: int, digest: bytes) -> None:
     first, last = copied.batches[0], copied.batches[-1]
     if (first.sequence, last.sequence) != (part.first, part.last):
-        raise DamagedBackupError(name, "it has other batches than its name says")
+        raise DamagedBackupError(name, "its batches do not match its name")
     if first.sequence > reached:
         before = copied.after
     else:
@@ -227,7 +227,7 @@ def _check_follows(name: str, copied: Copied, part: PartName, reached: int, dige
 
 
 def _cut(batches: list[JournalBatch], at_ms: int) -> list[JournalBatch]:
-    """Up to the last batch with a record of a moment or before, and what follows it without a time."""
+    """The batches up to the last one with a record at or before a time, and the batches without a time after it."""
     times = [times_of(batch)[0] for batch in batches]
     end = next((index + 1 for index in range(len(times) - 1, -1, -1) if 0 < times[index] <= at_ms), 0)
     while end < len(times) and not times[end]:
@@ -236,5 +236,5 @@ def _cut(batches: list[JournalBatch], at_ms: int) -> list[JournalBatch]:
 
 
 def shown_ms(moment_ms: int) -> str:
-    """A moment as `--at` takes it."""
+    """Format a time as for `--at`."""
     return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Removing what is older than anyone wants to restore, and nothing that a moment after that needs."""
+"""Removing old data that no restore to a time after the cutoff needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headwater.store.embedded.backup.targets import Target
 
 
 def prune(target: Target, current_id: str, cutoff_ms: int) -> int:
-    """Keep what restores to a moment at or after the cutoff need; how many files were removed."""
+    """Remove files that no restore to a time at or after the cutoff needs. Returns their number."""
     removed = 0
     for timeline in read_timelines(target):
         if timeline.id != current_id and all(range_.reached_ms < cutoff_ms for range_ in timeline.ranges):
@@ -20,13 +20,13 @@ def prune(target: Target, current_id: str, cutoff_ms: int) -> int:
 
 def _drop(target: Target, timeline: Timeline) -> int:
     names = [f"{TIMELINES}{timeline.id}", *target.sizes(f"{timeline.id}/")]
-    target.remove(names[:1])  # first: a timeline that is listed is whole
+    target.remove(names[:1])  # first, so that every listed timeline is complete
     target.remove(names[1:])
     return len(names)
 
 
 def _trim(target: Target, contents: Contents, cutoff_ms: int) -> int:
-    """Remove what is before the newest base that is as old as the cutoff, and blocks that no base has."""
+    """Remove data before the newest base that is not after the cutoff, and blocks that no base uses."""
     timeline, prefix = contents.timeline, contents.timeline.id
     old = [base for base in contents.bases if base.taken_ms <= cutoff_ms]
     names: list[str] = []

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from headwater import limits
 from headwater.store.embedded.backup.failures import BackupError, MissingError, TargetError
 
-_DELETED_AT_ONCE = 1_000  # what one request of the API takes
+_DELETED_AT_ONCE = 1_000  # limit of the API
 
 
 class S3Target:
@@ -53,8 +53,8 @@ class S3Target:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """A bucket has no locks. The lock in the data directory excludes backups of the same directory, and parts
-        that another one writes have names of their own."""
+        """A bucket has no locks. The lock in the data directory excludes other backups of the same directory, and
+        parts of other directories have other names."""
         yield
 
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ class S3Target:
 def open_bucket(url: str) -> S3Target:
     parts = urlsplit(url)
     if not parts.netloc or "@" in parts.netloc or ":" in parts.netloc or parts.query or parts.fragment:
-        raise BackupError("an S3 URL is s3://bucket/prefix. Give credentials by the environment (AWS_ACCESS_KEY_ID …).")
+        raise BackupError("an S3 URL is s3://bucket/prefix. Set credentials in the environment (AWS_ACCESS_KEY_ID …).")
     try:
         import boto3
         from botocore.config import Config

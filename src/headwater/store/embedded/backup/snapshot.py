@@ -1,12 +1,13 @@
 """A consistent copy of the index, block by block, while the fold writes to it.
 
-SQLite moves pages from its log into the database file only as far as the oldest reader has seen the log. So when all of
-the log has been moved, a reader that begins then and stays keeps the file as it is, and the file alone is the index:
-it can be read in order, without a second copy on the disk. Whether all was moved is in the header of the log's own
-index, the file `-shm`, whose format SQLite documents ("WAL-mode File Format").
+SQLite does not checkpoint pages of the write-ahead log (WAL) that are newer than the snapshot of the oldest reader. So
+if the whole WAL is in the database file when a read transaction begins, the file does not change until the transaction
+ends. The file alone is then the index, and can be copied in order without a second copy on the disk. Whether the whole
+WAL is in the file can be read from the header of the WAL index (file `-shm`), whose format SQLite documents ("WAL-mode
+File Format").
 
-The locks that keep the file as it is are those of the process on `-shm`, and the system drops all of them as soon as
-the process closes any descriptor of it. So there is one, which is closed after the connection.
+SQLite holds its locks on `-shm` per process, and the system releases all of them when the process closes any descriptor
+of that file. So there is only one descriptor, which is closed after the connection.
 """
 
 from __future__ import annotations
@@ -25,40 +26,40 @@ from headwater.store.embedded import index
 from headwater.store.embedded.backup.failures import UnfitSourceError
 from headwater.store.embedded.backup.formats import block_digest
 
-_HEADER_BYTES = 48  # of the log's index; it is there twice
+_HEADER_BYTES = 48  # of the WAL index, which has two copies of it
 _FRAMES = struct.Struct("=I")
-_FRAMES_AT = 16  # in the header: the frames of the log that count
-_MOVED_AT = 2 * _HEADER_BYTES  # how many of them are in the database file
+_FRAMES_AT = 16  # in the header: the number of valid frames in the WAL
+_MOVED_AT = 2 * _HEADER_BYTES  # the number of frames that are in the database file
 
 Progress = Callable[[int, int], None]
 
 
 class Frozen(NamedTuple):
-    """An index file that does not change."""
+    """An index file while it does not change."""
 
     size_bytes: int
-    segment: int  # the last that is folded into it
+    segment: int  # the last folded segment
     sequence: int
 
 
 @contextlib.contextmanager
 def frozen(path: Path) -> Iterator[Frozen]:
-    """Keep the file of an index as it is. Meanwhile what is folded stays in the log, which grows."""
+    """Prevent changes of the index file. In the meantime folds go to the WAL, which grows."""
     connection, log_index = index.connect(path, write=True), -1
     try:
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()  # which makes the log's index
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()  # creates the WAL index
         log_index = os.open(f"{path}-shm", os.O_RDONLY | os.O_CLOEXEC)
         deadline_s = time.monotonic() + limits.BACKUP_FREEZE_S
         while True:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             before = _log_state(log_index)
             connection.execute("BEGIN")
-            meta = index.IndexReader(connection).meta()  # the read that begins the transaction
+            meta = index.IndexReader(connection).meta()  # begins the read transaction
             if before is not None and before == _log_state(log_index):
                 break
             connection.execute("ROLLBACK")
             if time.monotonic() > deadline_s:
-                raise UnfitSourceError(f"{path} is written to without a pause. Try again when there is less load.")
+                raise UnfitSourceError(f"{path} is written without a pause. Try again under less load.")
             time.sleep(limits.BACKUP_FREEZE_RETRY_S)
         [pages] = connection.execute("PRAGMA page_count").fetchone()
         [page_bytes] = connection.execute("PRAGMA page_size").fetchone()
@@ -70,7 +71,7 @@ def frozen(path: Path) -> Iterator[Frozen]:
 
 
 def _log_state(log_index: int) -> bytes | None:
-    """The header of the log's index if all of the log is in the database file."""
+    """The header of the WAL index if the whole WAL is in the database file."""
     found = os.pread(log_index, _MOVED_AT + _FRAMES.size, 0)
     header = found[:_HEADER_BYTES]
     if len(found) < _MOVED_AT + _FRAMES.size or header != found[_HEADER_BYTES:_MOVED_AT]:
@@ -81,7 +82,7 @@ def _log_state(log_index: int) -> bytes | None:
 def copy_blocks(
     path: Path, size_bytes: int, put: Callable[[bytes, bytes], None], known: set[bytes], progress: Progress
 ) -> list[bytes]:
-    """The digests of a file's blocks. Those that are not known are put, some at a time, and are known then."""
+    """Return the digests of the blocks of a file. Blocks that are not in `known` are put and added to it."""
     digests: list[bytes] = []
     under_way: set[Future[None]] = set()
     with open(path, "rb") as file, ThreadPoolExecutor(limits.BACKUP_COPIES_AT_ONCE, "headwater-copy") as copiers:
@@ -99,7 +100,7 @@ def copy_blocks(
             for copy in under_way:
                 copy.result()
         except BaseException:
-            known.clear()  # some were not put; the next attempt asks the target
+            known.clear()  # some may not be put; the next attempt asks the target
             copiers.shutdown(cancel_futures=True)
             raise
     return digests
@@ -113,7 +114,7 @@ def _finish_one(under_way: set[Future[None]]) -> set[Future[None]]:
 
 
 def log_bytes(path: Path) -> int:
-    """How large the log of an index is."""
+    """The size of the WAL of an index."""
     try:
         return os.stat(f"{path}-wal").st_size
     except FileNotFoundError:

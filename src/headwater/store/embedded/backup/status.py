@@ -1,4 +1,4 @@
-"""What can be restored from a target, as far as the names in it tell."""
+"""The times that can be restored from a target, derived from the names of its files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.store.embedded.backup.targets import Target, check_claimed
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Moments that can be restored, without a gap."""
+    """A range of times that can be restored, without a gap."""
 
     timeline: str
     from_ms: int
@@ -18,11 +18,11 @@ class Span(msgspec.Struct, frozen=True):
     bases: int
     parts: int
     journal_bytes: int
-    problem: str  # why some of it cannot, empty if all of it can
+    problem: str  # why a part cannot be restored; empty if all of it can
 
 
 def spans_of(target: Target) -> list[Span]:
-    """The spans of all timelines, the newest last."""
+    """The spans of all timelines, newest last."""
     check_claimed(target)
     spans = []
     for timeline in read_timelines(target):

@@ -1,7 +1,7 @@
-"""Following the journal of a directory that a server may be writing to: whole batches, in order, once they are durable.
+"""Reads whole, durable batches of a journal in order, while a server may be writing to it.
 
-Nothing that is read here can be mistaken: a batch counts if its checksum does, and checksums are salted for each
-segment, so a file that was recycled meanwhile reads as one that ends.
+A batch is valid if its checksum matches. Each segment has its own salt, so old batches in a recycled file do not match,
+and the file reads as one that ends.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ class Journal(Protocol):
     """The segments of a directory."""
 
     def numbers(self) -> list[int]:
-        """Those that can be read, in order."""
+        """The numbers of the segments that can be read, in order."""
 
     def read(self, number: int, position: int, size: int) -> bytes:
-        """Bytes of a segment, fewer at its end; FileNotFoundError if it is gone."""
+        """Read bytes of a segment, fewer at its end. Raises FileNotFoundError if it was removed."""
 
     def sync(self, number: int) -> None:
-        """Make what was read of a segment durable. One that is gone was folded, so it is."""
+        """Make the data of a segment durable. A removed segment was folded, so its data is durable."""
 
     def release(self, number: int) -> None:
-        """This segment and those before it are not needed any more."""
+        """Release this segment and those before it, which are no longer needed."""
 
 
 class Mark(NamedTuple):
-    """How far a journal was copied."""
+    """The last batch that was copied."""
 
-    segment: int  # that has the last batch, or that was folded with it
+    segment: int  # segment of the last batch, or the last folded segment
     sequence: int  # of the last batch
-    digest: bytes = b""  # of the last batch, if it is known
+    digest: bytes = b""  # of the last batch; empty if unknown
 
 
 class _Open(NamedTuple):
@@ -57,24 +57,24 @@ class _Open(NamedTuple):
 
 
 class JournalTail:
-    """Reads on from a mark."""
+    """Reads the batches after a mark."""
 
     def __init__(self, journal: Journal, mark: Mark, folded: Callable[[], Meta]) -> None:
         self.mark = mark
         self._journal = journal
-        self._folded = folded  # how far the index is
+        self._folded = folded  # returns the last folded segment and batch
         self._open: _Open | None = None
-        self._next = mark.segment  # the segment to open next; that of the mark may hold more
-        self._seen = 0  # the last batch that is known to be in the journal or folded
-        self._data = b""  # read ahead of the segment that is open
-        self._data_at = 0  # where the next batch begins in it
+        self._next = mark.segment  # the segment to open next; the mark's own segment may have more batches
+        self._seen = 0  # the last batch that was seen in the journal or the index
+        self._data = b""  # read-ahead of the open segment
+        self._data_at = 0  # position of the next batch in it
 
     def read(self, bytes_max: int) -> Copied | None:
-        """Some batches, durable; None at the end."""
+        """Return some durable batches; None at the end."""
         while self._open is not None or self._enter():
             copied = self._read_segment(bytes_max)
             if copied is not None:
-                self._journal.sync(copied.segment)  # a batch that is in the page cache only could still be lost
+                self._journal.sync(copied.segment)  # a batch in the page cache could still be lost
                 last = copied.batches[-1]
                 self.mark = Mark(copied.segment, last.sequence, batch_digest(last.sequence, last.payload))
                 return copied
@@ -84,11 +84,11 @@ class JournalTail:
         return None
 
     def _enter(self) -> bool:
-        """Open the next segment, if it is there."""
+        """Open the next segment, if it exists."""
         numbers = self._journal.numbers()
         number = self._next
         if number not in numbers and number == self.mark.segment:
-            self._next = number = number + 1  # the mark's own is gone: everything of it must have been copied
+            self._next = number = number + 1  # the mark's segment was removed, so all of it must have been copied
         if number in numbers:
             try:
                 header = read_header(segment_name(number), self._journal.read(number, 0, HEADER_BYTES), number)
@@ -98,11 +98,11 @@ class JournalTail:
                 self._open, self._data, self._data_at = _Open(number, HEADER_BYTES, *header), b"", 0
                 return True
         if any(later > number for later in numbers) or self._folded().folded_sequence > self.mark.sequence:
-            raise GapError(f"{segment_name(number)} is gone")
+            raise GapError(f"{segment_name(number)} was removed")
         return False
 
     def _read_segment(self, bytes_max: int) -> Copied | None:
-        """What can be read of the open segment, which is left at its seal. None if there is nothing new."""
+        """Read batches of the open segment, and close it at its seal. None if there is nothing new."""
         batches: list[JournalBatch] = []
         after, expected, size = self.mark.digest, self.mark.sequence + 1, 0
         while self._open is not None and size < bytes_max:
@@ -119,7 +119,7 @@ class JournalTail:
             if sequence < expected:
                 self._check_same(sequence, payload)
             elif sequence > expected:
-                raise GapError(f"batch {expected} is gone")
+                raise GapError(f"batch {expected} was removed")
             else:
                 name = segment_name(self._open.number)
                 batches.append(JournalBatch(name, self._open.position, sequence, payload, self._open.format))
@@ -129,7 +129,7 @@ class JournalTail:
         return Copied(segment, batches, after) if batches else None
 
     def _read_batch(self, at: _Open) -> tuple[int, int, memoryview] | None:
-        """Sequence, flags and records of the next batch, and move behind it."""
+        """Return sequence, flags and records of the next batch, and advance."""
         found = read_batch(self._data, self._data_at, at.salt)
         if found is None:
             self._data, self._data_at = self._read_ahead(at), 0
@@ -143,7 +143,7 @@ class JournalTail:
         return sequence, flags, payload
 
     def _read_ahead(self, at: _Open) -> bytes:
-        """Some batches, or as much of one as there is."""
+        """Read some batches, or the available part of one."""
         try:
             data = self._journal.read(at.number, at.position, limits.BACKUP_READ_BYTES)
             length = batch_length(data, 0)
@@ -155,18 +155,18 @@ class JournalTail:
         self._open, self._next = None, number + 1
 
     def _check_end(self, at: _Open) -> None:
-        """Leave a segment that ends without a seal and is not the newest: it is gone, or was recycled. Whether all of
-        it was copied by then shows in the sequence of the next batch, and in that of the fold."""
+        """Close a segment that ends without a seal and is not the newest: it was removed or recycled. The sequences of
+        the next batch and of the fold show whether all of it was copied."""
         if self._journal.numbers()[-1:] == [at.number] and self._folded().folded_segment < at.number:
             return
-        if self._read_batch(at) is None:  # else more was written since it was read
+        if self._read_batch(at) is None:  # otherwise more was written in the meantime
             self._leave(at.number)
         else:
             self._open, self._data, self._data_at = at, b"", 0
 
     def _check_not_behind(self) -> None:
-        """A journal that ends before the mark is not the one that was copied, or was cut: what is written to it from
-        now on has the numbers of batches that the target has already."""
+        """A journal that ends before the mark was cut, or is not the one that was copied. New batches would get the
+        sequences of batches that the target already has."""
         if self._seen < self.mark.sequence:
             self._seen = self._folded().folded_sequence
             if self._seen < self.mark.sequence:
@@ -175,8 +175,8 @@ class JournalTail:
     def _check_same(self, sequence: int, payload: memoryview) -> None:
         digest = self.mark.digest
         if sequence == self.mark.sequence and digest and batch_digest(sequence, payload) != digest:
-            raise DivergedError(f"batch {sequence} is not the one that was copied")
+            raise DivergedError(f"batch {sequence} differs from the one that was copied")
 
     def release(self) -> None:
-        """What was read is safe elsewhere."""
+        """Release the segments of batches that are in the target."""
         self._journal.release(self._next - 1 if self._open is None else self._open.number - 1)

@@ -1,4 +1,4 @@
-"""Where backups are kept: a directory here, an S3 bucket in `s3.py`."""
+"""Targets of backups: directories. S3 buckets are in `s3.py`."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _LOCK_NAME = "lock"
 
 
 class Target(Protocol):
-    """Named pieces of bytes. Each is written whole or not at all, and is durable when `put` returns."""
+    """Named files. A file is written atomically and is durable when `put` returns."""
 
     url: str
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """The names that begin with a prefix, in order, and how many bytes each has. The prefix ends in a slash."""
+        """The sorted names that begin with a prefix, and their sizes. The prefix ends with a slash."""
 
     def is_empty(self) -> bool: ...
 
     def get(self, name: str) -> bytes:
-        """MissingError where there is none."""
+        """Read a file. Raises MissingError if it does not exist."""
 
     def put(self, name: str, data: bytes) -> None: ...
 
     def remove(self, names: Iterable[str]) -> None:
-        """Those that are gone already are no error."""
+        """Remove files. Files that do not exist are ignored."""
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Exclude other backups, as far as the target can."""
+        """Lock out other backups, if the target supports locks."""
 
 
 class DirectoryTarget:
@@ -71,7 +71,7 @@ class DirectoryTarget:
         fresh = path.with_name(f"{path.name}.{threading.get_ident()}.new")
         with self._failures():
             if name != FORMAT_NAME and not (self._root / FORMAT_NAME).exists():
-                raise TargetError(self.url, f"{FORMAT_NAME} is not there any more, so it may not be mounted")
+                raise TargetError(self.url, f"{FORMAT_NAME} is missing, so the target may not be mounted")
             self._make_folder(path.parent)
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
@@ -100,14 +100,14 @@ class DirectoryTarget:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        check_fit(self)  # before anything in it is touched
+        check_fit(self)  # before anything in it is changed
         with self._failures():
             self._make_folder(self._root)
             try:
                 lock = locking.acquire(self._root / _LOCK_NAME)
             except locking.DirectoryInUseError as error:
-                raise BackupError(f"{self.url} is {error.strerror}, another backup. Stop it, or wait for it.") from None
-            for left in self._root.rglob("*.new"):  # by a backup that was killed
+                raise BackupError(f"{self.url} is {error.strerror}, another backup. Stop it or wait for it.") from None
+            for left in self._root.rglob("*.new"):  # left by a backup that was killed
                 left.unlink(missing_ok=True)
         try:
             yield
@@ -124,7 +124,7 @@ class DirectoryTarget:
 
 
 def _is_of_a_beginning(path: Path) -> bool:
-    """What a backup leaves that was killed before it claimed a directory."""
+    """Whether a file was left by a backup that was killed before it claimed the directory."""
     return path.name == _LOCK_NAME or (path.name.startswith(f"{FORMAT_NAME}.") and path.name.endswith(".new"))
 
 
@@ -142,29 +142,31 @@ def _sync_folder(folder: Path) -> None:
 
 
 def open_target(where: str) -> Target:
-    """The target of a path or an S3 URL."""
+    """Open the target of a path or an S3 URL."""
     if where.startswith("s3://"):
         from headwater.store.embedded.backup.s3 import open_bucket
 
         return open_bucket(where)
     if "://" in where:
-        raise BackupError(f"{urlsplit(where).scheme}: is not known. Give a directory, or a URL as s3://bucket/prefix.")
+        raise BackupError(
+            f"{urlsplit(where).scheme}: is not supported. Use a directory or a URL as s3://bucket/prefix."
+        )
     return DirectoryTarget(Path(where))
 
 
 def claim(target: Target) -> None:
-    """Make an empty target one for backups; refuse one that holds something else."""
+    """Claim an empty target for backups; refuse a target with other files."""
     if not check_fit(target):
         target.put(FORMAT_NAME, FORMAT)
 
 
 def check_fit(target: Target) -> bool:
-    """Whether a target is one for backups. An empty one can become that; another is refused."""
+    """Whether a target is claimed for backups. An unclaimed target must be empty."""
     try:
         check_format(target.get(FORMAT_NAME), target.url)
     except MissingError:
         if not target.is_empty():
-            raise BackupError(f"{target.url} is not empty and holds no backup. Give another target.") from None
+            raise BackupError(f"{target.url} is not empty and has no backup. Use another target.") from None
         return False
     return True
 
@@ -173,4 +175,4 @@ def check_claimed(target: Target) -> None:
     try:
         check_format(target.get(FORMAT_NAME), target.url)
     except MissingError:
-        raise BackupError(f"{target.url} holds no backup. Give the target of: headwater backup") from None
+        raise BackupError(f"{target.url} has no backup. Use the target of: headwater backup") from None

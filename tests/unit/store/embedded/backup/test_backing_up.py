@@ -204,7 +204,7 @@ def test_a_moment_before_a_deletion(directory: Path, target: DirectoryTarget, tm
     live(directory, write)
     assert restored(target, tmp_path / "before", moments[0]) == {"precious": b"all of it"}
     assert restored(target, tmp_path / "after", moments[1]) == {}
-    with pytest.raises(BackupError, match=r"is not in .* Give a moment from 20.*Z to 20"):
+    with pytest.raises(BackupError, match=r"is not in .* Choose a time from 20.*Z to 20"):
         restored(target, tmp_path / "future", moments[1] + 100_000)
     assert not (tmp_path / "future").exists()
 
@@ -344,7 +344,7 @@ def test_a_target_is_for_one_directory(directory: Path, target: DirectoryTarget,
         back_up(tmp_path / "data2", target)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious.new").write_text("not ours")
-    with pytest.raises(BackupError, match="is not empty and holds no backup"):
+    with pytest.raises(BackupError, match="is not empty and has no backup"):
         back_up(directory, DirectoryTarget(tmp_path / "mine"))
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["precious.new"]
 
@@ -449,7 +449,7 @@ def test_a_backup_that_was_only_begun(directory: Path, tmp_path: Path) -> None:
         back_up(directory, target)
     assert any("/bases/" in name for name in target.sizes(""))
     assert spans_of(target) == []
-    with pytest.raises(BackupError, match="holds no complete backup"):
+    with pytest.raises(BackupError, match="has no complete backup"):
         restored(target, tmp_path / "copy")
 
 

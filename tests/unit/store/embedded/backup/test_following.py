@@ -53,7 +53,7 @@ def test_a_target_that_fails_is_reported_and_tried_again() -> None:
     steps = Steps(None, TargetError("target", "no room"), TargetError("target", "no room"), OSError("away"), None)
     reports = run(steps)
     assert len(reports) == 4
-    assert "tried again in 0 s: target: no room. Check the target" in reports[0]
+    assert "retried in 0 s: target: no room. Check the target" in reports[0]
     assert reports[-1] == "the backup is up to date again"
     assert steps.done == ["step"] * 6 + ["record"]
 

@@ -96,10 +96,10 @@ def test_errors_of_a_bucket(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(TargetError, match=r"s3://no-such-bucket.*NoSuchBucket"):
         open_target("s3://no-such-bucket").put("a", b"")
     for wrong in ("s3://", "s3://key:secret@bucket/x", "s3://bucket/x?versionId=1"):
-        with pytest.raises(BackupError, match=r"s3://bucket/prefix. Give credentials by the environment") as error:
+        with pytest.raises(BackupError, match=r"s3://bucket/prefix. Set credentials in the environment") as error:
             open_target(wrong)
         assert "secret" not in str(error.value)
-    with pytest.raises(BackupError, match="gs: is not known"):
+    with pytest.raises(BackupError, match="gs: is not supported"):
         open_target("gs://bucket")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(TargetError, match="Could not connect"):
