@@ -308,7 +308,7 @@ def test_a_follower_that_stopped_says_so_after_a_restart(tmp_path: Path) -> None
         for _ in range(2):
             with peer(*follow, port=copy_port) as copy:
                 until(["stopped"], lambda: [status["state"] for status in copy.followers()])
-                assert "row 2 is not the row that was read before" in copy.followers()[0]["last_error"]
+                assert "row 2 differs from the row that was read before" in copy.followers()[0]["last_error"]
                 assert copy.rows("/prices") == mirrored
         with peer(*follow, port=copy_port) as copy:
             until(["stopped"], lambda: [status["state"] for status in copy.followers()])
