@@ -151,9 +151,9 @@ def test_what_is_read(read: Callable[..., DataFrame], client: Client, path: str,
     [first] = events.where(f"stream = '{path}/a'").orderBy("order").take(1)
     # and not -1, so that the rows of a stream made again are told apart
     assert first.offset == f"{incarnation}_{0:016d}"
-    with pytest.raises(SchemaError, match="needs the columns position, control"):
+    with pytest.raises(SchemaError, match="needs all columns of stream-state; position, control are missing"):
         current_state(events.drop("position", "control"))
-    with pytest.raises(SchemaError, match="of a whole table"):
+    with pytest.raises(SchemaError, match="needs a batch DataFrame"):
         current_state(spark.readStream.format("rate").load().selectExpr(*(f"'' AS `{name}`" for name in STATE_COLUMNS)))
 
 

@@ -142,23 +142,23 @@ def test_schemas_grow(run: Run, client: Client, path: str, table: str) -> None:
     assert told(run(schema="n INT"), "key", "n") == [("1", 1)]
     client.stream(f"{path}/a").append(change("2", "insert", {"n": 2, "type": "y"}))
     assert told(run(schema="n INT, type STRING"), "n", "value_type") == [(1, None), (2, "y")]
-    with pytest.raises(SchemaError, match=r"n is integer .* and not string"):
+    with pytest.raises(SchemaError, match=r"n is integer .*, not string"):
         run(schema="n STRING, type STRING")
     with pytest.raises(SchemaError, match="lacks: n"):
         run(schema="type STRING")
-    with pytest.raises(SchemaError, match="made with sequence_by=None"):
+    with pytest.raises(SchemaError, match="created with sequence_by=None"):
         run(schema="n INT, type STRING", sequence_by="n")
     with pytest.raises(OptionError, match="no column nn"):
         run(schema="n INT, type STRING", keys="nn")
-    with pytest.raises(OptionError, match="no expression over the columns"):
+    with pytest.raises(OptionError, match="is not valid over the columns"):
         run(schema="n INT, type STRING", sequence_by="m")
     with pytest.raises(OptionError, match="it must be a number"):
         run(schema="n INT, type STRING", sequence_by="append_time - TIMESTAMP '2026-01-01 00:00:00Z'")
     with pytest.raises(OptionError, match="m is map<string,int>, which cannot be compared"):
         run(schema="n INT, m MAP<STRING, INT>", keys="m")
-    with pytest.raises(OptionError, match="JSON has nothing for interval"):
+    with pytest.raises(OptionError, match="interval.* cannot be read from JSON"):
         run(schema="n INT, m INTERVAL DAY TO SECOND")
-    with pytest.raises(OptionError, match="no column with a dot"):
+    with pytest.raises(OptionError, match="does not support dots in names"):
         run(schema="n INT, `a.b` INT")
 
 

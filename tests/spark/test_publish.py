@@ -135,11 +135,11 @@ def test_what_cannot_be_published(
     _write(table, {1: "a"})
     for options, told in (
         ({"keys": ["nope"]}, "there is no column nope"),
-        ({"to": None, "type": None}, "where to publish"),
-        ({"to_table": "x"}, "where to publish"),
-        ({"type": None}, "type is the type"),
+        ({"to": None, "type": None}, "set one target"),
+        ({"to_table": "x"}, "set one target"),
+        ({"type": None}, "to needs type"),
         ({"keys": []}, "keys"),
-        ({"columns": ["name"], "value_column": "name"}, "two ways"),
+        ({"columns": ["name"], "value_column": "name"}, "either columns or value_column"),
         ({"apply_as_deletes": "true"}, "for rows"),
     ):
         with pytest.raises(OptionError, match=told):
@@ -155,7 +155,7 @@ def test_what_cannot_be_published(
         run(checkpoint=checkpoint, to=f"{path}-other")
     again = str(tmp_path / "again")
     _write(again, {1: "a"})
-    with pytest.raises(DataLossError, match="another table"):
+    with pytest.raises(DataLossError, match="not the table that was published before"):
         run(checkpoint=checkpoint, table=again)
 
 

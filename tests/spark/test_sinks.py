@@ -71,7 +71,7 @@ def test_an_id_is_for_one_target_and_versions_grow(
     for version in (3, 3, 4, 4):
         write(frame(spark, 10), stream=f"{path}/c", writeId="counted", writeVersion=version)
     assert numbers(client, f"{path}/c") == [*range(10), *range(10)]
-    with pytest.raises(PySparkException, match="rows of a later batch than 2"):
+    with pytest.raises(PySparkException, match="rows of a later batch than batch 2"):
         write(frame(spark, 10), stream=f"{path}/c", writeId="counted", writeVersion=2)
 
 
@@ -116,15 +116,19 @@ def test_texts_that_are_wrong_only_one_by_one(spark: SparkSession, write: Write,
 def test_mistakes_are_named(spark: SparkSession, write: Write, client: Client, path: str) -> None:
     rows = frame(spark, 3)
     for wrong, options, message in (
-        (rows, {}, "name the target with the option stream"),
+        (rows, {}, "set the option stream"),
         (rows.withColumnRenamed("value", "text"), {"stream": path}, "the column value is missing"),
         (rows.selectExpr("struct(value) AS value"), {"stream": path}, "the column value is struct"),
         (rows.select(lit(None).cast("string").alias("value")), {"stream": path}, "a row has no value"),
-        (rows, {"stream": path, "createTarget": "false"}, "is missing and createTarget is false"),
-        (rows.selectExpr("CAST(NULL AS STRING) AS stream", "value"), {}, "a row has no stream"),
-        (rows, {"stream": path, "writeId": "a b/c"}, "writeId takes letters"),
+        (rows, {"stream": path, "createTarget": "false"}, "does not exist, and createTarget is false"),
+        (rows.selectExpr("CAST(NULL AS STRING) AS stream", "value"), {}, "a row has no target"),
+        (rows, {"stream": path, "writeId": "a b/c"}, "writeId must be at most"),
         (rows, {"stream": path, "streem": path}, "did you mean stream"),
-        (frame(spark, 9, parts=1, width=300_000), {"stream": path, "maxRequestBytes": 2 << 20}, "set maxRequestBytes"),
+        (
+            frame(spark, 9, parts=1, width=300_000),
+            {"stream": path, "maxRequestBytes": 2 << 20},
+            "lower maxRequestBytes",
+        ),
     ):
         client.stream(path).create()
         client.stream(path).delete()
@@ -168,7 +172,7 @@ def test_rows_that_are_no_event(spark: SparkSession, write: Write, client: Clien
         (good.replace("'1'", "CAST(NULL AS STRING)"), "without a value"),
         (good.replace("'k'", "CAST(NULL AS STRING)"), "key"),
         (good.replace("'1'", "'{'"), "a value is not one JSON text"),
-        (good + ", 'reset' AS control", "not both"),
+        (good + ", 'reset' AS control", "both an operation and a control"),
         (good.replace("'1'", "'1,2'"), "a value is not one JSON text"),
         ("'k' AS key, '1' AS value", "need a column type"),
         (good + ", 1 AS txid", "txid is int"),
@@ -242,7 +246,7 @@ def test_a_batch_number_that_comes_again_with_other_rows(
     for name in ("offsets/0", "offsets/.0.crc", "commits/0", "commits/.0.crc"):
         Path(checkpoint, name).unlink()
     client.stream(path).append({"n": 2})
-    with pytest.raises(PySparkException, match=r"batch 0 of this query is written down .* other offsets"):
+    with pytest.raises(PySparkException, match=r"batch 0 of this query was recorded .* other offsets"):
         copying(spark, server, path, f"{path}/copy", checkpoint)
     assert numbers(client, f"{path}/copy") == [1]
     copying(spark, server, path, f"{path}/copy", f"{checkpoint}-copied")
@@ -250,10 +254,10 @@ def test_a_batch_number_that_comes_again_with_other_rows(
     client.stream(path).append({"n": 3})
     shutil.copytree(f"{checkpoint}-copied", f"{checkpoint}-again")
     copying(spark, server, path, f"{path}/copy", f"{checkpoint}-copied")
-    with pytest.raises(PySparkException, match=f"for the stream {path}/copy, and not for the stream {path}/other"):
+    with pytest.raises(PySparkException, match=f"for the stream {path}/copy, not for the stream {path}/other"):
         copying(spark, server, path, f"{path}/other", f"{checkpoint}-again")
     write(frame(spark, 3), stream=f"{path}/frames", writeId="frames")
-    with pytest.raises(PySparkException, match="a writeId of its own"):
+    with pytest.raises(PySparkException, match="a different writeId for each DataFrame"):
         write(frame(spark, 3, width=1), stream=f"{path}/frames", writeId="frames")
     write(frame(spark, 3, width=1), stream=f"{path}/frames", writeId="frames", checkRepeats=False)
     assert numbers(client, f"{path}/frames") == [0, 1, 2]

@@ -157,7 +157,7 @@ def test_a_schema_leaves_columns_out(read: Read, client: Client, path: str) -> N
     fill(client, path, 5)
     assert first_of(read(streams=path, schema="value STRING")).asDict() == {"value": '{"n":0}'}
     assert first_of(read(streams=path, schema="value BINARY, position BIGINT")).value == b'{"n":0}'
-    with pytest.raises(PySparkException, match="there is no column nothing; there are stream, offset"):
+    with pytest.raises(PySparkException, match="there is no column nothing; the columns are stream, offset"):
         read(streams=path, schema="nothing STRING").count()
     with pytest.raises(PySparkException, match="position cannot be string"):
         read(streams=path, schema="position STRING").count()
@@ -193,19 +193,19 @@ def test_bytes_and_text(read: Read, client: Client, path: str) -> None:
     ("options", "message"),
     [
         ({"url": "http://127.0.0.1:{free}"}, "No answer"),
-        ({"url": "127.0.0.1:4437"}, "url is a server's, such as"),
+        ({"url": "127.0.0.1:4437"}, "url must be that of a server, such as"),
         ({"url": "http://me:secret@127.0.0.1:1"}, "use the option token"),
         ({"streams": "no/such/stream"}, "no stream at no/such/stream"),
-        ({"streams": ""}, "name what to read"),
+        ({"streams": ""}, "set either streams"),
         ({"startingOffset": "latest"}, "did you mean startingOffsets"),
-        ({"startingOffsets": "soon"}, "startingOffsets is earliest or latest, or JSON"),
-        ({"startingOffsets": '{"other": "-1"}'}, "names other, which streams does not"),
-        ({"startingOffsets": '{"PATH": "now"}'}, "a position is earliest, latest"),
+        ({"startingOffsets": "soon"}, "startingOffsets must be earliest or latest, or JSON"),
+        ({"startingOffsets": '{"other": "-1"}'}, "names other, which the option streams does not name"),
+        ({"startingOffsets": '{"PATH": "now"}'}, "a position must be earliest, latest"),
         ({"startingOffsets": '{"PATH": "0000000000000001_0000000000000009"}'}, "is not a position of"),
-        ({"startingOffsets": '{"PATH": "latest"}', "endingOffsets": '{"PATH": "-1"}'}, "which is before it"),
-        ({"streams": "http://127.0.0.1:1/a"}, "is not the path of a stream"),
-        ({"minPartitions": "0"}, "minPartitions is a number above 0"),
-        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"startingOffsets": '{"PATH": "latest"}', "endingOffsets": '{"PATH": "-1"}'}, "is before the start"),
+        ({"streams": "http://127.0.0.1:1/a"}, "is not a valid path of a stream"),
+        ({"minPartitions": "0"}, "minPartitions must be a number above 0"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
     ],
 )
 def test_mistakes_are_named(read: Read, client: Client, path: str, options: dict[str, str], message: str) -> None:
@@ -313,7 +313,7 @@ def test_a_stream_made_again_fails_the_query(sunk: Callable[..., Sunk], client: 
     query.run()
     client.stream(path).delete()
     fill(client, path, 9)
-    with pytest.raises(PySparkException, match=f"{path}: everything after .* that was not read yet is lost"):
+    with pytest.raises(PySparkException, match=f"{path}: unread data after .* is lost"):
         query.run()
 
 
@@ -322,7 +322,7 @@ def test_a_stream_that_is_gone_fails_the_query(sunk: Callable[..., Sunk], client
     query = sunk(streams=path)
     query.run()
     client.stream(path).delete()
-    with pytest.raises(PySparkException, match="the stream is gone"):
+    with pytest.raises(PySparkException, match="the stream does not exist any more"):
         query.run()
 
 
@@ -357,7 +357,7 @@ def test_a_restart_after_a_stream_that_ended_was_deleted(
     fill(client, f"{path}/b", 1, first=3)
     assert run() == [[3]]
     client.stream(f"{path}/b").delete()
-    with pytest.raises(PySparkException, match="the stream is gone"):
+    with pytest.raises(PySparkException, match="the stream does not exist any more"):
         run()
 
 

@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("us", "UTC")),
         ("content_type", pa.string()),
         ("value", pa.binary()),
-        (APPEND_END, pa.int64()),  # of a stream of bytes: where the append ends that a row is of
+        (APPEND_END, pa.int64()),  # in a stream of bytes: the end of the append that the row belongs to
         ("date", pa.date32()),
     ]
 )
@@ -48,7 +48,7 @@ STREAMS_SCHEMA = pa.schema(
         ("content_type", pa.string()),
         ("tail_offset", pa.string()),
         ("closed", pa.bool_()),
-        ("first_offset", pa.string()),  # where it starts: for a fork, in its source. Null if not known
+        ("first_offset", pa.string()),  # where the stream starts; a fork starts in its source. Null if not known
     ]
 )
 

@@ -25,11 +25,11 @@ def beside(table: str, name: str, given: str | None = None) -> str:
     if given is not None:
         if _is_inside(given, table):
             raise OptionError(
-                f"the checkpoint {given} is inside the table {table}, which deletes files it does not know"
+                f"the checkpoint {given} is inside the table {table}, which would delete its files; put it elsewhere"
             )
         return given
     if _WITH_SCHEME.match(table) and not table.startswith("file:"):
-        raise OptionError(f"the table {table} is in an object store: name a checkpoint on a disk or in HDFS")
+        raise OptionError(f"the table {table} is in an object store: set a checkpoint on a disk or in HDFS")
     return f"{table.rstrip('/')}.{name}"
 
 
@@ -62,7 +62,9 @@ def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Place
 def range_of(spark: SparkSession, checkpoint: str, batch: int) -> int:
     """A number that identifies the content of a batch: a hash of its end. A repeated batch has the same."""
     lines = _offsets(spark, checkpoint, batch).splitlines()[2:]
-    return int.from_bytes(hashlib.sha256("\n".join(lines).encode()).digest()[:8], "big") >> 1  # Delta's are signed
+    return (
+        int.from_bytes(hashlib.sha256("\n".join(lines).encode()).digest()[:8], "big") >> 1
+    )  # versions in Delta are signed
 
 
 def _offsets(spark: SparkSession, checkpoint: str, batch: int) -> str:

@@ -72,11 +72,11 @@ class Batch(msgspec.Struct, frozen=True):
         done = table.transaction_version(self.job)
         if done is None or self.number > done:
             return
-        made_of = table.transaction_version(self._range)  # of the batch that was done last
+        made_of = table.transaction_version(self._range)  # of the last committed batch
         if self.number < done or made_of not in (None, self.made_of):
-            told = f"batch {self.number} of {table.table_uri} comes again, after batch {done} was committed"
-            how = f"{told}, and for other rows" if self.number == done else told
-            raise BatchReusedError(f"{how}: the checkpoint was set back, or another run of the job is at work")
+            told = f"batch {self.number} of {table.table_uri} was repeated after batch {done} was committed"
+            how = f"{told}, with other rows" if self.number == done else told
+            raise BatchReusedError(f"{how}: the checkpoint was set back, or another run of the job is active")
 
 
 class Lake(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class Lake(msgspec.Struct, frozen=True):
                 mode="ignore",
                 partition_by=list(partition_by),
                 configuration=dict(configuration or {}),
-                raise_if_key_not_exists=False,  # keys of our own
+                raise_if_key_not_exists=False,  # allow our own keys
             )
 
     def files(self) -> pyarrow.fs.PyFileSystem:

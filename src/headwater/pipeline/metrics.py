@@ -45,9 +45,9 @@ class Metrics:
 
         rows = CounterMetricFamily("headwater_pipeline_rows", "Rows since the start.", labels=["job"])
         batches = CounterMetricFamily("headwater_pipeline_batches", "Batches since the start.", labels=["job"])
-        rate = GaugeMetricFamily("headwater_pipeline_rows_per_second", "Of the last batch.", labels=["job"])
+        rate = GaugeMetricFamily("headwater_pipeline_rows_per_second", "Rate of the last batch.", labels=["job"])
         active = GaugeMetricFamily("headwater_pipeline_active", "1 while the job runs.", labels=["job"])
-        lag = GaugeMetricFamily("headwater_pipeline_lag_bytes", "Of a stream, not read yet.", labels=["job", "stream"])
+        lag = GaugeMetricFamily("headwater_pipeline_lag_bytes", "Unread bytes of a stream.", labels=["job", "stream"])
         for name, job in list(self._jobs.items()):
             progress = job.progress()
             rows.add_metric([name], progress.rows)

@@ -56,21 +56,21 @@ def publish(
     target = Target(url=url, type=type, to=to, to_table=to_table, token=token)
     target.check()
     if not keys:
-        raise OptionError("name the columns of the key: keys")
+        raise OptionError("keys is missing: set it to the columns of the key")
     if columns is not None and value_column is not None:
-        raise OptionError("columns and value_column are two ways to say what the value is; give one of them")
+        raise OptionError("set either columns or value_column, not both")
     shape = Shape(list(keys), None if columns is None else list(columns), value_column)
     if (table is None) == (rows is None):
-        raise OptionError("publish either a table or rows, a streaming DataFrame")
+        raise OptionError("set either table or rows, a streaming DataFrame")
     if rows is not None:
         return _publish_rows(rows, target, shape, apply_as_deletes, checkpoint, name, once=once)
     if apply_as_deletes is not None:
-        raise OptionError("apply_as_deletes is for rows: of a table, the rows that are gone are deleted")
+        raise OptionError("apply_as_deletes is for rows: removed rows of a table are always published as deletes")
     if not Lake(table or "").exists():
         raise OptionError(f"there is no Delta table at {table}")
     place = local_path(default_checkpoint(table or "", target, checkpoint))
     if place is None:
-        raise OptionError(f"the checkpoint of publish is a directory on a disk, got {checkpoint}")
+        raise OptionError(f"the checkpoint of publish must be a directory on a disk, got {checkpoint}")
     publishing = _Publishing(spark, Lake(table or ""), target, shape, place)
     return start_loop(publishing.steps, name=name, once=once, every_s=every_s, checkpoint=place)
 
@@ -93,7 +93,7 @@ class Shape(msgspec.Struct, frozen=True):
         """The columns to read. Raises an error if one does not exist."""
         missing = [name for name in (*self.keys, *self._chosen(names)) if name not in names]
         if missing:
-            raise OptionError(f"there is no column {', '.join(missing)}; there are {', '.join(names)}")
+            raise OptionError(f"there is no column {', '.join(missing)}; the columns are {', '.join(names)}")
         return [*self.keys, *self._chosen(names)]
 
     def _chosen(self, names: Sequence[str]) -> list[str]:
@@ -134,12 +134,12 @@ class _State(msgspec.Struct):
     """The published version and the one in progress. Saved before and after each step."""
 
     id: str
-    table: str  # the id of the Delta table: another one at the same place has another
+    table: str  # the id of the Delta table, which changes if the table is created again
     target: str
     published: int | None = None
     publishing: int | None = None
-    settings: _Settings | None = None  # earlier versions did not write the last two
-    sent_to: Identity | None = None  # None too if no row was sent yet
+    settings: _Settings | None = None  # checkpoints of earlier versions do not have the last two
+    sent_to: Identity | None = None  # also None if no row was sent yet
 
 
 def published_version(directory: Path) -> int | None:
@@ -181,7 +181,7 @@ class _Publishing:
 
     def _send(self, before: int | None, after: int, job: str) -> int:
         new, old = self._paths(after), self._paths(before)
-        if new == old:  # nothing but metadata changed, or there are no rows yet
+        if new == old:  # only metadata changed, or there are no rows yet
             return 0
         changes = self._difference(before, after, new, old).persist()
         try:
@@ -215,7 +215,7 @@ class _Publishing:
         wanted = self._shape.needed(names)
         there = set(self._names(version))
         rows = scan(self._spark, self._lake, version, sorted(paths), [name for name in wanted if name in there])
-        for name in wanted:  # what came later is null in what was before
+        for name in wanted:  # columns that were added later are null in the earlier version
             if name not in there:
                 rows = rows.withColumn(name, F.lit(None))
         return rows.select(self._shape.key().alias("key"), self._shape.value(names).alias("value"))
@@ -227,8 +227,8 @@ class _Publishing:
         try:
             return set() if version is None else paths_of(self._lake, version)
         except DeltaError as error:
-            told = f"version {version} of {self._lake.uri}, which was published last, is gone from its log"
-            raise DataLossError(f"{told}; begin with a new checkpoint and target") from error
+            told = f"version {version} of {self._lake.uri}, which was published last, is not in its log any more"
+            raise DataLossError(f"{told}; start with a new checkpoint and target") from error
 
     def _load(self) -> _State:
         saved, table = load(self._file), str(self._lake.open().metadata().id)
@@ -236,15 +236,15 @@ class _Publishing:
             return _State(uuid.uuid4().hex, table, self._target.name, settings=self._settings)
         state = msgspec.json.decode(saved, type=_State)
         if state.target != self._target.name:
-            raise OptionError(f"the checkpoint {self._file.parent} is of {state.target}; use another one")
+            raise OptionError(f"the checkpoint {self._file.parent} belongs to {state.target}; use another one")
         if state.table != table:
-            told = f"{self._lake.uri} is another table than the one that was published"
-            raise DataLossError(f"{told}; begin with a new checkpoint and target")
+            told = f"{self._lake.uri} is not the table that was published before"
+            raise DataLossError(f"{told}; start with a new checkpoint and target")
         state.settings = state.settings or self._settings
         for name in ("type", "keys", "columns", "value_column"):
             before, now = getattr(state.settings, name), getattr(self._settings, name)
             if before != now:
-                told = f"the checkpoint {self._file.parent} is of a job with {name} {before}, not {now}"
+                told = f"the checkpoint {self._file.parent} belongs to a job with {name} {before}, not {now}"
                 raise OptionError(f"{told}; use another checkpoint and target")
         return state
 
@@ -254,11 +254,11 @@ class _Publishing:
         if state.sent_to is not None:
             found = self._target.identity()
             if found is None or found.is_other_than(state.sent_to):
-                what = "is gone" if found is None else "was deleted and made again, or is of another server"
-                told = f"{self._target.name}, which was published to, {what}"
-                raise DataLossError(f"{told}; begin with a new checkpoint, which publishes all rows")
+                again = "was deleted and created again, or is on another server"
+                told = f"{self._target.name}, the target, {'does not exist any more' if found is None else again}"
+                raise DataLossError(f"{told}; start with a new checkpoint, which publishes all rows again")
             if url != self._settings.url and not found.is_surely(state.sent_to):
-                raise OptionError(f"the checkpoint {self._file.parent} is of the server {url}; use another one")
+                raise OptionError(f"the checkpoint {self._file.parent} belongs to the server {url}; use another one")
         state.settings = self._settings
         self._has_checked = True
 
@@ -282,9 +282,9 @@ def _publish_rows(
     once: bool,
 ) -> StreamingJob:
     if not rows.isStreaming:
-        raise OptionError("rows is a streaming DataFrame: write a batch to a Delta table, and publish that")
+        raise OptionError("rows must be a streaming DataFrame; to publish a batch, write it to a Delta table")
     if checkpoint is None:
-        raise OptionError("rows need a checkpoint")
+        raise OptionError("rows needs a checkpoint")
     shape.needed(rows.columns)
     value = shape.value(rows.columns)
     kept = value if deletes is None else F.when(~F.coalesce(F.expr(deletes), F.lit(False)), value)

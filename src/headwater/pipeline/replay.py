@@ -114,7 +114,7 @@ class _Replaying:
         noted = written(last, every)
         with self._connection.open(patient=False) as client:
             for stream, one in noted.items():
-                if (stream, last.get(stream)) not in begins:  # the others are made with the type that the rows have
+                if (stream, last.get(stream)) not in begins:  # others are created with the type in their rows
                     _make(client, self._target(stream), one.content_type)
             rows = self._rows(version, lives)
             parts = rows.repartition("stream").sortWithinPartitions(*_SORTED).drop("life")
@@ -122,7 +122,7 @@ class _Replaying:
             done = parts.mapInArrow(writer, "stream STRING, appended BIGINT, has_more BOOLEAN").collect()
             for row in done:
                 if row.has_more and row.stream in noted and noted[row.stream].closed:
-                    raise ReplayError(f"{self._target(row.stream)} has more than the stream that was closed had")
+                    raise ReplayError(f"{self._target(row.stream)} has more data than the closed stream in the archive")
             for stream, one in noted.items():
                 if one.closed:
                     client.stream(self._target(stream), content_type=one.content_type).close()
@@ -173,8 +173,8 @@ def lives_of(begins: Mapping[tuple[str, int], int], noted: Mapping[tuple[str, in
         ]
         begin = every[stream, own[-1]]
         if begin > 0 and len(own) <= len(before):
-            told = f"{stream} was made again, and the archive lacks its first {begin} bytes"
-            raise ReplayError(f"{told}; leave it out with streams, or archive it from its beginning")
+            told = f"{stream} was created again, and the archive lacks its first {begin} bytes"
+            raise ReplayError(f"{told}; exclude it with streams, or archive it from its beginning")
         ends: int | None = None
         for life in own:
             found.append(Life(stream, life, ends))
@@ -189,9 +189,9 @@ def _is_inherited(life: int, last: Noted | None, is_noted: bool) -> bool:
 
 
 def written(last: Mapping[str, int], noted: Mapping[tuple[str, int], Noted]) -> dict[str, Noted]:
-    """What was noted of the streams that are written, by the last incarnation that rows have.
+    """The archived metadata of the streams that are written, for the last incarnation in their rows.
 
-    That of a fork may be its source's, if it was read at once.
+    If a fork was read in one range, its rows have the incarnation of its source.
     """
     found = {stream: noted[stream, life] for stream, life in sorted(noted)}
     for stream, newest in found.items():
@@ -219,7 +219,7 @@ def _make(client: Client, path: str, content_type: str) -> Stream:
         stream.create(content_type=content_type)
         return stream
     if kind_of(found.content_type) is not kind_of(content_type):
-        raise ReplayError(f"{path} is a stream of {found.content_type}, and the archive has {content_type}")
+        raise ReplayError(f"{path} is a stream of {found.content_type}, but the archive has {content_type}")
     return stream
 
 
@@ -266,7 +266,7 @@ class Messages:
     def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
         self._rows = (row["value"] for row in rows)
         self._returned: list[bytes] = []
-        self.done = 0  # messages, which is where the next one begins
+        self.done = 0  # messages so far
 
     def _next(self) -> bytes | None:
         return self._returned.pop(0) if self._returned else next(self._rows, None)
@@ -277,7 +277,7 @@ class Messages:
         if message is None:
             return False
         if message != there:
-            raise ReplayError(f"message {self.done} is another one")
+            raise ReplayError(f"message {self.done} differs from the archive")
         self.done += 1
         return True
 
@@ -306,7 +306,7 @@ class Appends:
     def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
         self._pieces = _joined(rows)
         self._returned = b""
-        self.done = 0  # bytes
+        self.done = 0  # bytes so far
 
     def _next(self) -> bytes:
         piece, self._returned = self._returned or next(self._pieces, b""), b""
@@ -319,7 +319,7 @@ class Appends:
                 return False
             same = min(len(piece), len(there))
             if piece[:same] != there[:same]:
-                raise ReplayError(f"the bytes after {self.done} are others")
+                raise ReplayError(f"the bytes after {self.done} differ from the archive")
             there, self._returned = there[same:], piece[same:]
             self.done += same
         return True

@@ -45,7 +45,7 @@ class StreamingJob:
         self._lock = lock
         self._query: StreamingQuery | None = None
         self._has_started = threading.Event()
-        self._turn = threading.Lock()  # of the batch at work
+        self._turn = threading.Lock()  # held while a batch is processed
         self._is_stopping = False
         self._has_refused = False
         self._failure: Exception | None = None
@@ -78,7 +78,7 @@ class StreamingJob:
         try:
             if timeout_s is None:
                 self.query.awaitTermination()
-            elif not self.query.awaitTermination(max(timeout_s, 0.001)):  # type: ignore[arg-type]  # seconds, parts too
+            elif not self.query.awaitTermination(max(timeout_s, 0.001)):  # type: ignore[arg-type]  # fractions of seconds are allowed
                 return False
             self._release()
             return True
@@ -89,10 +89,10 @@ class StreamingJob:
             raise cause_of(self._failure or error) from error
 
     def stop(self) -> None:
-        """End it after the batch that it works on."""
+        """Stop the job after the current batch."""
         self._is_stopping = True
         with self._turn:
-            pass  # without the lock, because the query waits for a batch that is refused
+            pass  # released before `query.stop`, which waits for a refused batch
         self.query.stop()
         self._release()
 
@@ -247,7 +247,7 @@ def start_loop(
     every_s: float = limits.PIPELINE_POLL_S,
     checkpoint: Path | None = None,
 ) -> LoopJob:
-    """Start a thread that takes the steps there are: once, or again and again with a pause between."""
+    """Start a thread that runs all steps that are due: once, or repeatedly with a pause of `every_s`."""
     lock = None if checkpoint is None else lock_checkpoint(checkpoint)
     job = LoopJob(name, steps, once=once, every_s=every_s, lock=lock)
     job._thread.start()

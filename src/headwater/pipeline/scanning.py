@@ -1,4 +1,4 @@
-"""Files of a Delta table as a DataFrame: tasks read them with delta-rs and pyarrow, whatever Spark can reach itself."""
+"""Files of a Delta table as a DataFrame. Tasks read them with delta-rs and pyarrow, so Spark needs no jars for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headwater.pipeline.lake import Lake
 
 
 def paths_of(lake: Lake, version: int | None = None) -> set[str]:
-    """The files of a version of the table. The log has their paths URL-encoded, and a dataset has not."""
+    """The files of a version of the table. Paths are URL-encoded in the log, but not in a dataset."""
     return {unquote(path) for path in pa.table(lake.open(version).get_add_actions())["path"].to_pylist()}
 
 
 def scan(spark: SparkSession, lake: Lake, version: int, paths: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Columns of some files of a version, partition columns among them."""
+    """Columns of some files of a version, including partition columns."""
     arrow = pa.schema(lake.open(version).schema().to_arrow())
     schema = from_arrow_schema(pa.schema([arrow.field(name) for name in columns]))
     reader = FileReader(lake, version, list(columns), to_arrow_schema(schema, timezone="UTC"))
@@ -55,5 +55,5 @@ class FileReader:
                 if batch.num_rows:
                     yield batch.cast(self._schema)
         except FileNotFoundError as error:
-            told = f"version {self._version} of {self._lake.uri} has lost files to a vacuum"
+            told = f"version {self._version} of {self._lake.uri} lacks files that a vacuum has deleted"
             raise DataLossError(told) from error

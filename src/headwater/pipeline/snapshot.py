@@ -1,4 +1,4 @@
-"""Makes snapshots of state streams, from which new readers start. `headwater.state.bootstrap` has their format.
+"""Makes snapshots of state streams, from which new readers start. `headwater.state.bootstrap` defines their format.
 
 A task makes each snapshot from the previous one and the events since then. A snapshot is valid once it is closed, so a
 killed run leaves nothing that a reader would use.

@@ -75,7 +75,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         if self.starting_timestamp is None:
             return {} if self.starting_offsets is None else {"startingOffsets": self.starting_offsets}
         if self.starting_offsets is not None:
-            raise OptionError("starting_offsets and starting_timestamp say the same; give one of them")
+            raise OptionError("set either starting_offsets or starting_timestamp, not both")
         return {"startingTimestamp": str(math.ceil(moment_of(self.starting_timestamp).timestamp() * 1000))}
 
 
@@ -88,7 +88,7 @@ def moment_of(given: datetime | str) -> datetime:
     try:
         moment = datetime.fromisoformat(given) if isinstance(given, str) else given
     except ValueError:
-        raise OptionError(f"a time is written as 2026-11-15 or 2026-11-15T08:00:00Z, got {given!r}") from None
+        raise OptionError(f"a time must be written as 2026-11-15 or 2026-11-15T08:00:00Z, got {given!r}") from None
     if moment.tzinfo is None:
         if isinstance(given, datetime):
             raise OptionError("a datetime needs a time zone")

@@ -37,10 +37,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         if (self.to is None) == (self.to_table is None):
-            raise OptionError("name where to publish to: a stream (to), or a table of the server (to_table)")
+            raise OptionError("set one target: a stream (to), or a table of the server (to_table)")
         if (self.type is None) != (self.to is None):
             raise OptionError(
-                "type is the type of the entities in a state stream: give it with to, and not with to_table"
+                "to needs type, the type of the entities in the state stream; to_table must not have a type"
             )
 
     @property
@@ -64,7 +64,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return {"url": self.url, **({} if self.token is None else {"token": self.token})}
 
     def identity(self) -> Identity | None:
-        """None if there is no such target."""
+        """The identity of the target; None if it does not exist."""
         with write_options(self._connection()).connection.open() as client:
             try:
                 if self.to is None:
@@ -75,7 +75,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
                 return None
 
     def _created_at(self, client: Client) -> str | None:
-        """None if the server has no lists, or none for this token."""
+        """The time of creation; None if the server does not list its streams, or not for this token."""
         try:
             if self.to is None:
                 name = self.to_table or ""

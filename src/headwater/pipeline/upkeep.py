@@ -18,7 +18,7 @@ class Upkeep(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.retain_hours is not None and self.retain_hours < 1:
-            raise OptionError("retain_hours is 1 at least: tasks may be writing files that no version has yet")
+            raise OptionError("retain_hours must be at least 1, because tasks write files that no version has yet")
 
     def after(self, batch: int, lakes: Iterable[Lake]) -> None:
         if self.compact_every and batch % self.compact_every == self.compact_every - 1:

@@ -165,10 +165,12 @@ class _Appender:
                 return behind(self._name, self._batch, error)
             case BodyTooLargeError():
                 return too_large(error)
-            case SequenceGapError():  # a conflict too
+            case SequenceGapError():  # also a ConflictError
                 return error
-            case ConflictError() | InvalidChangeError():  # closed, of another type, a mirror or a view
-                return SchemaError(f"{self._name} does not take the rows: {error}")
+            case (
+                ConflictError() | InvalidChangeError()
+            ):  # the target is closed, a mirror or a view, or has another type
+                return SchemaError(f"{self._name} does not accept the rows: {error}")
         return error
 
     def _append_or_create(self, body: bytes, producer: ProducerTuple) -> None:

@@ -44,12 +44,12 @@ class Bounds:
             return
         for path, place in start.items():
             if end[path] < place:
-                raise OptionError(f"{path} is to be read from {place} to {end[path]}, which is before it")
+                raise OptionError(f"{path}: the end {end[path]} is before the start {place}")
 
     def _at(self, name: str, times: Times, found: Mapping[str, StreamInfo]) -> dict[str, Place]:
         """The position of the first record appended at or after a time; the tail if there is none."""
         if isinstance(times, dict) and (unknown := sorted(times.keys() - found.keys())) and self._options.pattern:
-            raise OptionError(f"{name} names {', '.join(unknown)}, which no stream is called")
+            raise OptionError(f"{name} names streams that do not exist: {', '.join(unknown)}")
         wanted = times if isinstance(times, dict) else dict.fromkeys(found, times)
 
         def place(path: str) -> tuple[str, Place]:

@@ -54,7 +54,7 @@ class Streams:
                     self._lists = False
                     return found, info.path
         except (RequestError, ProtocolError):
-            self._lists = False  # it has none, or not for us
+            self._lists = False  # the server has no list, or does not allow it
             return {}, ""
         return found, paths[-1]
 
@@ -93,7 +93,7 @@ class Catalogue(Streams):
         return self._seen.get(path)
 
     def find(self, path: str) -> StreamInfo:
-        """The same; a stream that is not known yet is requested."""
+        """The last known state of a stream, requested if it is not known yet."""
         if path not in self._seen:
             self._seen[path] = self._client.stream(path).head()
         return self._seen[path]
@@ -121,9 +121,7 @@ class Catalogue(Streams):
                 if self.is_wanted(info.path):
                     yield info.path, info
         except (StreamNotFoundError, ProtocolError) as error:
-            raise OptionError(
-                f"this server has no list of streams for pattern; name them with streams: {error}"
-            ) from None
+            raise OptionError(f"pattern needs a server that lists its streams; use streams instead: {error}") from None
 
 
 def _common(first: str, last: str) -> str:

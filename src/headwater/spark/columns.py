@@ -70,7 +70,7 @@ def check_schema(given: StructType, columns: dict[str, str]) -> None:
     """Check a user's schema. It may leave out columns, and choose the type of values: text, bytes, or a struct."""
     for field in given.fields:
         if field.name not in columns:
-            raise SchemaError(f"there is no column {field.name}; there are {', '.join(columns)}")
+            raise SchemaError(f"there is no column {field.name}; the columns are {', '.join(columns)}")
         kind = field.dataType
         if field.name not in VALUES:
             fits = kind == _KINDS[columns[field.name]]
@@ -79,8 +79,8 @@ def check_schema(given: StructType, columns: dict[str, str]) -> None:
         else:
             fits = isinstance(kind, (StringType, BinaryType))
         if not fits:
-            told = f"{field.name} cannot be {kind.simpleString()}"
-            raise SchemaError(f"{told}; read it as it is, then cast it or parse it with from_json")
+            told = f"the column {field.name} cannot be {kind.simpleString()}"
+            raise SchemaError(f"{told}; read it with its own type, then cast it or parse it with from_json")
 
 
 class RangeReader:
@@ -122,7 +122,7 @@ class RangeReader:
             yield from rows_of(part, of, self._with_needed()._rows(part), self._schema)
 
     def _with_needed(self) -> RangeReader:
-        """The same, with the columns that rows of snapshots need."""
+        """A reader that also reads the columns that rows of snapshots need."""
         return RangeReader(
             self._connection,
             self._client,
@@ -195,10 +195,11 @@ class RangeReader:
             position += rows
         skipped.finish()
         if position < part.start.skip:
-            raise DataLossError(f"{part.path} has {position} messages from {part.start.offset} to {part.end.offset}")
+            told = f"{part.path} has only {position} messages from {part.start.offset} to {part.end.offset}"
+            raise DataLossError(f"{told}, and {part.start.skip} of them were read before")
 
     def _fitting(self) -> str:
-        """Decode everything that decides whether an event is bad."""
+        """The options that decide whether an event is bad, as text."""
         values = [field.json() for field in self._spark_schema.fields if field.name == "value"]
         return repr((values, self._by_type, self._types and sorted(self._types)))
 
@@ -316,9 +317,11 @@ class RangeReader:
             whole, held = _whole_text(held + b"".join(_runs_of(reader, _missing_bytes(held))))
             yield position, whole
         if held:
-            told = f"{part.path}: text ends inside a character at {part.end}, and the rest of it is not there yet"
+            told = (
+                f"{part.path}: text ends inside a character at {part.end}, and the rest of it has not been appended yet"
+            )
             here = Position(part.start.offset, position)
-            raise MessageError(f"{told}; try again, or set valueType to binary", here)
+            raise MessageError(f"{told}; retry later, or set valueType to binary", here)
 
 
 def _with_messages(payload: pa.RecordBatch) -> pa.RecordBatch:

@@ -114,7 +114,7 @@ class _RetryDeadline:
             self._of_thread.since_s = now_s
         elif now_s + report.delay_s - self._of_thread.since_s > self._most_s:
             raise report.error
-        log.warning("attempt %d failed, the next is in %.1f s: %s", report.attempt, report.delay_s, report.error)
+        log.warning("attempt %d failed, retrying in %.1f s: %s", report.attempt, report.delay_s, report.error)
 
 
 def connection_options(root: str, found: GivenOptions) -> ConnectionOptions:
@@ -133,16 +133,16 @@ def connection_options(root: str, found: GivenOptions) -> ConnectionOptions:
     )
     tokens = [options.token, options.token_file, options.token_function, options.headers.get("authorization")]
     if len([token for token in tokens if token is not None]) > 1:
-        raise OptionError("token, tokenFile, tokenFunction and a header authorization are one thing; give one of them")
+        raise OptionError("set only one of token, tokenFile, tokenFunction and the header authorization")
     if options.token is not None and not is_header_value(options.token):
         raise OptionError("the token must be printable ASCII")
     if options.token_function is not None and not re.fullmatch(r"[\w.]+:[\w.]+", options.token_function):
-        raise OptionError(f"tokenFunction is module:function, got {options.token_function!r}")
+        raise OptionError(f"tokenFunction must be module:function, got {options.token_function!r}")
     if options.client_key is not None and options.client_certificate is None:
-        raise OptionError("clientKey is the key of a clientCertificate; give both, or one file with both as the latter")
+        raise OptionError("clientKey needs clientCertificate; set both, or set clientCertificate to a file with both")
     is_tls = bool(options.ca_file or options.client_certificate)
     if is_tls and not root.startswith("https://"):
-        raise OptionError("caFile and clientCertificate are for a url with https")
+        raise OptionError("caFile and clientCertificate need a url with https")
     return options
 
 
@@ -153,12 +153,12 @@ def _headers(found: GivenOptions) -> dict[str, str]:
         headers = msgspec.json.decode(given, type=dict[str, str]) if given is not None else {}
     except msgspec.MsgspecError:
         raise OptionError(
-            'headers is JSON such as {"X-Api-Key": "…"}, or give options such as header.X-Api-Key'
+            'headers must be JSON such as {"X-Api-Key": "…"}; or set options such as header.X-Api-Key'
         ) from None
     headers = {name.lower(): value for name, value in headers.items()} | found.below("header")
     for name, value in headers.items():
         if not _HEADER.fullmatch(name) or name in _FRAMING:
-            raise OptionError(f"{name[:80]!r} is not a header that can be set")
+            raise OptionError(f"the header {name[:80]!r} cannot be set")
         if not is_header_value(value):
             raise OptionError(f"the header {name} must be printable ASCII")
     return headers

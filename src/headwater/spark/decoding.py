@@ -17,7 +17,7 @@ from headwater.spark.texts import check_text, sizes, text_column, texts
 from headwater.spark.values import TypedDecoder, ValueDecoder
 from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
 
-VALUES = ("value", "old_value")  # whose type is the user's to choose
+VALUES = ("value", "old_value")  # columns whose type the user chooses
 _encode = msgspec.json.Encoder().encode
 
 
@@ -70,11 +70,11 @@ class Events:
         self._messages = messages  # whether all events have the column `message`, not only bad ones
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
-        """Columns of events, `size` as above, `wanted` if types are given, and for bad events `bad` with the reason and
-        `message` with the text."""
+        """Columns of events, `size` as in `Values`, `wanted` if types are given, and for bad events `bad` with the
+        reason and `message` with the text."""
         check_text(text)
         events = self._decoder.decode_array(text)
-        are_changes = set(map(type, events)) <= {ChangeEvent}  # as nearly always
+        are_changes = set(map(type, events)) <= {ChangeEvent}  # the usual case, which is decoded faster
         have_values = are_changes and UnsetType not in set(map(type, map(_VALUE, events)))
         reasons: list[str | None] = [None] * len(events) if have_values else [_reason(event) for event in events]
         is_plain = have_values and (self._delete_values or "delete" not in set(map(_OPERATION, events)))
@@ -97,7 +97,7 @@ class Events:
     def _column(
         self, name: str, events: list[Any], reasons: list[str | None], are_changes: bool, is_plain: bool
     ) -> pa.Array:
-        """`is_plain`: the value of every event is wanted as it is."""
+        """`is_plain`: the values of all events are used unchanged."""
         if are_changes and name == "control":
             return pa.nulls(len(events), self._kinds[name])
         if are_changes and name in _CHANGE_COLUMNS:
@@ -110,7 +110,8 @@ class Events:
             return texts(values).cast(self._kinds[name]) if name in VALUES else pa.array(values, self._kinds[name])
         if isinstance(decoder, TypedDecoder):
             return decoder.column(list(map(_EVENT_COLUMNS["type"], events)), values, reasons)
-        return decoder.column(values, reasons if name == "value" else [None] * len(values))  # an old one never matters
+        is_checked = name == "value"  # an invalid old value does not make an event bad
+        return decoder.column(values, reasons if is_checked else [None] * len(values))
 
     def _getter(self, name: str, is_plain: bool) -> Any:
         if name == "value" and is_plain:

@@ -74,7 +74,7 @@ class _Answers:
         """The length of the next body and the offset after it."""
         while _END not in self._held:
             if len(self._held) > limits.SPARK_HEAD_BYTES_MAX:
-                raise UnexpectedAnswerError("no end of the headers")
+                raise UnexpectedAnswerError("the headers are too long")
             self._held += self._some(limits.SPARK_HEAD_BYTES_MAX)
         head, _, self._held = self._held.partition(_END)
         status, *lines = head.decode("latin-1").split("\r\n")
@@ -94,7 +94,7 @@ class _Answers:
         while filled < length:
             got = self._opened.recv_into(room[filled:])
             if not got:
-                raise UnexpectedAnswerError("the answer was cut short")
+                raise UnexpectedAnswerError("the response was cut short")
             filled += got
         return body
 

@@ -28,7 +28,7 @@ def current_state(events: DataFrame) -> DataFrame:
 
 def newest_events(events: DataFrame) -> DataFrame:
     """The last change of each key since the last reset, including deletes."""
-    if not is_remote():  # where a pipeline may be defined, which must not ask for columns
+    if not is_remote():  # the definition of a declarative pipeline must not request columns
         _check(events)
     placed = events.select(
         "*",
@@ -42,7 +42,7 @@ def newest_events(events: DataFrame) -> DataFrame:
     last = F.max_by(F.struct("operation", *_KEPT), F.struct("_life", "_place")).alias("_last")
     return (
         placed.where("operation IS NOT NULL")
-        .join(_lives(placed), ["stream", "_life"])  # small: Spark finds out that it can be broadcast
+        .join(_lives(placed), ["stream", "_life"])  # small, so Spark broadcasts it
         .where(alive & ~F.col("_over"))
         .groupBy("stream", "type", "key")
         .agg(last)
@@ -53,11 +53,9 @@ def newest_events(events: DataFrame) -> DataFrame:
 def _check(events: DataFrame) -> None:
     missing = [name for name in _NEEDED if name not in events.columns]
     if missing:
-        raise SchemaError(
-            f"the current state needs the columns {', '.join(missing)} of stream-state; select all of them"
-        )
+        raise SchemaError(f"current_state needs all columns of stream-state; {', '.join(missing)} are missing")
     if events.isStreaming:
-        raise SchemaError("the current state is that of a whole table: keep the events in one, or use foreachBatch")
+        raise SchemaError("current_state needs a batch DataFrame: store the events in a table, or use foreachBatch")
 
 
 def _number_in_offset(group: int) -> Column:

@@ -1,4 +1,4 @@
-"""The formats that Spark registers, which make readers and writers."""
+"""The formats that Spark registers, which create readers and writers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class DurableStreamsFormat(DataSource):
         return "durable-streams"
 
     def schema(self) -> str:
-        """Ask the server, so that a wrong URL fails at once. A query that continues may lack a stream."""
+        """Request the streams, so that a wrong URL fails at once. A missing stream is not an error, because a query
+        that continues may have read it to its end."""
         options = read_options(self.options, bounded=None, state=self.state)
         with options.connection.open(patient=False) as client:
             found = Planner(options, client).tails()
@@ -96,7 +97,7 @@ class StpFormat(DataSource):
         return "stp"
 
     def schema(self) -> StructType:
-        """Ask the server, so that a wrong URL or a response that is not a table fails at once."""
+        """Request the table, so that a wrong URL or a response that is not a table fails at once."""
         options = table_read_options(self.options, Use.SCHEMA)
         with options.connection.open(patient=False) as client:
             TablePlanner(options, client).tail()

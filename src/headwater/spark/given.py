@@ -10,15 +10,15 @@ from headwater.errors import OptionError
 
 T = TypeVar("T", int, float)
 
-_OF_SPARK = ("checkpointLocation", "queryName")  # Spark passes it to every sink of a query
-_OF_STATE = (
+_OF_SPARK = ("checkpointLocation", "queryName")  # Spark passes them to every sink of a query
+_OF_STATE = (  # options of the format stream-state only
     "badevents",
     "deadletterstream",
     "deletevalues",
     "nonfinitenumbers",
     "types",
     "valueschema",
-)  # its options
+)
 
 
 class GivenOptions:
@@ -37,9 +37,9 @@ class GivenOptions:
         has children `parent.NAME` with names of the user; `header` always is a parent."""
         below = {f"{parent}.{name}".lower() for parent in (*parents, "header") for name in self.below(parent)}
         for name in sorted(self._given.keys() - {known.lower() for known in (*known, *_OF_SPARK)} - below):
-            instead = f"did you mean {meant[name]}?" if name in meant else f"there are {', '.join(known)}"
+            instead = f"did you mean {meant[name]}?" if name in meant else f"the options are {', '.join(known)}"
             if name.partition(".")[0] in _OF_STATE:
-                instead = "it is for the format stream-state"
+                instead = "it is an option of the format stream-state"
             raise OptionError(f"there is no option {name}; {instead}")
 
     def text(self, name: str) -> str | None:
@@ -66,7 +66,7 @@ class GivenOptions:
         except ValueError:
             number = kind(0)
         if not 0 < number < float("inf"):
-            raise OptionError(f"{name} is a number above 0, got {value!r}")
+            raise OptionError(f"{name} must be a number above 0, got {value!r}")
         return number
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -76,5 +76,5 @@ class GivenOptions:
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
         value = self.text(name)
         if value is not None and value.lower() not in map(str.lower, choices):
-            raise OptionError(f"{name} is {' or '.join(choices)}, got {value!r}")
+            raise OptionError(f"{name} must be {' or '.join(choices)}, got {value!r}")
         return value.lower() if value is not None else None

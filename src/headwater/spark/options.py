@@ -49,7 +49,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     partitions_min: int = 1
     partition_bytes: int = limits.SPARK_PARTITION_BYTES
     fail_on_data_loss: bool = True
-    binary: bool | None = None  # None: as the streams are
+    binary: bool | None = None  # None: the content types of the streams decide
     wait_s: float = limits.SPARK_WAIT_S
     types: frozenset[str] | None = None  # of state events; None: all
     value_schema: str | dict[str, str] | None = None  # of all values, or by type
@@ -71,7 +71,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None  # None: the column `stream` has the target of each row
     is_table: bool = False
     create_target: bool = True
-    target_ttl_s: int | None = None  # of targets that are made
+    target_ttl_s: int | None = None  # of targets that are created
     target_expires_at: str | None = None
     content_type: str | None = None
     write_id: str | None = None
@@ -146,12 +146,12 @@ def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool 
     found.refuse_unknown(known, _MEANT, *(("valueSchema",) if state else ()))
     for name in _FOR_QUERIES if bounded else ():
         if found.text(name) is not None:
-            raise OptionError(f"{name} is for streaming queries; leave it out")
+            raise OptionError(f"{name} is for streaming queries; remove it")
     root, below = _split_url(found.required("url"))
     streams = tuple(dict.fromkeys(_names(found.text("streams")) + _names(found.text("stream")) + below))
     pattern = found.text("pattern")
     if bool(streams) == bool(pattern):
-        raise OptionError("name what to read: streams, a list of paths, or pattern, a glob over them; one of the two")
+        raise OptionError("set either streams, a list of paths, or pattern, a glob over paths")
     for name in ("endingOffsets", "endingTimestamp"):
         if found.text(name) is not None and bounded is False:
             raise OptionError(f"{name} is for batch reads: a streaming query has no end")
@@ -187,9 +187,11 @@ def _value_schema(found: GivenOptions) -> str | dict[str, str] | None:
         try:
             by_type = {**msgspec.json.decode(given, type=dict[str, str]), **by_type}
         except msgspec.MsgspecError:
-            raise OptionError('valueSchema is "name STRING, …", or JSON by type: {"user": "name STRING, …"}') from None
+            raise OptionError(
+                'valueSchema must be "name STRING, …", or JSON by type: {"user": "name STRING, …"}'
+            ) from None
     elif given is not None and by_type:
-        raise OptionError("valueSchema is for all types; leave it out, or give each type its own with valueSchema.type")
+        raise OptionError("set either valueSchema for all types, or valueSchema.type for each type")
     return by_type or given
 
 
@@ -197,11 +199,11 @@ def _bad_events(found: GivenOptions, streams: tuple[str, ...]) -> tuple[BadEvent
     wanted = BadEvents(found.choice("badEvents", ("fail", "skip", "keep", "keepMessages", "deadLetter")) or "fail")
     named = found.text("deadLetterStream")
     if (named is not None) != (wanted is BadEvents.DEAD_LETTER):
-        raise OptionError("badEvents=deadLetter and deadLetterStream, the stream that takes them, need each other")
+        raise OptionError("badEvents=deadLetter and deadLetterStream must be set together")
     target = checked_path(named.strip("/")) if named is not None else None
     if target in streams:
         raise OptionError(
-            f"{target} is read, so it cannot be the deadLetterStream: what is added there would come back"
+            f"{target} cannot be the deadLetterStream, because it is one of the streams that the query reads"
         )
     return wanted, target
 
@@ -213,10 +215,10 @@ def write_options(given: Mapping[str, str], *, state: bool = True) -> WriteOptio
     root, below = _split_url(found.required("url"))
     names = list(dict.fromkeys([*below, *filter(None, [found.text("stream")])]))
     if len(names) > 1:
-        raise OptionError(f"the url names the stream {names[0]!r} and the option {names[1]!r}; give one of them")
+        raise OptionError(f"the url names the stream {names[0]!r} and the option stream {names[1]!r}; remove one")
     content_type = found.text("contentType")
     if content_type is not None and kind_of(content_type) is ContentKind.BINARY and "/" not in content_type:
-        raise OptionError(f"contentType is a media type such as application/json, got {content_type!r}")
+        raise OptionError(f"contentType must be a media type such as application/json, got {content_type!r}")
     target = checked_path(names[0].strip("/")) if names else None
     non_finite = NonFinite(found.choice("nonFiniteNumbers", ("null", "fail", "text")) or "null")
     return msgspec.structs.replace(writing_to(target, content_type, root, found), non_finite=non_finite)
@@ -228,12 +230,12 @@ def writing_to(
     """Parse the options that sinks for streams and for tables share."""
     write_id = found.text("writeId")
     if write_id is not None and not _is_id(write_id):
-        raise OptionError(f"writeId takes letters, digits and -_.:~, at most {limits.SPARK_WRITE_ID_BYTES_MAX} of them")
+        raise OptionError(f"writeId must be at most {limits.SPARK_WRITE_ID_BYTES_MAX} letters, digits and -_.:~")
     version = found.text("writeVersion") or "0"
     if not (version.isascii() and version.isdigit() and int(version) <= limits.PRODUCER_INTEGER_MAX):
-        raise OptionError(f"writeVersion is a number that grows from write to write, got {version!r}")
+        raise OptionError(f"writeVersion must be a number that increases with each write, got {version!r}")
     if write_id is None and found.text("writeVersion") is not None:
-        raise OptionError("writeVersion numbers the writes of a writeId; give both")
+        raise OptionError("writeVersion needs a writeId")
     ttl_s, expires_at = _lifetime(found)
     return WriteOptions(
         connection=connection_options(root, found),
@@ -256,15 +258,15 @@ def _lifetime(found: GivenOptions) -> tuple[int | None, str | None]:
     ttl_s, expires_at = found.number("targetTtl", int, None), found.text("targetExpiresAt")
     if ttl_s is not None and expires_at is not None:
         raise OptionError(
-            "targetTtl counts from the last use of a target, targetExpiresAt is a moment; give one of them"
+            "set either targetTtl, which counts from the last use of a target, or targetExpiresAt, a fixed time"
         )
     if (ttl_s is not None or expires_at is not None) and not found.flag("createTarget", default=True):
-        raise OptionError("targetTtl and targetExpiresAt are for targets that are made, and createTarget is false")
+        raise OptionError("targetTtl and targetExpiresAt are for created targets, but createTarget is false")
     if expires_at is not None:
         try:
             parse_instant("targetExpiresAt", expires_at)
         except InvalidHeaderError as error:
-            raise OptionError(f"{error.detail}; such as 2027-01-31T00:00:00Z") from None
+            raise OptionError(f"{error.detail}; an example is 2027-01-31T00:00:00Z") from None
     return ttl_s, expires_at
 
 
@@ -278,22 +280,22 @@ def _split_url(url: str) -> tuple[str, list[str]]:
         usable = False
     if not usable:
         shown = url if "@" not in url else "one with credentials in it"
-        raise OptionError(f"url is a server's, such as http://127.0.0.1:4437, got {shown}")
+        raise OptionError(f"url must be that of a server, such as http://127.0.0.1:4437, got {shown}")
     if parts.username is not None or parts.password is not None:
-        raise OptionError("url must not hold credentials, which would show in logs; use the option token")
+        raise OptionError("url must not have credentials, because they would appear in logs; use the option token")
     server, found, below = f"{url.rstrip('/')}/".partition(STREAM_ROOT)
     return (server + STREAM_ROOT if found else url, [unquote(below.rstrip("/"))] if below else [])
 
 
 def _types(found: GivenOptions) -> frozenset[str] | None:
     text = found.text("types")
-    return None if text is None else frozenset(_list("types is a list of types", text))
+    return None if text is None else frozenset(_list("types must be a list of types", text))
 
 
 def _names(text: str | None) -> list[str]:
     if text is None:
         return []
-    return [checked_path(name.strip("/")) for name in _list("streams is a list of paths", text)]
+    return [checked_path(name.strip("/")) for name in _list("streams must be a list of paths", text)]
 
 
 def _list(what: str, text: str) -> list[str]:
@@ -310,21 +312,21 @@ def checked_path(path: str) -> str:
     try:
         parse_path(quote_path(path))
     except InvalidPathError as error:
-        raise OptionError(f"{path[:200]!r} is not the path of a stream: {error}") from None
+        raise OptionError(f"{path[:200]!r} is not a valid path of a stream: {error}") from None
     return path
 
 
 def _positions(name: str, text: str, words: tuple[str, ...], streams: tuple[str, ...]) -> str | dict[str, str]:
     if text.lower() in words:
         return text.lower()
-    expected = f'{name} is {" or ".join(words)}, or JSON such as {{"orders": "{LATEST}"}}'
+    expected = f'{name} must be {" or ".join(words)}, or JSON such as {{"orders": "{LATEST}"}}'
     try:
         positions = msgspec.json.decode(text, type=dict[str, str])
     except msgspec.MsgspecError:
         raise OptionError(f"{expected}, got {text[:200]}") from None
     unknown = sorted(positions.keys() - set(streams)) if streams else []
     if unknown:
-        raise OptionError(f"{name} names {', '.join(unknown)}, which streams does not")
+        raise OptionError(f"{name} names {', '.join(unknown)}, which the option streams does not name")
     return {path.strip("/"): position for path, position in positions.items()}
 
 
@@ -333,7 +335,7 @@ def _starting(
 ) -> str | dict[str, str]:
     given = found.text("startingOffsets") or EARLIEST
     if given.lower() == SNAPSHOT and not state:
-        raise OptionError("startingOffsets=snapshot is for the format stream-state: snapshots are of state events")
+        raise OptionError("startingOffsets=snapshot is for the format stream-state: only state events have snapshots")
     if given.lower() == SNAPSHOT and bounded is False:
         told = "startingOffsets=snapshot is for batch reads: read the state in a batch, and start the query after it"
         raise OptionError(f'{told}, with startingOffsets {{"stream": "the offset where the batch ended"}}')

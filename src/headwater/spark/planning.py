@@ -76,7 +76,7 @@ class Planner:
         default = wanted if isinstance(wanted, str) else None
         given = {} if isinstance(wanted, str) else wanted
         if self._options.pattern is not None and (unknown := sorted(given.keys() - found.keys())):
-            raise OptionError(f"offsets are given for {', '.join(unknown)}, which no stream is called")
+            raise OptionError(f"offsets are given for streams that do not exist: {', '.join(unknown)}")
         other = EARLIEST if wanted is self._options.starting else LATEST
         places = {path: _place(default or given.get(path, other), info) for path, info in found.items()}
         in_parallel(lambda path: self._check_place(path, places[path]), sorted(given.keys() & places.keys()))
@@ -98,7 +98,7 @@ class Planner:
         gone = {path for path in start.keys() - ends.keys() if self.is_wanted(path)}
         for path in sorted(gone):
             if not start[path].ended:
-                self._report_loss(path, start[path], "the stream is gone")
+                self._report_loss(path, start[path], "the stream does not exist any more")
         kept = {path: place for path, place in start.items() if path not in gone}  # also deselected streams
         moved: dict[str, tuple[Place, Place]] = {}
         for path, info in ends.items():
@@ -122,7 +122,7 @@ class Planner:
         if before.ended:
             return EARLIEST_PLACE  # of an earlier incarnation, which was read to its end
         if end < before:
-            self._report_loss(path, before, f"the stream ends at {end} now")
+            self._report_loss(path, before, f"the stream now ends at {end}")
             return EARLIEST_PLACE
         return before
 
@@ -218,7 +218,7 @@ class Planner:
         """The start of a range, and where to split it. If the stream was created again, it starts at the beginning."""
         if self._catalogue.extended is False:
             if after < before:
-                self._report_loss(path, before, f"the stream ends at {after} now")
+                self._report_loss(path, before, f"the stream now ends at {after}")
                 return EARLIEST_PLACE, []
             return before, []
         stream = self._client.stream(path)
@@ -235,7 +235,9 @@ class Planner:
                 raise
             return self.parts(path, before, after, wanted)
         self._catalogue.extended = True
-        if before.offset == BEGINNING:  # with its incarnation, which another stream at this path does not have
+        if (
+            before.offset == BEGINNING
+        ):  # the first offset has the incarnation, which tells a stream from a later one at its path
             before = Place(found.offset, before.skip)
         return before, found.splits
 
@@ -268,7 +270,7 @@ class Planner:
         return kind_of(self._catalogue.find(path).content_type) is ContentKind.JSON
 
     def _report_loss(self, path: str, before: Place, what: str) -> None:
-        told = f"{path}: everything after {before} that was not read yet is lost: {what}"
+        told = f"{path}: unread data after {before} is lost: {what}"
         if self._options.fail_on_data_loss:
             raise DataLossError(told)
         if told not in self._reported:
@@ -387,7 +389,7 @@ def _character_boundary(data: bytes, most: int) -> int:
 
 
 def _is_empty(before: Place, after: Place) -> bool:
-    """Whether a range is certainly empty: it starts and ends at the beginning, in two spellings."""
+    """Whether a range is certainly empty: it starts and ends at the beginning, written in two ways."""
     return before.is_at(EARLIEST_PLACE) and not after.skip and byte_position(after.offset) == 0
 
 

@@ -37,7 +37,7 @@ def parse_place(text: str) -> Place:
         place = Place(NOW)
     if place.offset == NOW:
         raise OptionError(
-            f"a position is earliest, latest, an offset the server gave, or offset+count, got {text[:80]!r}"
+            f"a position must be earliest, latest, an offset of the server, or offset+count, got {text[:80]!r}"
         )
     return Place(place.offset, place.skip, text.endswith(_ENDED))
 

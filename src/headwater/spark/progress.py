@@ -1,7 +1,7 @@
 """The lag of queries, from the progress that Spark reports or from a checkpoint.
 
-The Python data source API has no metrics of sources. But the progress has `latestOffset`, in which the sources of this
-package report the tails of their streams. The lag is the difference to `endOffset`, the end of the batch.
+Sources of the Python data source API cannot report metrics. But the progress has `latestOffset`, in which the sources
+of this package report the tails of their streams. The lag is the difference to `endOffset`, the end of the batch.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def lag(
 ) -> list[StreamLag]:
     """Return the lag of a query behind each of its streams and tables, after its last batch.
 
-    `of` is a query, one progress of it, or the path of its checkpoint. The ends are those in the progress; with a
-    client, which a checkpoint needs, they are the current ones. The result is empty for a query without a finished
-    batch. A checkpoint has only streams, not tables.
+    `of` is a query, a progress report of it, or the path of its checkpoint. The ends of the streams are those in the
+    progress, or the current ones if a client is given. A checkpoint needs a client. The result is empty for a query
+    without a finished batch. The lag of tables cannot be computed from a checkpoint.
     """
     if isinstance(of, (str, os.PathLike)):
         if client is None:
-            raise OptionError("a checkpoint does not tell where streams end; give a client of their server")
+            raise OptionError("the lag of a checkpoint needs a client, to request the ends of the streams")
         return [each for read in _committed(of) for each in _lag(read, _now(client, read), None)]
     progress = of if isinstance(of, StreamingQueryProgress) else of.lastProgress
     sources: list[SourceProgress] = [] if progress is None else progress.sources
@@ -79,7 +79,7 @@ def _source_lag(source: SourceProgress, client: Client | None) -> list[StreamLag
 class Progress(StreamingQueryListener):
     """Logs a line for every batch of the queries of a session: `spark.streams.addListener(Progress())`.
 
-    If given, `report` is called with each progress and the lag after it.
+    If given, `report` is called with each progress report and the lag after it.
     """
 
     def __init__(self, report: Callable[[StreamingQueryProgress, list[StreamLag]], None] | None = None) -> None:

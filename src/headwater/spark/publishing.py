@@ -112,9 +112,9 @@ class Publisher:
             if is_final(error) and not appending.may_have_appended:
                 self._ledger.withdraw(batch, listed)
                 raise
-            told = f"{error}. Some of the batch may be appended, and all of it is written down in"
-            way_out = "it goes on when the target takes the rest"
-            raise SchemaError(f"{told} {self._ledger.list_of(batch).url}: {way_out}") from error
+            told = f"{error}. A part of the batch may have been appended. The whole batch is recorded in"
+            way_out = "a retry appends the rest when the target accepts it"
+            raise SchemaError(f"{told} {self._ledger.list_of(batch).url}; {way_out}") from error
         except StoredRowsGoneError as error:
             found = self._ledger.found(batch)
             if found is None or not found.done:  # otherwise another driver committed first

@@ -36,7 +36,7 @@ D = TypeVar("D", bound=Driver)
 
 
 class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D]):
-    """Lives in the driver as long as the query runs. Tasks get a copy that only reads."""
+    """The reader of a query, in the driver for as long as the query runs. Tasks get a copy that only reads."""
 
     _driver: D | None = None
     _final: Any = None  # the end at the start of an availableNow run

@@ -44,12 +44,12 @@ class Encoder:
         if target is not None:
             check_target(target)
         elif not isinstance(self._fields.get("stream"), StringType):
-            raise SchemaError("name the target with the option stream, or give a column stream of strings")
+            raise SchemaError("set the option stream, or add a string column stream with the target of each row")
         if state:
             self._check_state()
         elif not isinstance(self._fields.get("value"), (StringType, BinaryType)):
             found = f"is {self._fields['value'].simpleString()}" if "value" in self._fields else "is missing"
-            raise SchemaError(f"the column value {found}; a sink takes strings or binaries, such as to_json(struct(*))")
+            raise SchemaError(f"the column value {found}; it must be a string or binary, such as to_json(struct(*))")
 
     def _check_state(self) -> None:
         if self._kind is not ContentKind.JSON:
@@ -61,11 +61,13 @@ class Encoder:
             if name in self._fields and not isinstance(self._fields[name], StringType):
                 raise SchemaError(f"the column {name} is {self._fields[name].simpleString()}; it must be a string")
         if "value" not in self._fields:
-            raise SchemaError("state events need a column value, of JSON text or of anything JSON can hold")
+            raise SchemaError("state events need a column value: JSON text, or a type that can be written as JSON")
         for name in ("value", "old_value"):
             kind = self._fields.get(name)
             if kind is not None and not isinstance(kind, VariantType) and holds(kind, (VariantType,)):
-                raise SchemaError(f"the column {name} has a VARIANT inside; cast it, or make all of it one: to_json")
+                raise SchemaError(
+                    f"the column {name} contains a VARIANT; cast it, or convert the whole column with to_json"
+                )
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
         """Targets with their messages, in the order of the rows."""
@@ -77,7 +79,7 @@ class Encoder:
             return
         targets = batch.column("stream")
         if targets.null_count:
-            raise SchemaError("a row has no stream: the column that names the target is null")
+            raise SchemaError("a row has no target: the column stream is null")
         encoded = pc.utf8_trim(targets, "/").dictionary_encode()
         for number, target in enumerate(encoded.dictionary.to_pylist()):
             check_target(target)
@@ -127,9 +129,11 @@ def check_target(path: str) -> None:
     try:
         parse_path(quote_path(path))
     except InvalidPathError as error:
-        raise SchemaError(f"{path[:200]!r} cannot be the path of a stream: {error}") from None
+        raise SchemaError(f"{path[:200]!r} is not a valid path of a stream: {error}") from None
     if path.partition("/")[0] in (RESERVED, JOURNAL_ROOT):
-        raise SchemaError(f"no stream to write to can be below {path.partition('/')[0]}/, got {path[:200]!r}")
+        raise SchemaError(
+            f"streams below {path.partition('/')[0]}/ are internal and cannot be written, got {path[:200]!r}"
+        )
 
 
 def _event(
@@ -146,9 +150,9 @@ def _event(
     """Encode one event. It is checked against the State Protocol, except for the value, which can be any JSON."""
     if control is not None:
         if operation is not None:
-            raise InvalidEventError(f"a row is a change or a control, not both: {operation} and {control}")
+            raise InvalidEventError(f"a row cannot have both an operation and a control: {operation} and {control}")
         about = {"control": control, **({} if control_offset is None else {"offset": control_offset})}
-        control_event(control)  # type: ignore[arg-type]  # says what is wrong
+        control_event(control)  # type: ignore[arg-type]  # raises an error if it is invalid
         return _encode({"headers": about})
     headers: dict[str, str | None] = {"operation": operation}
     if txid is not None:
@@ -159,7 +163,7 @@ def _event(
     if old_value is not None:
         event["old_value"] = old_value
     if operation not in ("insert", "update", "upsert", "delete") or not kind or not key:
-        parse_event({**event, "value": None})  # says what is wrong
+        parse_event({**event, "value": None})  # raises an error that names the invalid field
     if value is None and operation != "delete":
         raise InvalidEventError(f"{operation} of {kind} {key} without a value")
     if value is None:
@@ -169,7 +173,7 @@ def _event(
 
 def checked_json(messages: pa.Array) -> pa.Array:
     """Check that each message is one JSON text, and strip white space around it."""
-    given = join(messages, b"\0")  # which is in no JSON
+    given = join(messages, b"\0")  # the byte 0 does not occur in JSON
     try:
         texts = split_array(b"[%b]" % join(messages, b","))
         check_text(given)
@@ -186,7 +190,5 @@ def _checked_one(number: int, text: bytes) -> bytes:
         text.decode()
     except (ValueError, RecursionError) as error:
         shown = text[:80].decode(errors="replace")
-        raise SchemaError(
-            f"a value is not one JSON text: {shown!r} ({error}); a string needs quotes: to_json"
-        ) from None
+        raise SchemaError(f"a value is not one JSON text: {shown!r} ({error}); encode strings with to_json") from None
     return bytes(message)

@@ -1,4 +1,4 @@
-"""Makes a Spark session with the formats, or adds the formats to an existing session."""
+"""Creates a Spark session with the formats, or adds the formats to an existing session."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def register(spark: SparkSession) -> SparkSession:
 def session(
     name: str = "headwater", *, master: str = "local[*]", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Make a session with the formats. It is local by default, and uses the system's Java or the packaged one."""
+    """Create a session with the formats. It is local by default, and uses the system's Java or the packaged one."""
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks need what this interpreter has installed
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks need the packages of this interpreter
     if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # a laptop's host name may lead nowhere
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the host name of a laptop may not resolve
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**_DEFAULTS, **(config or {})}.items():
         builder = builder.config(key, value)
@@ -41,7 +41,7 @@ _DEFAULTS = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "4",  # a small machine's worth; the default of 200 makes every batch slow
+    "spark.sql.shuffle.partitions": "4",  # for small machines; the default of 200 makes every batch slow
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.unix.domain.socket.enabled": "true",  # between the JVM and its workers: 5 % more rows than over TCP
+    "spark.python.unix.domain.socket.enabled": "true",  # between the JVM and its workers: 5 % faster than TCP
 }

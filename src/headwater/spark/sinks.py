@@ -31,7 +31,7 @@ class RowEncoder(Protocol):
     def encode(self, batch: pa.RecordBatch, /) -> Iterator[tuple[str, pa.Array]]: ...
 
 
-MakeEncoder: TypeAlias = Callable[[StructType, WriteOptions], RowEncoder]  # of options whose content type is known
+MakeEncoder: TypeAlias = Callable[[StructType, WriteOptions], RowEncoder]  # the options have a content type
 
 
 class Gathered(WriterCommitMessage):
@@ -148,7 +148,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """A streaming query has an id in its checkpoint, and numbers its batches."""
 
-    _patient = True  # Spark makes a writer for every batch, and the server may be down for a moment
+    _patient = True  # Spark creates a writer for every batch, and the server may be down for a moment
 
     def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
         if options.write_id is not None:

@@ -53,7 +53,7 @@ class SkippedEvents:
             self._append()
         if self._count:
             part = self._part
-            log.warning("%s: %d bad events left out from %s to %s", part.path, self._count, part.start, part.end)
+            log.warning("%s: skipped %d bad events from %s to %s", part.path, self._count, part.start, part.end)
 
     def _append(self) -> None:
         stream = self._client.stream(self._dead_letters or "", content_type=_JSON)

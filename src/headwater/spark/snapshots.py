@@ -32,7 +32,7 @@ _NEEDED = (StructField("order", LongType()), StructField("control", StringType()
 
 class Snapshot(msgspec.Struct, frozen=True):
     info: StreamInfo
-    offset: str  # of its stream, whose state there it is
+    offset: str  # in the stream whose state at this offset it has
 
 
 def find_snapshots(options: ReadOptions, client: Client, end: Mapping[str, Place]) -> dict[str, Snapshot]:
@@ -44,7 +44,7 @@ def find_snapshots(options: ReadOptions, client: Client, end: Mapping[str, Place
             for info in infos:
                 by_stream[info.path.rpartition(SNAPSHOTS)[0]][info.path] = info
     except (RequestError, ProtocolError) as error:
-        raise OptionError(f"this server has no list of streams to find snapshots in; use earliest: {error}") from error
+        raise OptionError(f"snapshot needs a server that lists its streams; use earliest: {error}") from error
 
     def newest(path: str) -> Snapshot | None:
         infos = by_stream[path]
@@ -104,11 +104,13 @@ def rows_of(
             "offset": pa.repeat(pa.scalar(of.offset, pa.string()), len(starts)),
             "position": starts,
             "order": pa.repeat(pa.scalar(before, pa.int64()), len(starts)),
-            "control": pc.if_else(again, "reset", control),  # started again: earlier events do not count
+            "control": pc.if_else(
+                again, "reset", control
+            ),  # the snapshot was started again, so earlier events do not count
             "append_time": pa.nulls(len(starts), pa.timestamp("us", tz="UTC")),
         }
         arrays = [columns[name] if name in columns else batch.column(name) for name in schema.names]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         is_whole = part.end.offset != of.tail or control[-1].as_py() == "snapshot-end"
     if not is_whole:
-        raise MessageError(f"{part.path} is no whole snapshot: delete it, or read with startingOffsets earliest")
+        raise MessageError(f"{part.path} is not a complete snapshot: delete it, or read with startingOffsets earliest")

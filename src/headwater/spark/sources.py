@@ -41,7 +41,7 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):
-            return  # Spark's own, where there are none
+            return  # Spark's own partition, if there is nothing to read
         keep_memory()
         with self._options.connection.open() as client:
             reader = RangeReader(
@@ -59,7 +59,7 @@ class _Reading:
                 try:
                     yield from reader.read(part)
                 except _LOSSES as error:
-                    told = f"{part.path}: some of what is between {part.start} and {part.end} is lost: {error}"
+                    told = f"{part.path}: data between {part.start} and {part.end} is lost: {error}"
                     if self._options.fail_on_data_loss:
                         raise DataLossError(told) from error
                     log.warning("%s", told)

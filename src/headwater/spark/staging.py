@@ -62,7 +62,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
         return Content(self.rows + len(messages), (self.total + int(np.sum(sums * sums))) & _SUM_MASK)
 
 
-_SPREAD = 0x9E3779B97F4A7C15  # squares, because the plain sum of checksums would collide more often
+_SPREAD = 0x9E3779B97F4A7C15  # checksums are squared, because their plain sum would collide more often
 _SUM_MASK = (1 << 64) - 1
 
 
@@ -188,7 +188,7 @@ class Storage:
 
 
 def _codec() -> pa.Codec:
-    """LZ4 costs less than what it saves: staged bytes are sent twice, synced, folded and deleted."""
+    """LZ4 takes less time than it saves, because staged bytes are sent twice, synced, folded and deleted."""
     return pa.Codec("lz4")
 
 
@@ -219,13 +219,13 @@ def rows_in(piece: bytes, chunk: RowChunk) -> bytes:
     """The rows of a chunk, given its piece."""
     rows = piece[chunk.skip : chunk.skip + chunk.size] if chunk.stored_in else chunk.data
     if len(rows) != chunk.size:
-        raise _gone(chunk, f"{len(rows)} bytes where {chunk.size} were stored")
+        raise _gone(chunk, f"{len(rows)} bytes instead of {chunk.size}")
     return rows
 
 
 def _gone(chunk: RowChunk, why: str) -> StoredRowsGoneError:
     whose = chunk.target or "the list of a batch"
-    return StoredRowsGoneError(f"{whose}: what was to be published from {chunk.stored_in} is gone: {why}")
+    return StoredRowsGoneError(f"{whose}: the staged rows in {chunk.stored_in} do not exist any more: {why}")
 
 
 def discard(client: Client, places: set[str]) -> None:
@@ -246,4 +246,4 @@ def directory(writer: str, batch: int) -> str:
 
 
 def too_large(error: BodyTooLargeError) -> BodyTooLargeError:
-    return BodyTooLargeError(f"{error}; set maxRequestBytes to what the server takes, or raise its body_bytes_max")
+    return BodyTooLargeError(f"{error}; lower maxRequestBytes, or raise body_bytes_max of the server")

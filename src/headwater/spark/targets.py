@@ -127,20 +127,22 @@ def _type_of_table(client: Client, options: WriteOptions) -> str:
     if found.closed:
         raise StreamClosedError(f"the target {options.target} is closed")
     if not found.gapless:
-        raise SchemaError(f"the target {options.target} mirrors another table and takes no rows; write to that one")
+        raise SchemaError(
+            f"the target {options.target} is a mirror and accepts no rows; write to the table that it mirrors"
+        )
     if table.table_type is None:
-        raise RuntimeError("the server has answered, so the type is known")
+        raise RuntimeError("the type of the table is not known after a response")
     try:
         check_changes_type(options.content_type, table.table_type)
     except ContentTypeError:
-        named = f"{format_table_type(table.table_type)}, and the options ask for {options.content_type}"
+        named = f"{format_table_type(table.table_type)}, but the options require {options.content_type}"
         raise OptionError(f"the target {options.target} is {named}") from None
     return format_table_type(table.table_type)
 
 
 def _check_creatable(options: WriteOptions) -> None:
     if not options.create_target:
-        raise StreamNotFoundError(f"the target {options.target} is missing and createTarget is false")
+        raise StreamNotFoundError(f"the target {options.target} does not exist, and createTarget is false")
 
 
 def appended_as(options: WriteOptions) -> ContentKind:

@@ -23,7 +23,7 @@ class AppendTimes:
     def __init__(self, stream: Stream, part: Range) -> None:
         self._pages = iter(_pages(stream, part))
         self._ends: Numbers = np.empty(0, np.int64)
-        self._times: Numbers = np.array([_UNKNOWN])  # one more than ends, for what is after them
+        self._times: Numbers = np.array([_UNKNOWN])  # one more than `_ends`, for messages after the last end
 
     def column(self, starts: Numbers) -> pa.Array:
         """The times of the messages that start at these bytes, which must increase from call to call."""

@@ -34,7 +34,7 @@ def current_token(file: str | None, function: str | None) -> str | None:
 
 
 def new_token(file: str | None, function: str | None) -> str | None:
-    """The same, after the server has refused a token."""
+    """The current token, without the cached one, which the server has refused."""
     with _lock:
         _known.pop(file or function or "", None)
     return current_token(file, function)
@@ -58,7 +58,7 @@ def _read(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"tokenFile {file} cannot be read: {type(error).__name__}") from None
     if not token or not is_header_value(token):
-        raise OptionError(f"tokenFile {file} must hold one token of printable ASCII")
+        raise OptionError(f"tokenFile {file} must contain one token of printable ASCII")
     return token
 
 
@@ -70,5 +70,5 @@ def _called(function: str) -> str:
         raise OptionError(f"tokenFunction {function} cannot be imported here: {error}") from None
     token = found()
     if not isinstance(token, str) or not token or not is_header_value(token):
-        raise OptionError(f"tokenFunction {function} must return a token, a text of printable ASCII")
+        raise OptionError(f"tokenFunction {function} must return a token of printable ASCII")
     return token

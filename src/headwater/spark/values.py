@@ -59,7 +59,7 @@ def _python_type(kind: DataType) -> Any:
     for spark, python in _PLAIN:
         if isinstance(kind, spark):
             return python
-    raise SchemaError(f"JSON has nothing for {kind.simpleString()}")
+    raise SchemaError(f"{kind.simpleString()} cannot be read from JSON")
 
 
 class ValueDecoder:
@@ -101,7 +101,7 @@ class TypedDecoder:
 
     def __init__(self, schema: StructType, kind: pa.StructType) -> None:
         if not all(isinstance(field.dataType, StructType) for field in schema.fields):
-            raise SchemaError("with a valueSchema for each type, the column value is a struct of structs")
+            raise SchemaError("with a valueSchema for each type, the column value must be a struct of structs")
         self._kind = kind
         self._decoders = {
             field.name: ValueDecoder(field.dataType, kind.field(field.name).type)
@@ -158,7 +158,7 @@ def holds(kind: DataType, wanted: tuple[type[DataType], ...]) -> bool:
 
 
 def with_finite(value: Any, policy: NonFinite) -> Any:
-    """A cell without numbers that JSON does not have."""
+    """Replace NaN and infinities in a cell by text, or raise an error."""
     if isinstance(value, float) and not math.isfinite(value):
         if policy is NonFinite.FAIL:
             raise SchemaError(f"a value has the number {value}, which JSON does not have; set nonFiniteNumbers")

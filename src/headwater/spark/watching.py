@@ -1,7 +1,7 @@
 """Waits for new data without polling.
 
-A trigger without new data waits here. Each stream has an open long-poll, which outlives the trigger, and the first one
-that is answered ends the wait.
+A trigger without new data waits here. Each stream has an open long-poll, which outlives the trigger. The first response
+ends the wait.
 """
 
 from __future__ import annotations
@@ -61,4 +61,4 @@ class TableWatcher(Watcher):
     def _until_past(self, path: str, offset: str) -> None:
         with self._client.table(path).follow(since_id=int(offset)) as reader:
             if not any(map(len, reader.batches())):
-                time.sleep(limits.SPARK_POLL_S)  # the table is closed, and must not be asked for again at once
+                time.sleep(limits.SPARK_POLL_S)  # the table is closed; wait before the next request

@@ -32,7 +32,7 @@ def keep_memory() -> None:
     it in again, which took a third of a task's time.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # a libc without it
+        with contextlib.suppress(OSError, AttributeError):  # this libc has no mallopt
             libc = ctypes.CDLL(None)
             libc.mallopt(_M_TRIM_THRESHOLD, limits.SPARK_FREE_BYTES_KEPT)
             libc.mallopt(_M_MMAP_THRESHOLD, limits.SPARK_FREE_BYTES_KEPT)

@@ -80,7 +80,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
         "value_column": Shape(["id"], None, "name"),
     }
     for name, shape in others.items():
-        with pytest.raises(OptionError, match=f"is of a job with {name} .*use another checkpoint"):
+        with pytest.raises(OptionError, match=f"belongs to a job with {name} .*use another checkpoint"):
             moments.run(target, shape)
     with pytest.raises(OptionError, match="with type thing, not other"):
         moments.run(Target(url=target.url, type="other", to="things"))
@@ -114,11 +114,11 @@ def test_a_target_that_is_gone_or_another_is_refused(server: Server, tmp_path: P
         assert moments.run(target, rows=1) == 1
         assert moments.run(msgspec.structs.replace(target, url=server.url.replace("127.0.0.1", "localhost"))) == 0
         there.delete()
-        with pytest.raises(DataLossError, match="is gone; begin with a new checkpoint"):
+        with pytest.raises(DataLossError, match="does not exist any more; start with a new checkpoint"):
             moments.run(target)
         there.create()
         moments.change()
-        with pytest.raises(DataLossError, match="deleted and made again"):
+        with pytest.raises(DataLossError, match="deleted and created again"):
             moments.run(target)
 
 

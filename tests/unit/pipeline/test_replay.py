@@ -158,7 +158,7 @@ def test_of_a_stream_made_again_the_last_one_that_was_archived_is_written() -> N
 
 @pytest.mark.parametrize("first", [None, "2_0"])
 def test_a_stream_made_again_whose_beginning_was_not_archived(first: str | None) -> None:
-    with pytest.raises(ReplayError, match="a was made again, and the archive lacks its first 6 bytes"):
+    with pytest.raises(ReplayError, match="a was created again, and the archive lacks its first 6 bytes"):
         lives_of({("a", 1): 0, ("a", 2): 6}, noted((1, None), (2, first)))
     assert lives_of({("a", 2): 6}, noted((2, first))) == [Life("a", 2, None)]  # it was begun later
 

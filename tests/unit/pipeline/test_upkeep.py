@@ -28,5 +28,5 @@ def test_small_files_are_joined_after_every_so_many_batches(tmp_path: Path) -> N
 
 
 def test_files_that_may_be_being_written_are_kept() -> None:
-    with pytest.raises(OptionError, match="1 at least"):
+    with pytest.raises(OptionError, match="must be at least 1"):
         Upkeep(3, 0)

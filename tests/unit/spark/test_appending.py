@@ -131,7 +131,7 @@ def test_one_of_many_targets_refuses(server: Server, client: Client, monkeypatch
     closed.create(closed=True)
     with monkeypatch.context() as unchecked:
         unchecked.setattr("headwater.spark.publishing.check_stream", lambda options, found: "application/json")
-        with pytest.raises(SchemaError, match=f"{writer}/07 does not take the rows.*it goes on when the target"):
+        with pytest.raises(SchemaError, match=f"{writer}/07 does not accept the rows.*a retry appends the rest"):
             publisher.publish(0, gathered(client, writer))
     closed.delete()
     Publisher(client, options_of(server), writer).publish(0, gathered(client, writer))

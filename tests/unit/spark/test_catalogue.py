@@ -139,7 +139,7 @@ def test_named_streams_that_are_few_among_others(
 
 def test_a_pattern_needs_a_list(server: Server, prefix: str, connect: Connect) -> None:
     looked = Catalogue(options_of(server, pattern=f"{prefix}/*"), connect(Counting(without="/__ds/")))
-    with pytest.raises(OptionError, match="name them with streams"):
+    with pytest.raises(OptionError, match="use streams instead"):
         looked.look()
 
 

@@ -189,17 +189,17 @@ def test_tls_without_what_it_takes(secured: Gate, path: str, given: dict[str, st
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"token": "a", "tokenFile": "b"}, "give one of them"),
-        ({"tokenFile": "b", "tokenFunction": "a:b"}, "give one of them"),
-        ({"token": "s3cr3t", "header.authorization": "s3cr3t"}, "give one of them"),
+        ({"token": "a", "tokenFile": "b"}, "set only one of"),
+        ({"tokenFile": "b", "tokenFunction": "a:b"}, "set only one of"),
+        ({"token": "s3cr3t", "header.authorization": "s3cr3t"}, "set only one of"),
         ({"token": "s3cr3t\nx: y"}, "printable ASCII"),
         ({"tokenFunction": "s3cr3t"}, "module:function"),
-        ({"headers": "s3cr3t"}, "headers is JSON"),
+        ({"headers": "s3cr3t"}, "headers must be JSON"),
         ({"headers": '{"a": "s3cr3t\\r\\nb: c"}'}, "the header a must be printable ASCII"),
-        ({"header.a b": "s3cr3t"}, "not a header that can be set"),
-        ({"header.Content-Length": "1"}, "not a header that can be set"),
-        ({"clientKey": KEY}, "give both"),
-        ({"clientCertificate": CLIENT}, "for a url with https"),
+        ({"header.a b": "s3cr3t"}, "the header 'a b' cannot be set"),
+        ({"header.Content-Length": "1"}, "the header 'content-length' cannot be set"),
+        ({"clientKey": KEY}, "clientKey needs clientCertificate"),
+        ({"clientCertificate": CLIENT}, "need a url with https"),
         ({"tokenfiles": "x"}, "did you mean tokenFile?"),
     ],
 )
@@ -214,7 +214,7 @@ def test_what_cannot_be(given: dict[str, str], told: str) -> None:
     ("given", "told"),
     [
         ({"tokenFile": "missing"}, "tokenFile missing cannot be read"),
-        ({"tokenFile": __file__}, "must hold one token"),
+        ({"tokenFile": __file__}, "must contain one token"),
         ({"tokenFunction": "headwater.nothing:f"}, "cannot be imported here"),
         ({"tokenFunction": "os:getpid"}, "must return a token"),
         ({"caFile": "missing"}, "missing cannot be used"),
@@ -251,9 +251,9 @@ def test_targets_that_are_made_with_a_lifetime(server: Server) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"targetTtl": "60", "targetExpiresAt": "2099-01-31T00:00:00Z"}, "give one of them"),
+        ({"targetTtl": "60", "targetExpiresAt": "2099-01-31T00:00:00Z"}, "set either targetTtl"),
         ({"targetTtl": "60", "createTarget": "false"}, "createTarget is false"),
-        ({"targetExpiresAt": "tomorrow"}, "such as 2027-01-31"),
+        ({"targetExpiresAt": "tomorrow"}, "an example is 2027-01-31"),
         ({"targetTtl": "0"}, "above 0"),
     ],
 )

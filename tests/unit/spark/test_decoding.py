@@ -73,7 +73,7 @@ def test_the_option() -> None:
     by_type = "STRUCT<`user`: STRUCT<a INT>, `Big`: STRUCT<b INT>>"
     assert values_type(schema(valueSchema='{"user": "a INT", "Big": "b INT"}')) == by_type
     assert schema(valueSchema_user="a INT", valueschema_item="b INT") == {"user": "a INT", "item": "b INT"}
-    with pytest.raises(OptionError, match="valueSchema is for all types"):
+    with pytest.raises(OptionError, match="set either valueSchema for all types"):
         schema(valueSchema="a INT", valueSchema_user="a INT")
     with pytest.raises(OptionError, match="JSON by type"):
         schema(valueSchema='{"user": 1}')

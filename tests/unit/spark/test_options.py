@@ -14,17 +14,17 @@ WRITE = {"url": "http://127.0.0.1:4437", "stream": "a"}
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("valueSchema", "no option valueschema; it is for the format stream-state"),
-        ("valueSchema.user", "no option valueschema.user; it is for the format stream-state"),
-        ("badEvents", "it is for the format stream-state"),
+        ("valueSchema", "no option valueschema; it is an option of the format stream-state"),
+        ("valueSchema.user", "no option valueschema.user; it is an option of the format stream-state"),
+        ("badEvents", "it is an option of the format stream-state"),
         ("topic", "did you mean streams?"),
         ("subscribe", "did you mean streams?"),
         ("path", "did you mean streams?"),
         ("maxOffsetsPerTrigger", "did you mean maxRecordsPerTrigger?"),
         ("startingVersion", "did you mean startingOffsets?"),
         ("kafka.bootstrap.servers", "did you mean url?"),
-        ("createTarget", "there are url, token"),
-        ("colour", "there are url, token"),
+        ("createTarget", "the options are url, token"),
+        ("colour", "the options are url, token"),
     ],
 )
 def test_what_no_source_of_streams_has(name: str, told: str) -> None:
@@ -41,8 +41,8 @@ def test_what_no_source_of_streams_has(name: str, told: str) -> None:
         ("txnVersion", "did you mean writeVersion?"),
         ("topic", "did you mean stream?"),
         ("path", "did you mean stream?"),
-        ("nonFiniteNumbers", "it is for the format stream-state"),
-        ("maxRecordsPerTrigger", "there are url, token"),
+        ("nonFiniteNumbers", "it is an option of the format stream-state"),
+        ("maxRecordsPerTrigger", "the options are url, token"),
     ],
 )
 def test_what_no_sink_into_streams_has(name: str, told: str) -> None:
@@ -55,7 +55,7 @@ def test_what_is_for_queries_or_for_batches_only() -> None:
     for name in ("maxRecordsPerTrigger", "maxBytesPerTrigger", "longPollTimeout"):
         read_options({**READ, name: "1"}, bounded=False)
         read_options({**READ, name: "1"}, bounded=None)
-        with pytest.raises(OptionError, match=f"{name} is for streaming queries; leave it out"):
+        with pytest.raises(OptionError, match=f"{name} is for streaming queries; remove it"):
             read_options({**READ, name: "1"}, bounded=True)
     read_options({**READ, "endingOffsets": "latest"}, bounded=None)
     with pytest.raises(OptionError, match="endingOffsets is for batch reads"):

@@ -179,7 +179,7 @@ def test_a_stream_that_is_shorter_now(server: Server, client: Client) -> None:
     tail = client.stream(path).head().tail_offset
     beyond = Place(tail[:-4] + "9999")
     options = read_options({"url": server.url, "streams": path}, bounded=False)
-    with pytest.raises(DataLossError, match=f"{path}: everything after {beyond.offset}"):
+    with pytest.raises(DataLossError, match=f"{path}: unread data after {beyond.offset}"):
         Planner(options, client).advance({path: beyond}, Planner(options, client).tails(), limited=True)
 
 
@@ -334,7 +334,7 @@ def test_a_stream_that_was_closed_read_to_its_end_and_deleted(
     assert list(place) == ([] if after else [f"{path}/b"])
     if not after:
         client.stream(f"{path}/b").delete()
-        with pytest.raises(DataLossError, match="the stream is gone"):
+        with pytest.raises(DataLossError, match="the stream does not exist any more"):
             read()
 
 
@@ -401,7 +401,7 @@ def test_text_that_was_appended_in_pieces_of_characters(
         end = planner.advance(place, planner.tails(), limited=True)
         ranges = planner.partitions(place, end)
         if start in inside:
-            with pytest.raises(MessageError, match="the rest of it is not there yet"):
+            with pytest.raises(MessageError, match="the rest of it has not been appended yet"):
                 rows_of(options, reader, ranges)
         else:
             read += "".join(str(row["value"]) for row in rows_of(options, reader, ranges))

@@ -108,7 +108,7 @@ def test_a_checkpoint(server: Server, tmp_path: Path) -> None:
         behind = progress(source({}, {"progress/a": begin}, {"progress/a": begin}))
         assert lag(behind, client) == [StreamLag("progress/a", 10, None)]
         assert lag(behind) == [StreamLag("progress/a", 0, 0)]
-    with pytest.raises(OptionError, match="give a client"):
+    with pytest.raises(OptionError, match="needs a client"):
         lag(tmp_path)
 
 

@@ -187,7 +187,7 @@ def test_an_overtaken_run_is_fenced_from_targets_that_the_later_batch_did_not_to
     query.elsewhere = f"{query.target}-elsewhere"
     query.attempt(5, list(range(ROWS)), 3)
     query.attempt(6, [100, 102], 1)  # even numbers only: nothing for the other target
-    with pytest.raises(StaleEpochError, match="another run of it is ahead"):
+    with pytest.raises(StaleEpochError, match="another run of the query is ahead"):
         query.attempt(5, list(range(1, 120, 2)), 2)
     assert query.published() == [*range(0, ROWS, 2), 100, 102, *range(1, ROWS, 2)]
 
@@ -255,7 +255,9 @@ def test_a_body_as_large_as_the_server_takes(server: Server, over: int) -> None:
 def test_a_run_that_was_overtaken_is_fenced(server: Server, request_bytes: int) -> None:
     query = Query(server, request_bytes)
     query.attempt(5, list(range(ROWS)), 3)
-    with pytest.raises(StaleEpochError, match="another run of it is ahead of this one, or the checkpoint was set back"):
+    with pytest.raises(
+        StaleEpochError, match="another run of the query is ahead of this one, or the checkpoint was set back"
+    ):
         query.attempt(4, list(range(ROWS)), 3)
     assert query.published() == list(range(ROWS))
 
@@ -318,7 +320,7 @@ def test_stored_rows_that_vanished_are_not_passed_over(server: Server) -> None:
     with client_of(server) as client:
         for path in query.stored():
             client.stream(path).delete()
-    with pytest.raises(DataLossError, match=r"what was to be published from .* is gone"):
+    with pytest.raises(DataLossError, match=r"the staged rows in .* do not exist any more"):
         query.attempt(0, list(range(ROWS)), 2)
 
 

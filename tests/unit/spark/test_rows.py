@@ -148,7 +148,7 @@ def test_a_variant_is_written_as_what_it_stands_for() -> None:
     variant = VariantVal.parseJson(text)
     assert encoded(VariantType(), [{"value": variant.value, "metadata": variant.metadata}]) == [json.loads(text)]
     for inside in (ArrayType(VariantType()), StructType([StructField("v", VariantType())])):
-        with pytest.raises(SchemaError, match="the column value has a VARIANT inside"):
+        with pytest.raises(SchemaError, match="the column value contains a VARIANT"):
             encoded(inside, [])
     assert encoded(StructType([StructField("variant", IntegerType())]), [{"variant": 1}]) == [{"variant": 1}]
 

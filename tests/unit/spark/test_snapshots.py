@@ -136,7 +136,9 @@ def test_a_snapshot_that_is_not_whole(server: Server, client: Client, stream: St
     events = [{"headers": {"control": "snapshot-start"}}, change("a", 1), {"headers": {"control": "snapshot-end"}}]
     del events[missing]
     client.stream(snapshot_path(stream.path or "", offset)).create(messages=events, closed=True)
-    with pytest.raises(MessageError, match="is no whole snapshot: delete it, or read with startingOffsets earliest"):
+    with pytest.raises(
+        MessageError, match="is not a complete snapshot: delete it, or read with startingOffsets earliest"
+    ):
         rows(server, streams=stream.path or "", startingOffsets="snapshot")
 
 

@@ -109,7 +109,7 @@ def options(client: Client, **given: str) -> WriteOptions:
 
 def test_the_type_of_a_table(client: Client) -> None:
     table = client.table("targets/checked")
-    with pytest.raises(StreamNotFoundError, match="is missing and createTarget is false"):
+    with pytest.raises(StreamNotFoundError, match="does not exist, and createTarget is false"):
         check_target_type(client, options(client, createTarget="false"))
     wanted = options(client, schema="price", version="3", escape="backslash")
     made = check_target_type(client, wanted)
@@ -129,9 +129,9 @@ def test_the_type_of_a_table(client: Client) -> None:
 def test_a_table_that_became_a_mirror_takes_no_rows(server: Server, client: Client) -> None:
     query = TableQuery(server, 1 << 20)
     client.table(query.target).create(mirror=True)
-    with pytest.raises(SchemaError, match="does not take the rows"):
+    with pytest.raises(SchemaError, match="does not accept the rows"):
         query.attempt(0, [1], 1)
-    with pytest.raises(SchemaError, match="mirrors another table"):
+    with pytest.raises(SchemaError, match="is a mirror and accepts no rows"):
         check_target_type(client, msgspec.structs.replace(query.options, content_type=None))
 
 

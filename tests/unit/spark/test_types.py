@@ -74,7 +74,7 @@ def test_bad_events_are_not_left_out_unsaid(server: Server, path: str, client: C
 
 
 def test_what_is_no_list(server: Server) -> None:
-    with pytest.raises(OptionError, match="types is a list of types"):
+    with pytest.raises(OptionError, match="types must be a list of types"):
         read_options({"url": server.url, "streams": "a", "types": "[1]"}, bounded=True)
     with pytest.raises(OptionError, match="stream-state"):
         read_options({"url": server.url, "streams": "a", "types": "a"}, bounded=True, state=False)

@@ -26,7 +26,7 @@ from headwater.pipeline.materialize.layout import Layout
 from headwater.pipeline.materialize.merges import merge_here
 from headwater.pipeline.materialize.tables import Streams, Tables, commit, files_of, read_streams
 
-Run: TypeAlias = Callable[[BucketWork], list[Done]]  # has every bucket of a batch merged
+Run: TypeAlias = Callable[[BucketWork], list[Done]]  # merges every bucket of a batch
 
 
 class Applier:
@@ -35,7 +35,7 @@ class Applier:
     def __init__(self, tables: Tables, layout: Layout) -> None:
         self._tables = tables
         self._layout = layout
-        self._streams: Streams | None = None  # as of the batch before
+        self._streams: Streams | None = None  # after the previous batch
 
     def check_owner(self, job: str) -> None:
         """Refuse a history that another job wrote, because its events would be in it twice."""
@@ -44,7 +44,7 @@ class Applier:
         table = self._tables.rows.open()
         if table.transaction_version(job) is None and table.file_uris():
             told = (
-                f"the history in {table.table_uri} was made with another checkpoint, and this one would repeat events"
+                f"the history in {table.table_uri} has another checkpoint; with this one, events would be in it twice"
             )
             raise OptionError(f"{told}; use that checkpoint, or delete the table and the tables beside it")
 

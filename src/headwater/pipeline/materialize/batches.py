@@ -35,7 +35,9 @@ class Cuts(msgspec.Struct, frozen=True):
 
     old: tuple[Reset, ...] = ()
     new: tuple[Reset, ...] = ()
-    lives: tuple[tuple[str, int, int], ...] = ()  # of streams whose incarnations do not grow: the number to go by
+    lives: tuple[
+        tuple[str, int, int], ...
+    ] = ()  # of streams whose incarnations do not increase: numbers in their place
 
     def table(self, layout: Layout) -> pa.Table:
         rows = [(cut, False) for cut in self.old] + [(cut, True) for cut in self.new]
@@ -96,7 +98,7 @@ def cuts_of(streams: Streams, lives: Iterable[Life], found: Iterable[Reset]) -> 
         known.setdefault(life.incarnation, len(known))
     old = [Reset(stream, *cut) for stream, cut in streams.cuts.items()]  # type: ignore[arg-type]
     lives_by_age = [
-        (stream, life, number - len(known))  # less than 0, which no incarnation is
+        (stream, life, number - len(known))  # negative, as no incarnation is
         for stream, known in seen.items()
         if list(known) != sorted(known)
         for life, number in known.items()

@@ -88,7 +88,7 @@ def _write(lake: Lake, rows: pa.Table, partition: dict[str, str]) -> list[File]:
 
 def run_buckets(events: DataFrame, work: BucketWork) -> list[Done]:
     """Merge in tasks, one bucket at a time."""
-    if work.cuts.new:  # then rows of any bucket may go
+    if work.cuts.new:  # which can remove rows from any bucket
         every = [(bucket,) for bucket in sorted({*work.rows, *work.remembered})]
         if every:
             others = events.sparkSession.createDataFrame(every, f"{BUCKET} INT")

@@ -27,7 +27,7 @@ from headwater.pipeline.materialize.settings import Settings, column_of
 from headwater.spark.columns import BAD_COLUMNS, STATE_COLUMNS, ddl
 from headwater.spark.values import ValueDecoder
 
-_BATCH_BITS = 32  # of an order where the server's offsets count no bytes: batch and position
+_BATCH_BITS = 32  # if offsets do not count bytes, the order is the batch number, then the position in these bits
 _NOT_COMPARED = (StructType, ArrayType, MapType, VariantType)
 _NOT_ORDERED = (*_NOT_COMPARED, BooleanType, BinaryType, NullType, AnsiIntervalType, CalendarIntervalType)
 _READ = (
@@ -58,12 +58,12 @@ class EventColumns:
         if self._fields is not None:
             names = [column_of(name).lower() for name in self._fields.names]
             if len(set(names)) < len(names):
-                raise SchemaError("the schema has the same field twice; names of columns have no case")
+                raise SchemaError("the schema has the same field twice; column names are case-insensitive")
         known = {column_of(name) for name in self._fields.names} if self._fields is not None else {"key", "value"}
         kinds = {} if self._fields is None else {column_of(one.name): one.dataType for one in self._fields}
         for name in (*settings.keys, *(settings.tracked or ())):
             if name not in known | {"key"}:
-                raise OptionError(f"there is no column {name}; there are {', '.join(sorted(known | {'key'}))}")
+                raise OptionError(f"there is no column {name}; the columns are {', '.join(sorted(known | {'key'}))}")
             if isinstance(kinds.get(name), _NOT_COMPARED):
                 raise OptionError(f"{name} is {kinds[name].simpleString()}, which cannot be compared")
 
@@ -85,8 +85,8 @@ class EventColumns:
     @property
     def source_options(self) -> dict[str, str]:
         settings = self._settings
-        is_judge = settings.keys != ("key",) or settings.sequence_by is not None  # of events that the source takes
-        options = {"badEvents": "keepMessages" if is_judge else "keep", "deleteValues": "true"}
+        finds_bad = settings.keys != ("key",) or settings.sequence_by is not None  # among events the source accepts
+        options = {"badEvents": "keepMessages" if finds_bad else "keep", "deleteValues": "true"}
         if settings.schema is None:
             return options
         by_type = settings.schema if settings.type is None else json.dumps({settings.type: settings.schema})
@@ -100,8 +100,8 @@ class EventColumns:
     def prepare(self, events: DataFrame, batch: int = 0) -> DataFrame:
         """Changes, resets and bad events, each with all the columns that the merge and the quarantine need.
 
-        Of other events the first one of each range is kept, without its content: it may be all that a batch has of a
-        stream made again.
+        Of other events only the first one of each range is kept, without its content, because it may be the only one
+        that shows that a stream was created again.
         """
         settings = self._settings
         placed = _wanted(events.select(*self._placed(events, batch), *self._values(events)), settings.type)
@@ -131,7 +131,7 @@ class EventColumns:
         try:
             schema = self.prepare(events).schema
         except AnalysisException as error:
-            raise OptionError(f"sequence_by or apply_as_deletes is no expression over the columns: {error}") from None
+            raise OptionError(f"sequence_by or apply_as_deletes is not valid over the columns: {error}") from None
         if settings.sequence_by is not None and isinstance(schema["sequence"].dataType, _NOT_ORDERED):
             kind = schema["sequence"].dataType.simpleString()
             raise OptionError(f"sequence_by is {kind}; it must be a number, a time or text")
@@ -175,7 +175,7 @@ class EventColumns:
         columns = [F.col("key")]
         for name in self._fields.names:
             value = F.col(f"{at}.{_quoted(name)}")
-            if column_of(name) in settings.keys and "old_value" in events.columns:  # a delete may have that only
+            if column_of(name) in settings.keys and "old_value" in events.columns:  # a delete may have no value
                 value = F.coalesce(value, F.col(f"old_value.{_quoted(name)}"))
             columns.append(value.alias(column_of(name)))
         return columns
@@ -213,16 +213,16 @@ def _fields(schema: str) -> StructType:
     try:
         found = StructType.fromDDL(schema)
     except PySparkException as error:
-        raise OptionError(f"schema is the fields of a value, such as name STRING, age INT: {error}") from None
+        raise OptionError(f"schema must be the fields of a value, such as name STRING, age INT: {error}") from None
     if not isinstance(found, StructType):
-        raise OptionError(f"schema is the fields of a value, such as name STRING, age INT; got {schema}")
+        raise OptionError(f"schema must be the fields of a value, such as name STRING, age INT; got {schema}")
     for name in found.names:
         if "." in name:
-            raise OptionError(f"schema has the field {name}: Spark gives tasks no column with a dot in its name")
+            raise OptionError(f"schema has the field {name}: Spark does not support dots in names here")
     try:
         ValueDecoder(found, pa.null())
     except SchemaError as error:
-        raise OptionError(f"schema is the fields of a value: {error}") from None
+        raise OptionError(f"schema must be the fields of a value: {error}") from None
     return found
 
 

@@ -1,4 +1,4 @@
-"""The columns of the tables that `materialize` keeps: rows, what is remembered beside them, and the events between."""
+"""The columns of the tables of `materialize`, and of the events that are merged into them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CUTS = pa.schema(
 BUCKET = "_bucket"
 CURRENT = "is_current"
 RESET = "reset"
-OTHER = "other"  # in place of a control: an event that changes nothing, and tells only that its stream is there
+OTHER = "other"  # in place of a control: an event that changes nothing and only shows that its stream exists
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -33,9 +33,9 @@ class Layout(msgspec.Struct, frozen=True):
 
     payload: pa.Schema
     keys: tuple[str, ...] = ("key",)
-    sequence: pa.DataType | None = None  # of what `sequence_by` names; None: events are in the order of their stream
+    sequence: pa.DataType | None = None  # the type of `sequence_by`; None: events have the order of their stream
     is_history: bool = False
-    tracked: tuple[str, ...] | None = None  # whose changes begin a new row of the history; None: every event does
+    tracked: tuple[str, ...] | None = None  # columns whose changes add a row to the history; None: every event adds one
 
     @property
     def identity(self) -> tuple[str, ...]:

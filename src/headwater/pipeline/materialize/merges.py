@@ -37,7 +37,7 @@ def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, 
         _merge_into(remembered_table, merged.remembered, gone, key, batch=batch)
     if merged.rows_changed or is_partial:
         before = rows
-        if is_partial:  # rows of deleted entities go, if there are any
+        if is_partial:  # rows of deleted entities are removed, if they exist
             before = events.select([*layout.identity, BUCKET])
         gone = _absent(before, merged.rows, layout.row_key)
         _merge_into(table, merged.rows, gone, layout.row_key, batch=batch)

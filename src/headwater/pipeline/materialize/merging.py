@@ -30,7 +30,7 @@ from headwater.pipeline.materialize.layout import CURRENT, Layout, aligned
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
-_REMEMBERED, _ROWS, _EVENTS = 0, 1, 2  # where a candidate comes from, in the order of their arrival
+_REMEMBERED, _ROWS, _EVENTS = 0, 1, 2  # where a candidate comes from, in the order of arrival
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -50,10 +50,10 @@ def merge(
     cuts: pa.Table,
     lives: Sequence[tuple[str, int, int]] = (),
 ) -> Merged:
-    """Apply events to the rows of some entities, all that the table has of them.
+    """Apply events to `rows`, which must have all rows of the entities that the events change.
 
-    A history without a sequence needs the current rows only. `cuts` has the cuts of the batch and the last one before
-    it, of each stream that has any. `lives` has numbers to go by in place of incarnations, where these do not grow.
+    A history without a sequence needs the current rows only. `cuts` has the last cut of each stream before the batch,
+    and the cuts of the batch. `lives` has numbers that replace incarnations in streams where these do not increase.
     """
     if lives:
         merged = merge(layout, *(_renumbered(part, lives) for part in (rows, remembered, events, cuts)))
@@ -104,7 +104,7 @@ def _merge_current(layout: Layout, rows: pa.Table, remembered: pa.Table, events:
 
 
 class _History:
-    """Events in the order that counts, each with the row that it begins or goes on with."""
+    """Events in the order in which they apply, each with the row that it starts or continues."""
 
     def __init__(self, layout: Layout, rows: pa.Table, remembered: pa.Table, events: pa.Table, cuts: pa.Table) -> None:
         self._layout = layout
@@ -127,7 +127,7 @@ class _History:
         ranks = arrival if ranks is None else ranks
         order = np.lexsort((arrival, ranks, epochs.number, ids))
         entity = _differs(ids[order]) | _differs(epochs.number[order])
-        order = order[entity | _differs(ranks[order])]  # of the same sequence, the first one counts
+        order = order[entity | _differs(ranks[order])]  # of events with the same sequence, the first one counts
         self._entity = _differs(ids[order]) | _differs(epochs.number[order])
         self._events = candidates.take(pa.array(order))
         self._source = source[order]
@@ -135,7 +135,7 @@ class _History:
         self._epochs = epochs.taken(order)
 
     def _as_candidates(self, part: pa.Table) -> pa.Table:
-        """With where a row of the history begins that this begins, or that it is."""
+        """Add the start of the history row: of the row itself, or of the row that an event would start."""
         if CURRENT in part.column_names:
             part = _flagged(part, deleted=False)
             if self._layout.sequence is not None:
@@ -172,7 +172,8 @@ class _History:
         return self._cut_streams or bool((self._source == _EVENTS).any())
 
     def _goes_on(self) -> Flags:
-        """Whether an event goes on with the row of the one before it: both have values, and no tracked one changed."""
+        """Whether an event continues the row of the previous event: neither is a delete, and no tracked column
+        changed."""
         tracked = self._layout.tracked
         count = len(self._entity)
         if tracked is None or not count:
@@ -239,7 +240,7 @@ class _Epochs:
         self.number = np.zeros(count, np.int64)
         if len(of_cut) and count:
             places = (
-                np.append(np.zeros(len(of_cut)), np.ones(count)),  # a cut is before what begins there
+                np.append(np.zeros(len(of_cut)), np.ones(count)),  # a cut is before an event at the same position
                 np.append(_numbers(self.cuts, "order"), _numbers(rows, order)),
                 np.append(_numbers(self.cuts, "incarnation"), _numbers(rows, "incarnation")),
                 np.append(of_cut, self._stream),
@@ -251,12 +252,12 @@ class _Epochs:
 
     @property
     def is_over(self) -> Flags:
-        """Which rows are of an epoch that had ended before the batch."""
+        """Which rows belong to an epoch that had ended before the batch."""
         over: Flags = self.number < self._old
         return over
 
     def put_last(self, chosen: Flags) -> None:
-        """Rows that are current are of the last epoch before the batch."""
+        """Put the chosen rows, which are current, into the last epoch before the batch."""
         self.number = np.where(chosen, self._old, self.number)
 
     def taken(self, order: Numbers) -> _Epochs:
@@ -264,7 +265,7 @@ class _Epochs:
         return self
 
     def closing(self, chosen: Numbers) -> tuple[Numbers, Flags]:
-        """The number of the cut that ends the epoch of each of these, and whether there is one."""
+        """The number of the cut that ends the epoch of each chosen row, and whether there is one."""
         return (self._starts[self._stream] + self.number)[chosen], (self.number < self.count)[chosen]
 
 
@@ -287,7 +288,7 @@ def _ids(rows: pa.Table, columns: Sequence[str]) -> Numbers:
 
 
 def _ranks(candidates: pa.Table) -> Numbers | None:
-    """Numbers in the order of the sequence, equal where it is."""
+    """The rank of each sequence. Equal sequences have equal ranks."""
     if "sequence" not in candidates.column_names:
         return None
     found = pc.rank(candidates.column("sequence").combine_chunks(), tiebreaker="dense")
@@ -296,7 +297,7 @@ def _ranks(candidates: pa.Table) -> Numbers | None:
 
 
 def _arrival(candidates: pa.Table, source: Numbers) -> Numbers:
-    """Numbers in the order in which events came."""
+    """The rank of each candidate in the order of arrival."""
     order = np.lexsort((_numbers(candidates, "order"), _numbers(candidates, "incarnation"), source))
     arrival = np.empty(len(order), np.int64)
     arrival[order] = np.arange(len(order))
@@ -304,7 +305,7 @@ def _arrival(candidates: pa.Table, source: Numbers) -> Numbers:
 
 
 def _last(ids: Numbers, ranks: Numbers | None, arrival: Numbers) -> Numbers:
-    """The event of each entity that counts."""
+    """The event that wins for each entity."""
     order = np.lexsort((arrival, ids)) if ranks is None else np.lexsort((-arrival, ranks, ids))
     is_last = np.append(_differs(ids[order])[1:], True) if len(order) else np.zeros(0, np.bool_)
     last: Numbers = order[is_last]
@@ -312,7 +313,7 @@ def _last(ids: Numbers, ranks: Numbers | None, arrival: Numbers) -> Numbers:
 
 
 def _differs(numbers: Numbers) -> Flags:
-    """Whether each differs from the one before it."""
+    """Whether each number differs from the previous one."""
     return np.append(True, numbers[1:] != numbers[:-1]) if len(numbers) else np.zeros(0, np.bool_)
 
 

@@ -11,7 +11,7 @@ from headwater.errors import OptionError
 
 Path: TypeAlias = Literal["auto", "merge", "buckets"]
 
-RESERVED = frozenset(
+RESERVED = frozenset(  # columns of events and tables; a field of a value with such a name gets a prefix
     {
         "append_time",
         "bad",
@@ -40,7 +40,7 @@ RESERVED = frozenset(
         "valid_to_order",
         "value",
     }
-)  # columns of events and tables: a field of a value that has such a name gets a prefix
+)
 _PREFIX = "value_"
 
 
@@ -87,11 +87,11 @@ def checked(
     path: str,
 ) -> Settings:
     if str(stored_as_scd_type) not in ("1", "2"):
-        raise OptionError(f"stored_as_scd_type is 1, the current state, or 2, the history; got {stored_as_scd_type!r}")
+        raise OptionError(f"stored_as_scd_type must be 1 (current state) or 2 (history), got {stored_as_scd_type!r}")
     if path not in ("auto", "merge", "buckets"):
-        raise OptionError(f"path is auto, merge or buckets; got {path!r}")
+        raise OptionError(f"path must be auto, merge or buckets, got {path!r}")
     if not 1 <= buckets <= _BUCKETS_MAX:
-        raise OptionError(f"buckets is a number from 1 to {_BUCKETS_MAX}, got {buckets}")
+        raise OptionError(f"buckets must be a number from 1 to {_BUCKETS_MAX}, got {buckets}")
     tracked = _names(track_history_column_list)
     if tracked is not None and str(stored_as_scd_type) != "2":
         raise OptionError("track_history_column_list is for a history: set stored_as_scd_type to 2")

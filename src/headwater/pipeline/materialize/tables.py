@@ -80,12 +80,12 @@ def prepare(tables: Tables, settings: Settings, layout: Layout) -> Settings:
 def _checked(table: DeltaTable, settings: Settings) -> Settings:
     text = table.metadata().configuration.get(_SETTINGS)
     if text is None:
-        raise SchemaError(f"{table.table_uri} is a table that materialize did not make; name another one")
+        raise SchemaError(f"{table.table_uri} was not created by materialize; use another table")
     before, now = json.loads(text), settings.lasting()
     settings = msgspec.structs.replace(settings, buckets=before["buckets"])
     for name, value in before.items():
         if name != "buckets" and now.get(name) != value:
-            told = f"{table.table_uri} was made with {name}={value!r} and not {now.get(name)!r}"
+            told = f"{table.table_uri} was created with {name}={value!r}, not {now.get(name)!r}"
             raise SchemaError(f"{told}; materialize into another table")
     return settings
 
@@ -98,11 +98,11 @@ def _fit(lake: Lake, schema: pa.Schema, partitions: Sequence[str], configuration
     for field in asked:
         found = there.get(field.name)
         if found is not None and found.type != field.type:
-            told = f"{field.name} is {_name(found.type)} in {lake.uri} and not {_name(field.type)}"
+            told = f"{field.name} is {_name(found.type)} in {lake.uri}, not {_name(field.type)}"
             raise SchemaError(f"{told}; keep its type, or materialize into another table")
     missing = sorted(there.keys() - {field.name for field in asked})
     if missing:
-        raise SchemaError(f"{lake.uri} has columns that the schema lacks: {', '.join(missing)}; add them to it")
+        raise SchemaError(f"{lake.uri} has columns that the schema lacks: {', '.join(missing)}; add them to the schema")
     added = [field for field in asked if field.name not in there]
     if added:
         table.alter.add_columns(added)
@@ -138,7 +138,7 @@ _ACTION_COLUMNS = ("path", "size_bytes", f"partition.{BUCKET}")
 
 
 def read_files(lake: Lake, files: Sequence[File], schema: pa.Schema) -> pa.Table:
-    """The rows of files, with the columns of a schema, those of their partition among them."""
+    """The rows of files, with the columns of a schema, including partition columns."""
     if not files:
         return schema.empty_table()
     found = []
@@ -176,7 +176,7 @@ class Streams:
 
 
 def read_streams(tables: Tables, batch: Batch) -> Streams:
-    """What batches before this one saw; this one may have been begun before."""
+    """The streams of earlier batches. Rows of this batch, from an attempt that was killed, are ignored."""
     rows = pa.table(tables.streams.open().to_pyarrow_table())
     streams = Streams()
     kept = [row for row in rows.to_pylist() if row["job"] != batch.job or row["batch"] < batch.number]
@@ -192,7 +192,7 @@ def stream_rows(found: Sequence[tuple[str, int, int, object, bool]], batch: Batc
 def commit(
     lake: Lake, added: Sequence[File], removed: Sequence[File], *, batch: Batch, table: DeltaTable | None = None
 ) -> None:
-    """Once, if there is anything to commit."""
+    """Commit files, unless there are none or the batch was committed before."""
     if not added and not removed:
         return
     table = table or lake.open()

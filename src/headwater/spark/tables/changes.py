@@ -24,11 +24,11 @@ def check_change_columns(schema: StructType) -> None:
     for name in fields:
         if name not in COLUMNS:
             raise SchemaError(
-                f"a table has no column {name}; put what belongs to a key into record: to_json(struct(...)) AS record"
+                f"a table has no column {name}; put all values of a key into record: to_json(struct(...)) AS record"
             )
     for name in ("key", "record", "action"):
         if name not in fields and name != "action":
-            raise SchemaError(f"the column {name} is missing; a table takes key, record and, if wanted, action")
+            raise SchemaError(f"the column {name} is missing; a table needs key and record, and may have action")
         if name in fields and not isinstance(fields[name], StringType):
             raise SchemaError(f"the column {name} is {fields[name].simpleString()}; it must be a string")
 
@@ -47,7 +47,7 @@ class ChangeEncoder:
         columns = {name: batch.column(name) for name in batch.schema.names if name not in _GIVEN_BY_SERVER}
         keys, records = columns["key"], columns["record"]
         if keys.null_count:
-            raise SchemaError("a row has no key: null cannot be the key of a row")
+            raise SchemaError("a row has no key: the column key is null")
         actions = self._actions(columns.get("action"), keys, records)
         if self._escape is Escape.BACKSLASH:
             keys, records = _escaped(keys), _escaped(records)
@@ -64,7 +64,7 @@ class ChangeEncoder:
         lacking = pc.and_(pc.equal(actions, ADD), pc.is_null(records))
         if (number := pc.index(lacking, True).as_py()) >= 0:
             shown = keys[number].as_py()[:80]
-            raise SchemaError(f"the row of key {shown!r} has the action + and no record; an empty record is allowed")
+            raise SchemaError(f"the row with key {shown!r} has the action + but no record; an empty record is allowed")
         return actions
 
     def _check(self, lines: pa.Array, batch: pa.RecordBatch) -> None:
@@ -79,7 +79,7 @@ class ChangeEncoder:
         except InvalidChangeError as error:
             key = batch.column("key")[(error.line or 1) - 1].as_py()[:80]
             fault = error.detail.partition(": ")[2] if error.detail.startswith("line ") else error.detail
-            raise SchemaError(f"the row of key {key!r} cannot be appended to {self._target}: {fault}") from None
+            raise SchemaError(f"the row with key {key!r} cannot be appended to {self._target}: {fault}") from None
 
 
 def _escaped(column: pa.Array) -> pa.Array:

@@ -38,10 +38,10 @@ def check_schema(given: StructType) -> None:
     """Check a user's schema, which may leave out columns."""
     for field in given.fields:
         if field.name not in COLUMNS:
-            raise SchemaError(f"there is no column {field.name}; there are {', '.join(COLUMNS)}")
+            raise SchemaError(f"there is no column {field.name}; the columns are {', '.join(COLUMNS)}")
         if field.dataType != COLUMNS[field.name]:
-            told = f"{field.name} cannot be {field.dataType.simpleString()}"
-            raise SchemaError(f"{told}; read it as it is, then cast it or parse it with from_json")
+            told = f"the column {field.name} cannot be {field.dataType.simpleString()}"
+            raise SchemaError(f"{told}; read it with its own type, then cast it or parse it with from_json")
 
 
 class RowColumns:

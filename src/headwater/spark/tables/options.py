@@ -98,11 +98,11 @@ def table_read_options(given: Mapping[str, str], use: Use) -> TableReadOptions:
     found.refuse_unknown(_READ, _MEANT)
     for name, only in _ONLY_FOR.items():
         if found.text(name) is not None and use not in (only, Use.SCHEMA):
-            raise OptionError(f"{name} is for {only.value}; leave it out")
+            raise OptionError(f"{name} is for {only.value}; remove it")
     root, table = _addressed(found.required("url"), found.text("table"))
     active = found.choice("view", ("all", "active")) == "active"
     if active and (found.text("startingSeqNo") or found.text("endingSeqNo")):
-        raise OptionError("view=active is the table as it is now: leave out startingSeqNo and endingSeqNo")
+        raise OptionError("view=active reads the current rows: remove startingSeqNo and endingSeqNo")
     return TableReadOptions(
         connection=connection_options(root, found),
         table=table,
@@ -124,7 +124,7 @@ def table_write_options(given: Mapping[str, str]) -> WriteOptions:
     if table.startswith(("http://", "https://")):
         below = table.partition(TABLE_ROOT)[2]
         if not below or urlsplit(table).query:
-            raise OptionError(f"only tables of a Headwater server take rows, and {table} is none of them")
+            raise OptionError(f"{table} is not a table of a Headwater server; other tables cannot be written")
         table = _checked_name(unquote(below))
     return writing_to(table, _wanted_type(found), root, found, is_table=True)
 
@@ -150,19 +150,21 @@ def _addressed(url: str, name: str | None) -> tuple[str, str]:
     """The root URL of the server, and the table: its name there, or a SURL."""
     if fault := url_fault(url):
         shown = url[:200] if "@" not in url else "one with credentials in it; use the option token"
-        raise OptionError(f"url is a SURL, or a server with the option table; {fault}: {shown}")
+        raise OptionError(f"url must be a SURL, or that of a server with the option table; {fault}: {shown}")
     parts = urlsplit(url)
     server, found, below = f"{url.rstrip('/')}/".partition(TABLE_ROOT)
     if found and below:
         if name is not None:
-            raise OptionError(f"the url is that of a table already, so leave out the option table, {name!r}")
+            raise OptionError(f"the url is already that of a table: remove the option table, {name!r}")
         return server + STREAM_ROOT, url.rstrip("/")
     if name is not None:
         if parts.query:
-            raise OptionError("the url of a server has no query; give the whole SURL as url, without the option table")
+            raise OptionError(
+                "the url of a server must not have a query; set url to the SURL and remove the option table"
+            )
         return (server + STREAM_ROOT if found else url), _checked_name(name)
     if found or (f"{parts.path.rstrip('/')}/" in ("/", STREAM_ROOT) and not parts.query):
-        raise OptionError("name the table with the option table, or give its SURL as url")
+        raise OptionError("set the option table, or set url to the SURL of the table")
     return f"{parts.scheme}://{parts.netloc}", url
 
 
@@ -179,5 +181,5 @@ def _seqno(name: str, text: str, words: tuple[str, ...]) -> str | int:
     if text.lower() in words:
         return text.lower()
     if not is_seqno(text) or text == "0":
-        raise OptionError(f"{name} is {' or '.join(words)}, or a SeqNo, got {text[:80]!r}")
+        raise OptionError(f"{name} must be {' or '.join(words)}, or a SeqNo, got {text[:80]!r}")
     return int(text)

@@ -60,9 +60,9 @@ class TablePlanner:
                 if rows and reader.last_seqno is None:
                     break  # a server that does not send the last SeqNo may hold the response open
         if reader.table_type is None:
-            raise ProtocolError("the server did not say what the table is")
+            raise ProtocolError("the response does not have the type of the table")
         if last is None and reader.last_seqno and (last := self._row(reader.last_seqno)) is None:
-            raise MissingRowError(f"the table ends with row {reader.last_seqno}, which the server does not serve")
+            raise MissingRowError(f"the last row of the table is {reader.last_seqno}, but the server does not send it")
         place = BEGINNING if last is None else place_after(last)
         return Tail(place, reader.table_type, reader.gapless)
 
@@ -71,7 +71,7 @@ class TablePlanner:
         try:
             return self.tail()
         except (StreamNotFoundError, StreamGoneError) as error:
-            self._report_loss(f"the table is gone: {error}")
+            self._report_loss(f"the table does not exist any more: {error}")
             return None
 
     def place_at(self, seqno: int) -> RowPlace:
@@ -90,7 +90,7 @@ class TablePlanner:
         if isinstance(wanted, str):
             return BEGINNING if wanted == EARLIEST else tail.place
         if wanted > tail.place.seqno + 1:
-            raise OptionError(f"startingSeqNo is {wanted}, and the table ends at {tail.place}")
+            raise OptionError(f"startingSeqNo is {wanted}, but the table ends at {tail.place}")
         return self.place_at(wanted - 1)
 
     def end(self, tail: Tail) -> RowPlace:
@@ -98,7 +98,7 @@ class TablePlanner:
         if isinstance(wanted, str) or wanted == tail.place.seqno:
             return tail.place
         if wanted > tail.place.seqno:
-            raise OptionError(f"endingSeqNo is {wanted}, and the table ends at {tail.place}")
+            raise OptionError(f"endingSeqNo is {wanted}, but the table ends at {tail.place}")
         return self.place_at(wanted)
 
     # Identity of the table
@@ -106,7 +106,7 @@ class TablePlanner:
     def _has(self, place: RowPlace, tail: Tail) -> bool:
         """Whether the table still has the rows that were read up to a place.
 
-        If rows are missing, it asks again, because a replica may lag behind. A different row is conclusive.
+        If rows are missing, the request is repeated, because a replica may lag behind. A different row is conclusive.
         """
         for wait_s in limits.SPARK_RECHECKS_S:
             if (found := self._looks_the_same(place, tail)) is not None:
@@ -131,7 +131,7 @@ class TablePlanner:
     def _report_loss(self, what: str) -> None:
         told = f"{self._table.url}: {what}"
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{told}; set failOnDataLoss to false to go on with what there is now")
+            raise DataLossError(f"{told}; set failOnDataLoss to false to continue with the existing rows")
         if told not in self._reported:
             self._reported.add(told)
             log.warning("%s", told)
@@ -140,7 +140,7 @@ class TablePlanner:
         """Where to continue: where the query stopped, or at the beginning if it is another table."""
         if self._has(start, tail):
             return start
-        self._report_loss(f"the table is not the one that was read up to {start}: it now ends at {tail.place}")
+        self._report_loss(f"the table was replaced after it was read up to {start}; it now ends at {tail.place}")
         return BEGINNING
 
     # The range of a batch
@@ -174,7 +174,7 @@ class TablePlanner:
         if tail is None:
             return []
         if not self._has(end, tail):
-            self._report_loss(f"the table is not the one that had rows up to {end}: it now ends at {tail.place}")
+            self._report_loss(f"the table was replaced after it had rows up to {end}; it now ends at {tail.place}")
             return []
         begin = self._same_start(start, tail)
         count = end.seqno - begin.seqno

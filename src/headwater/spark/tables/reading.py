@@ -65,7 +65,7 @@ class RowRangeReader:
             "accept": format_table_type(part.table_type),
             "accept-encoding": IDENTITY if urlsplit(url).hostname in LOOPBACK else GZIP,
         }
-        asked = connection.credentials() | asked  # the table's server is the one that they are for
+        asked = connection.credentials() | asked  # credentials are for the table's server
         url = with_query(url, since_id=str(part.since), until_id=str(part.until), timeout=AT_ONCE)
         times = httpx.Timeout(connection.answer_s, connect=connection.connect_s)
         with (
@@ -80,8 +80,8 @@ class RowRangeReader:
 
 
 def _rest(table: Table, columns: RowColumns, part: RowRange, position: int) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a range after a row. If the last ones are missing, it asks again, because they existed when
-    the range was planned."""
+    """Read the rows of a range after a row. If the last ones are missing, the request is repeated, because they existed
+    when the range was planned."""
     last_seqno: int | None = None
     for wait_s in (0.0, *limits.SPARK_RECHECKS_S):
         time.sleep(wait_s)
@@ -92,9 +92,9 @@ def _rest(table: Table, columns: RowColumns, part: RowRange, position: int) -> I
         position, last_seqno = reader.seqno or position, reader.last_seqno
         if position >= part.until or (not part.gapless and _goes_on(table, part.until)):
             return
-    told = f"{table.url} was to have rows up to {part.until}, and ended after row {position}"
+    told = f"{table.url} had rows up to {part.until} when the batch was planned, but ends after row {position}"
     if part.gapless and last_seqno is not None and last_seqno >= part.until:
-        raise MissingRowError(f"{told}; the server says that the table ends with row {last_seqno}")
+        raise MissingRowError(f"{told}; the server reports {last_seqno} as the last row")
     raise DataLossError(told)
 
 

@@ -32,7 +32,7 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):
-            return  # Spark's own, where there are none
+            return  # Spark's own partition, if there is nothing to read
         keep_memory()
         options, [part] = self._options, partition.ranges
         with options.connection.open() as client:
@@ -40,7 +40,7 @@ class _Reading:
             try:
                 yield from reader.read(part)
             except (StreamNotFoundError, StreamGoneError, HistoryChangedError, DataLossError) as error:
-                told = f"{options.table}: some of the rows from {part.since + 1} to {part.until} are lost: {error}"
+                told = f"{options.table}: rows between {part.since + 1} and {part.until} are lost: {error}"
                 if options.fail_on_data_loss:
                     raise DataLossError(told) from error
                 log.warning("%s", told)

@@ -48,19 +48,22 @@ def test_escapes() -> None:
     ("columns", "message"),
     [
         ({"key": [None], "record": ["1"]}, "a row has no key"),
-        ({"key": ["x", ""], "record": ["1", "1"]}, "the row of key '' cannot be appended to prices: the key is empty"),
+        (
+            {"key": ["x", ""], "record": ["1", "1"]},
+            "the row with key '' cannot be appended to prices: the key is empty",
+        ),
         (
             {"key": ["x", "y"], "record": ["1", "a\tb"]},
-            "the row of key 'y' cannot be appended to prices: there is a tab",
+            "the row with key 'y' cannot be appended to prices: there is a tab",
         ),
         ({"key": ["x\ty"], "record": ["1"]}, "there is a tab"),
-        ({"key": ["x", "y"], "record": ["1", "a\n+\tz\t1"]}, "the row of key 'y' .*there is a newline"),
+        ({"key": ["x", "y"], "record": ["1", "a\n+\tz\t1"]}, "the row with key 'y' .*there is a newline"),
         ({"key": ["x\n+\ty"], "record": ["1"]}, "there is a newline"),
         ({"key": ["x"], "record": ["a\x00"]}, "control character"),
         ({"key": ["x" * 2000], "record": [""]}, "the key is longer"),
         ({"key": ["x"], "record": ["1"], "action": ["*"]}, r"begins with \+ or -"),
         ({"key": ["x"], "record": ["1"], "action": ["+\ta\tb\n-"]}, "newline"),
-        ({"key": ["x"], "record": [None], "action": ["+"]}, r"the row of key 'x' has the action \+ and no record"),
+        ({"key": ["x"], "record": [None], "action": ["+"]}, r"the row with key 'x' has the action \+ but no record"),
     ],
 )
 def test_what_a_table_cannot_hold(columns: dict[str, list[Any]], message: str) -> None:
