@@ -1,1 +1,1 @@
-"""Load drivers and the benches they make: our server beside its peers, in one run."""
+"""Load drivers and benches, which compare our server with its peers in one run."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: every bench, or those named.
+"""`python -m bench`: run all benches, or the named ones.
 
 python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pipeline] [auth] [overload]
     [--seconds 5] [--out DIR]
@@ -38,7 +38,7 @@ BENCHES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benches", nargs="*", choices=[*BENCHES, []], help="which to run; all if none is named")
+    parser.add_argument("benches", nargs="*", choices=[*BENCHES, []], help="benches to run; default: all")
     parser.add_argument("--seconds", type=float, default=5, help="how long each load lasts")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()

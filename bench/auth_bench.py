@@ -1,7 +1,6 @@
-"""What access control costs an append: servers with and without it, loaded in turns in one run.
+"""The cost of access control for an append: servers with and without it, loaded alternately in one run.
 
-The processor time of the server for an append is measured beside the rate: it says the same on a machine that is busy
-with something else.
+In addition to the rate, the processor time of an append is measured, which depends less on other work of the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from bench.server_bench import BODY, Bench
 from bench.servers import Server, headwater
 from headwater.server.auth.editing import add_token
 
-PAIRS = 41  # many short ones: the two of a pair find the machine in the same state
+PAIRS = 41  # many short pairs, so that the machine is in the same state for both runs of a pair
 PART = 0.1  # of the seconds of a load, for each
 CONNECTIONS = 64
 NAMES = [f"bench/{number}" for number in range(CONNECTIONS)]
@@ -85,6 +84,6 @@ def _create(server: Server, headers: str) -> None:
 
 
 def _processor_s(server: Server) -> float:
-    """The time that a server has used, all its threads together."""
+    """The processor time that a server has used, in all its threads."""
     fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S

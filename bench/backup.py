@@ -1,4 +1,4 @@
-"""Backups: how fast a full and an incremental one are, how far behind a continuous one is, and what it costs appends.
+"""Backups: the speed of full and incremental ones, the lag of a continuous one, and its effect on appends.
 
 python -m bench.backup [--mebibytes 512] [--seconds 3] [--rounds 3] [--out bench/results]
 """
@@ -39,7 +39,7 @@ BODY = b'{"text":"%s"}' % (b"x" * 89)
 
 
 def backed_up(directory: Path, target: Path) -> float:
-    """Back up once; the seconds it took."""
+    """Back up once, and return the seconds."""
     started_s = time.perf_counter()
     with open_backup(directory, DirectoryTarget(target)) as backup:
         backup.step(BASE_EVERY_S)
@@ -53,14 +53,14 @@ def restored(target: Path, directory: Path) -> float:
 
 
 def settle(directory: Path) -> None:
-    """Until everything is folded."""
+    """Wait until everything is folded."""
     while any((directory / "journal").glob("0*.journal")):
         time.sleep(0.1)
 
 
 def fill(server: Server, name: str, mebibytes: int) -> None:
     for _ in range(mebibytes):
-        answer = call(server, "POST", name, b'"%s"' % os.urandom(MIB // 2).hex().encode())  # which compresses to a half
+        answer = call(server, "POST", name, b'"%s"' % os.urandom(MIB // 2).hex().encode())  # compressible to a half
         if b" 204 " not in answer[:20] and b" 200 " not in answer[:20]:
             raise RuntimeError(answer[:200])
 
@@ -81,7 +81,7 @@ def following(directory: Path, target: Path) -> Iterator[None]:
 
 
 async def load(server: Server, seconds: float, target: Path | None) -> tuple[float, list[float]]:
-    """Appends a second, and how many seconds the backup was behind, looked at ten times a second."""
+    """Appends per second, and the lag of the backup in seconds, measured ten times per second."""
     names = [f"load/{number}" for number in range(CONNECTIONS)]
     appending = asyncio.create_task(append_load(server, [[name] for name in names], BODY, seconds))
     behind: list[float] = []

@@ -1,8 +1,8 @@
 """Charts of results, all in one style. `python -m tools.results` draws those in docs/charts again.
 
-A chart is as wide as a page and has one panel below the other. A panel says what is measured and which way is better.
-Its bars are ours and the peer's, with the ratio beside ours. A figure with neither peer nor goal is a line of text.
-The colours are those of Okabe and Ito, which colour-blind people can tell apart.
+A chart is as wide as a page, with its panels one below the other. The title of a panel says what is measured and if
+higher or lower is better. Its bars are ours and the peer's, with the ratio beside ours. A figure with neither peer nor
+goal is a line of text. The colours are those of Okabe and Ito, which colour-blind people can distinguish.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNITS = {"/s": "per second", "appends/s": "per second", "ms": "milliseconds", "s
 WIDTH_IN, LABELS_IN, MARGIN_IN = 8.0, 2.05, 0.15
 BAR_IN, HEADING_IN, TITLE_IN, GAP_IN = 0.23, 0.27, 0.36, 0.16
 LINE_IN, FOOTER_COLUMNS, LABEL_COLUMNS = 0.17, 122, 22
-BAR_SHARE = 0.55  # of the panel, for the longest bar: the rest is for its figures
+BAR_SHARE = 0.55  # share of the longest bar in the width of a panel; the rest is for figures
 DPI = 200  # two pixels for each of a page 800 pixels wide
 
 
@@ -43,7 +43,7 @@ class Bar:
 
 @dataclass
 class Panel:
-    """Bars on one scale, in groups that have a heading each if there are several."""
+    """Bars on one scale, in groups. If there are several groups, each has a heading."""
 
     title: str
     groups: dict[str, list[Bar]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Panel:
 
 
 def panels(rows: list[Row]) -> tuple[list[Panel], list[str]]:
-    """The panels of a chart, and what is said in words: rows that there is nothing to compare with."""
+    """The panels of a chart, and the rows without a comparison, as text."""
     found: dict[tuple[str, str], list[list[Row]]] = {}
     alone = []
     for group in grouped(rows):
@@ -113,7 +113,7 @@ def _is_missed(pair: Comparison) -> bool:
 
 
 def _labels(group: list[Row]) -> list[str]:
-    """What tells the rows of a group apart: their benches, servers or notes."""
+    """Labels that distinguish the rows of a group: their benches, servers or notes."""
     labels = [row.bench if row.panel else row.server for row in group]
     if len(group) > 1 and len(set(labels)) == 1:
         labels = [row.note for row in group]
@@ -152,7 +152,7 @@ def draw(name: str, rows: list[Row], machine: dict[str, str], path: Path) -> Non
 
 
 def _figure(title: str, heights: list[float], footer: list[str]) -> tuple[Figure, float]:
-    """A figure with its title and footer, high enough for the panels, and where the first begins."""
+    """A figure with title and footer, high enough for the panels, and the top of the first panel."""
     from matplotlib.figure import Figure
 
     high_in = 0.55 + sum(height + TITLE_IN + GAP_IN for height in heights) + LINE_IN * len(footer) + 0.15
@@ -192,7 +192,7 @@ def _title(figure: Figure, title: str, top_in: float) -> None:
 
 
 def _draw_panel(figure: Figure, panel: Panel, top_in: float, height_in: float) -> float:
-    """Draw a panel and say where the next begins."""
+    """Draw a panel, and return the top of the next one."""
     _title(figure, panel.title, top_in)
     axes = _axes(figure, top_in - TITLE_IN, height_in, LABELS_IN)
     axes.set_ylim(height_in, 0)
@@ -230,7 +230,7 @@ def _after(text: Any) -> dict[str, Any]:
 
 
 def draw_soak(windows: list[dict[str, Any]], machine: dict[str, str], path: Path) -> None:
-    """What the server used over time, which has to level off."""
+    """The resources that the server used over time, which must level off."""
     minutes = [found["at_s"] / 60 for found in windows]
     lines = (
         ("Appends: per second, higher is better", [("appends", "appends_per_s")]),

@@ -1,4 +1,4 @@
-"""Our client beside the official Python client, over our server in memory, everything in one run."""
+"""Our client compared with the official Python client, with our server in memory, in one run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _compare(
     bench: Bench, server: Server, title: str, what: str, contenders: dict[str, str], notes: dict[str, str]
 ) -> None:
     best: dict[str, dict[str, float]] = {}
-    for turn in range(RUNS):  # in turns, so that a slow moment of the machine hits everyone
+    for turn in range(RUNS):  # alternating, so that a slow phase of the machine affects all clients
         for name, who in contenders.items():
             stream = "full" if what == "read" else f"{who}-{turn}"
             if what == "produce":
@@ -55,7 +55,7 @@ def _compare(
     for name, found in best.items():
         ours = (
             best["headwater" + name.removeprefix(OFFICIAL)] if name.startswith(OFFICIAL) else None
-        )  # like beside like
+        )  # async with async
         ratio = None if ours is None else ours["per_second"] / found["per_second"]
         note = "; ".join(filter(None, (f"peak {found['peak_bytes'] / 1e6:.0f} MB", notes.get(name))))
         bench.note(Row(title, name, found["per_second"], "messages/s", ratio, ">= 2" if ratio else "", note))

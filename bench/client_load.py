@@ -1,4 +1,4 @@
-"""One client at work, as a process of its own so that its memory is its own: WHO WHAT URL."""
+"""Run one client in a separate process, so that its memory can be measured: WHO WHAT URL."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""This version beside another, alternating in one run: `python -m bench.compare TREE [--rounds 5] [--seconds 3]`.
+"""Compare this version with another one, alternating: `python -m bench.compare TREE [--rounds 5] [--seconds 3]`.
 
-TREE is a checkout of the other version, for example one made by `git worktree add`. Each round runs every load against
-both, and the order changes from round to round. A ratio is this version's over the other's, as the median of the
-rounds; above 1 this version is better. CPU is the server's own, user and system, so it is less sensitive to what else
-the machine does.
+TREE is a checkout of the other version, for example one created by `git worktree add`. Each round runs every load
+against both, in alternating order. A ratio is the figure of this version divided by that of the other, as the median of
+the rounds; above 1 this version is better. CPU seconds are those of the server process, user and system, which depend
+less on other work of the machine.
 """
 
 from __future__ import annotations

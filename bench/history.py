@@ -1,7 +1,7 @@
-"""What runs of the benches found, a line for each in bench/results/history.jsonl that is never changed again.
+"""The results of all runs of the benches: a line for each run in bench/results/history.jsonl, which is never changed.
 
-The newest run of a bench is also a JSON file with all that it found, a table and a chart. docs/results.md is made of
-the history by `python -m tools.results`.
+The newest run of a bench also has a JSON file with all results, a table and a chart. `python -m tools.results` makes
+docs/results.md from the history.
 """
 
 from __future__ import annotations
@@ -25,6 +25,26 @@ HISTORY = "history.jsonl"
 
 Found = dict[str, Any]
 
+RENAMED = {  # names in stored runs, and what they are called now
+    "a batch, by state, 16 buckets": "a batch in 16 buckets, by size of the table",
+    "a batch, by state, all over": "a batch in all buckets, by size of the table",
+    "a read to nothing": "read only",
+    "all over": "all buckets",
+    "and from_json, 1 partition": "catch-up with from_json, 1 partition",
+    "and from_json, 2 partitions": "catch-up with from_json, 2 partitions",
+    "and from_json, 4 partitions": "catch-up with from_json, 4 partitions",
+    "and from_json, by partitions": "catch-up with from_json, by partitions",
+    "append to reader by Spark": "append to reader through Spark",
+    "appends undisturbed": "appends without readers",
+    "index beyond the data, of a stream": "index size of a stream, without its data",
+    "most disk": "maximum disk use",
+    "most memory": "maximum memory",
+    "targets are made": "targets are created",
+    "targets are there": "targets exist",
+    "then 0.5 x": "then 0.5 x capacity",
+    "unread answers": "unread responses",
+}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -42,11 +62,16 @@ class Run:
 def read_history(directory: Path = RESULTS) -> list[Run]:
     """All runs, oldest first."""
     lines = (directory / HISTORY).read_text().splitlines()
-    return [Run(**{**line, "rows": [Row(**row) for row in line["rows"]]}) for line in map(json.loads, lines)]
+    return [Run(**{**line, "rows": [_row(row) for row in line["rows"]]}) for line in map(json.loads, lines)]
+
+
+def _row(stored: Found) -> Row:
+    renamed: Found = {name: RENAMED.get(value, value) for name, value in stored.items()}
+    return Row(**renamed)
 
 
 def append_run(run: Run, directory: Path = RESULTS) -> None:
-    """Write a run after those before it, in one call."""
+    """Append a run to the history, in one write."""
     line = {**asdict(run), "rows": [_short(row) for row in run.rows]}
     descriptor = os.open(directory / HISTORY, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     with open(descriptor, "ab", buffering=0) as file:
@@ -54,7 +79,7 @@ def append_run(run: Run, directory: Path = RESULTS) -> None:
 
 
 def _short(row: Row) -> Found:
-    """A row without what it has by default."""
+    """A row without the fields that have their default."""
     defaults = {entry.name: entry.default for entry in fields(Row) if entry.default is not MISSING}
     found = {name: value for name, value in asdict(row).items() if name not in defaults or value != defaults[name]}
     return {name: float(f"{value:.7g}") if isinstance(value, float) else value for name, value in found.items()}
@@ -68,7 +93,7 @@ def run_of(name: str, found: Found, commit: str) -> Run:
 
 
 def save(name: str, found: Found, directory: Path = RESULTS) -> None:
-    """Keep what a bench found: a line of history, the whole as JSON, and its table and chart."""
+    """Store the results of a bench: a line of the history, a JSON file, a table and a chart."""
     directory.mkdir(parents=True, exist_ok=True)
     found = {"machine": describe_machine(), **found}
     append_run(run_of(name, found, _commit()), directory)
@@ -84,38 +109,38 @@ def show(name: str, found: Found, directory: Path = RESULTS) -> None:
     chart = (CHARTS if directory.resolve() == RESULTS else directory) / f"{name}.png"
     if name == "soak":
         draw_soak(found["windows"], machine, chart)
-    elif name != "restart":  # whose figures have nothing to compare with
+    elif name != "restart":  # which has no figures to compare
         draw(name, rows, machine, chart)
 
 
 def rows_of(name: str, found: Found) -> list[Row]:
     """The figures of a result, as rows for tables, charts and the history."""
     special = {"backup": _backup_rows, "hostile": _hostile_rows, "restart": _restart_rows, "soak": _soak_rows}
-    return special[name](found) if name in special else [Row(**row) for row in found["rows"]]
+    return special[name](found) if name in special else [_row(row) for row in found["rows"]]
 
 
 def _backup_rows(found: Found) -> list[Row]:
-    panel = "appends beside a backup that follows"
+    panel = "appends during a continuous backup"
     return [
         Row("full backup", "headwater", found["full_mib_per_s"], "MiB/s", note=f"{found['mebibytes']:,} MiB"),
         Row("backup without changes", "headwater", found["unchanged_s"], "s"),
-        Row("backup of 1 % of changes", "headwater", found["one_percent_s"], "s"),
+        Row("backup after 1 % of changes", "headwater", found["one_percent_s"], "s"),
         Row("restore", "headwater", found["restore_mib_per_s"], "MiB/s"),
-        Row("alone", "headwater", found["appends_per_s"], "/s", panel=panel),
-        Row("beside a backup", "headwater", found["appends_per_s_beside"], "/s", found["ratio"], panel=panel),
-        Row("copy behind, p50", "headwater", found["behind_p50_s"], "s"),
-        Row("copy behind, at most", "headwater", found["behind_max_s"], "s"),
+        Row("without a backup", "headwater", found["appends_per_s"], "/s", panel=panel),
+        Row("during a backup", "headwater", found["appends_per_s_beside"], "/s", found["ratio"], panel=panel),
+        Row("lag of the backup, p50", "headwater", found["behind_p50_s"], "s"),
+        Row("lag of the backup, maximum", "headwater", found["behind_max_s"], "s"),
     ]
 
 
 def _hostile_rows(found: Found) -> list[Row]:
     panels = (
         ("loop_ms", "ms", "< 50", "longest time on the event loop"),
-        ("memory_mib", "MiB", "< 512", "most memory"),
+        ("memory_mib", "MiB", "< 512", "maximum memory"),
     )
     return [
         Row(
-            row["attack"].replace("nothing", "no attack"),
+            RENAMED.get(row["attack"], row["attack"]).replace("nothing", "no attack"),
             "headwater",
             row[key],
             unit,
@@ -136,7 +161,12 @@ def _restart_rows(found: Found) -> list[Row]:
         Row("memory after the start", "headwater", found["memory_mb"], "MB"),
         Row("first read of a stream, p50", "headwater", found["first_read_p50_ms"], "ms"),
         Row("first read of a stream, p99", "headwater", found["first_read_p99_ms"], "ms"),
-        Row("index beyond the data, of a stream", "headwater", found["index_bytes_per_stream_beyond_data"], "bytes"),
+        Row(
+            "index size of a stream, without its data",
+            "headwater",
+            found["index_bytes_per_stream_beyond_data"],
+            "bytes",
+        ),
     ]
 
 
@@ -154,8 +184,10 @@ def _soak_rows(found: Found) -> list[Row]:
         Row("appends, median of the windows", "headwater", middle("appends_per_s"), "/s", note=kills),
         Row("append p50, median of the windows", "headwater", middle("p50_ms"), "ms"),
         Row("append p99, median of the windows", "headwater", middle("p99_ms"), "ms"),
-        Row("most disk", "headwater", most("disk_mb"), "MB", note=f"live data {most('live_mb'):,.0f} MB at most"),
-        Row("most memory", "headwater", most("memory_mb"), "MB"),
+        Row(
+            "maximum disk use", "headwater", most("disk_mb"), "MB", note=f"live data {most('live_mb'):,.0f} MB at most"
+        ),
+        Row("maximum memory", "headwater", most("memory_mb"), "MB"),
     ]
 
 

@@ -1,17 +1,17 @@
-"""Attacks on a server beside ordinary traffic: the worst that others had to wait, and the memory that it took.
+"""Attacks on a server during ordinary traffic: the longest wait of other clients, and the memory of the server.
 
 python -m bench.hostile [attack ...] [--out bench/results]
 
-Each attack has a server of its own, durable and with the default limits, which 64 light connections use meanwhile: an
-append every 50 ms each. A probe asks every 5 ms for something that needs no disk.
+Each attack has its own durable server with the default limits. During the attack, 64 connections append every 50 ms,
+and a probe sends a request every 5 ms that needs no disk.
 
-    probe      the worst latency of the probe, seen from outside; on a machine with other work that counts too
-    loop       the most processor time that the server's loop took between two ticks of 5 ms
-    loop, wall the most time between two ticks: waiting for the processor, a lock or the disk counts too
-    appends    the latency of the light appends, with the sync that each waits for
-    memory     the most that was resident
+    probe      the worst latency of the probe, which includes the effect of other work on the machine
+    loop       the maximum processor time of the event loop between two ticks of 5 ms
+    loop, wall the maximum time between two ticks, which includes waiting for the processor, a lock or the disk
+    appends    the latency of the appends, including fsync
+    memory     the maximum resident memory
 
-The goals: nobody holds the loop for 50 ms, and 512 MiB of memory are enough.
+The goals: no attack holds the loop for 50 ms, and 512 MiB of memory are enough.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LARGE = 16 * MIB
 LIGHT_CONNECTIONS = 64
 LIGHT_PAUSE_S = 0.05
 PROBE_PAUSE_S = 0.005
-ATTACK_S = 5.0  # what is repeated is repeated for so long
+ATTACK_S = 5.0  # the duration of repeated requests
 STALL_MS_GOAL = 50.0
 MEMORY_MIB_GOAL = 512.0
 
@@ -79,7 +79,7 @@ def _request(server: Server, method: str, path: str, body: bytes = b"", more: st
 
 
 async def _repeat(server: Server, request: bytes, pause_s: float, stop: asyncio.Event, taken_s: list[float]) -> int:
-    """Ask again and again; how often it failed. An answer that asks for patience is no failure."""
+    """Repeat a request and return the number of failures. A 503 is not a failure."""
     failures = 0
     while not stop.is_set():
         try:
@@ -137,7 +137,7 @@ def head(server: Server, method: str, path: str, *more: str) -> bytes:
 
 
 def send(sock: socket.socket, data: bytes) -> bool:
-    """Whether the server took it: it may well hang up."""
+    """Send data. False if the server closed the connection."""
     try:
         sock.sendall(data)
     except OSError:
@@ -187,7 +187,7 @@ def hang_up(sock: socket.socket) -> None:
 
 
 def drain(sock: socket.socket, ending: bytes, for_s: float = 20.0) -> int:
-    """Read until something ends with these bytes."""
+    """Read until the received data ends with these bytes."""
     count, last, until_s = 0, b"", time.monotonic() + for_s
     while not last.endswith(ending) and time.monotonic() < until_s:
         try:
@@ -211,7 +211,7 @@ def nothing(_: Server) -> None:
 
 
 def hung_up_uploads(server: Server) -> None:
-    """Ten at a time send 15 of 16 MiB and hang up."""
+    """Ten connections at a time send 15 of 16 MiB and close."""
 
     def upload(number: int) -> None:
         for _ in range(4):
@@ -281,7 +281,7 @@ def readers_with_cursors(server: Server) -> None:
 
 
 def unfinished_bodies(server: Server) -> None:
-    """100 bodies of which 8 of 16 MiB arrive."""
+    """100 bodies of 16 MiB, of which 8 MiB are sent."""
     with many(server, 100) as socks:
 
         def begin(number: int) -> None:
@@ -296,7 +296,7 @@ def unfinished_bodies(server: Server) -> None:
         time.sleep(2)
 
 
-def unread_answers(server: Server) -> None:
+def unread_responses(server: Server) -> None:
     """200 connections ask for 16 MiB and read nothing."""
     put(server, "big", "text/plain", b"x" * LARGE)
     with many(server, 200, receive_bytes=4096) as socks:
@@ -338,7 +338,7 @@ def trickling_bodies(server: Server) -> None:
 
 
 def pipelined_upgrades(server: Server) -> None:
-    """Ten connections with 10,000 requests each, sent at once, that all offer an upgrade."""
+    """Ten connections that each send 10,000 pipelined requests with an upgrade offer."""
     offer = head(server, "GET", "none", "connection: upgrade", "upgrade: h2c")
 
     def offers(_: int) -> None:
@@ -369,7 +369,7 @@ def chunk_extensions(server: Server) -> None:
 
 
 def filled_caches(server: Server) -> None:
-    """Paths, content types and encodings that differ every time, all long."""
+    """Requests with long paths, content types and encodings that are always different."""
 
     def ask(number: int) -> None:
         until_s = time.monotonic() + ATTACK_S
@@ -397,7 +397,7 @@ ATTACKS: dict[str, Callable[[Server], None]] = {
     "millions of messages": millions_of_messages,
     "readers with cursors": readers_with_cursors,
     "unfinished bodies": unfinished_bodies,
-    "unread answers": unread_answers,
+    "unread responses": unread_responses,
     "unread feeds": unread_feeds,
     "woken together": woken_together,
     "trickling bodies": trickling_bodies,

@@ -1,8 +1,9 @@
-"""`headwater serve` with a ticker on its loop: how long anything held the loop, in a file for whoever measures it.
+"""`headwater serve` with a ticker on its event loop, which writes the longest time between two ticks to a file.
 
 python -m bench.hostile_server FILE [options of headwater serve]
 
-The file holds two numbers: the most processor time of the loop's thread between two ticks of 5 ms, and the most time.
+The file has two numbers for the ticks of 5 ms: the maximum processor time of the loop's thread between two ticks, and
+the maximum delay of a tick.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The load driver: raw HTTP/1.1 over asyncio, light enough to saturate a server from the other core."""
+"""The load driver: raw HTTP/1.1 over asyncio, which is fast enough to saturate a server from one core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Wire:
     root: str
     content_type: str
     live: str  # the query of a live read from the beginning
-    ready: bytes  # what its answer holds once it is live
+    ready: bytes  # what the response contains once it is live
     message: bytes  # what comes before the JSON text of a message
 
 
@@ -41,7 +41,7 @@ def request(
 
 
 def call(server: Server, method: str, path: str, body: bytes = b"", wire: Wire = STREAMS) -> bytes:
-    """One request on a connection of its own; the response, headers and all."""
+    """Send one request on a new connection, and return the response with its headers."""
     with socket.create_connection((server.host, server.port)) as sock:
         sock.sendall(request(method, server, path, body, "connection: close\r\n", wire))
         parts = []
@@ -67,7 +67,7 @@ class Appends:
 
 
 class _Writer(asyncio.Protocol):
-    """One connection that appends as fast as it is answered."""
+    """One connection that sends an append as soon as the previous one is acknowledged."""
 
     def __init__(self, requests: list[bytes], result: Appends, until_s: float, done: asyncio.Future[None]) -> None:
         self._requests = requests
@@ -118,7 +118,7 @@ class _Writer(asyncio.Protocol):
 async def append_load(
     server: Server, streams: list[list[str]], body: bytes, seconds: float, wire: Wire = STREAMS, headers: str = ""
 ) -> Appends:
-    """Append to streams over one connection for each list; a connection takes its streams in turn."""
+    """Append to streams over one connection for each list. A connection appends to its streams in turn."""
     loop = asyncio.get_running_loop()
     result = Appends()
     started_s = time.perf_counter()
@@ -139,7 +139,7 @@ async def append_load(
 
 
 def create_streams(server: Server, names: list[str], wire: Wire = STREAMS) -> None:
-    pipelined = 16 if server.name == "headwater" else 1  # the reference loses some of what is pipelined
+    pipelined = 16 if server.name == "headwater" else 1  # the reference loses some pipelined requests
     with socket.create_connection((server.host, server.port)) as sock:
         for first in range(0, len(names), pipelined):
             group = names[first : first + pipelined]
@@ -183,7 +183,7 @@ def read_rows(server: Server, query: str) -> tuple[int, float]:
     started_s = time.perf_counter()
     with socket.create_connection((server.host, server.port)) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        # HTTP/1.0: a body without chunks, whose newlines are those of the rows.
+        # With HTTP/1.0 the body is not chunked, so its only newlines are those of the rows.
         sock.sendall(request("GET", server, query, wire=TABLES).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
         head, got = _read_head(sock, view)
         if b" 200 " not in head[:20]:
@@ -304,7 +304,7 @@ async def delivery_load(
 
 @contextlib.contextmanager
 def read_forever(server: Server, name: str, count: int) -> Iterator[Callable[[], float]]:
-    """Readers that catch up with a stream again and again, in one process of their own; their MB/s so far."""
+    """Run readers that repeatedly read a whole stream, in a separate process. Yields a function that returns MB/s."""
     stop = multiprocessing.Event()
     size = multiprocessing.Value("Q", 0)
     process = multiprocessing.Process(target=_readers, args=(server, name, count, stop, size), daemon=True)

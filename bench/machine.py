@@ -1,4 +1,4 @@
-"""What the figures were measured on: no number without it."""
+"""A description of the machine, which is stored with every result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _version(command: str) -> str:
 
 
 def peak_memory_bytes() -> int:
-    """The most that this process ever had in memory; not what it inherited from the one that started it."""
+    """The peak resident memory of this process, without that of its parent process."""
     match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     if match is None:
         raise RuntimeError("no VmHWM in /proc: is this Linux?")

@@ -1,7 +1,7 @@
-"""Overload: more than the server can do, one who sends too much, and too little memory.
+"""Overload: more load than the capacity of the server, one client that floods it, and too little memory.
 
-The server, the clients and whatever else runs share the machine, so every figure is a ratio to one of the same run.
-Appends of 10 KB with 100 messages make the server the bottleneck: they cost it ten times what they cost the clients.
+Server and clients share the machine, so every figure is a ratio to another figure of the same run. Appends of 10 KB
+with 100 messages make the server the bottleneck: they take ten times as much of its time as of the clients' time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _durable(*settings: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def _memory_of(server: Server) -> Iterator[Callable[[], int]]:
-    """The most that was resident since the block began."""
+    """The maximum resident memory since the start of the block."""
     most, ended = 0, threading.Event()
 
     def watch() -> None:
@@ -82,7 +82,7 @@ def run_overload(bench: Bench) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-# More than the server can do
+# Load above the capacity
 
 
 def _too_much(bench: Bench, server: Server) -> None:
@@ -102,7 +102,7 @@ def _too_much(bench: Bench, server: Server) -> None:
 
     peaks, kept, after = [], [], []
     with _memory_of(server) as most:
-        for _ in range(ROUNDS):  # in turns, so that a slow moment of the machine hits everyone
+        for _ in range(ROUNDS):  # alternating, so that a slow phase of the machine affects all of them
             peaks.append(uvloop.run(offer(1)))
             kept.append(uvloop.run(offer(3)))
             after.append(uvloop.run(offer(0.5)))
@@ -118,12 +118,12 @@ def _too_much(bench: Bench, server: Server) -> None:
     bench.note(Row("offered 3 x capacity", "headwater", overloaded, "/s", ratio, "≥ 0.8", note, panel))
     good = statistics.median(run.per_second for run in after)
     note = "offered right after; a ratio of 1 is all of it"
-    bench.note(Row("then 0.5 x", "headwater", good, "/s", good / (capacity / 2), "≥ 0.9", note, panel))
+    bench.note(Row("then 0.5 x capacity", "headwater", good, "/s", good / (capacity / 2), "≥ 0.9", note, panel))
     note = f"the mark is {MARK_BYTES // MIB} MiB; the ratio is its share"
     bench.note(Row("memory, 3 x capacity", "headwater", memory / MIB, "MiB", memory / MARK_BYTES, "< 1", note))
 
 
-# One who sends too much
+# One client that floods the server
 
 
 def _flood(server: Server, path: str, started: Any, ended: Any) -> None:
@@ -141,7 +141,7 @@ def _flood(server: Server, path: str, started: Any, ended: Any) -> None:
 
 @contextlib.contextmanager
 def _flooding(server: Server, path: str) -> Iterator[None]:
-    """Someone who sends as fast as 256 connections take it, and does not care for Retry-After."""
+    """A client that sends as fast as possible over 256 connections and ignores Retry-After."""
     started, ended = multiprocessing.Event(), multiprocessing.Event()
     process = multiprocessing.Process(target=_flood, args=(server, path, started, ended), daemon=True)
     process.start()

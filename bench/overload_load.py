@@ -1,8 +1,8 @@
-"""Many clients, each with a connection of its own and one request at a time.
+"""Many clients, each with its own connection and one request at a time.
 
-A client sends, waits for the answer, thinks for about `think_s` and sends again: clients / think_s is the rate that
-they offer while answers are quick. A request is good if it was acknowledged within the deadline. A client waits for an
-answer however late it is. One that is polite waits as long as Retry-After says after a refusal.
+A client sends a request, waits for the response, pauses for about `think_s` seconds and sends the next one. If
+responses are fast, the offered rate is clients / think_s. A request is good if it was acknowledged within the deadline;
+a client waits for late responses too. After a refusal, a polite client waits as long as Retry-After says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPENED_AT_ONCE = 100
 
 @dataclass
 class Outcome:
-    """What became of the requests that were answered in a measured time."""
+    """The results of the requests that got a response within the measured time."""
 
     seconds: float = 0.0
     good: int = 0
@@ -50,7 +50,7 @@ class _Client(asyncio.Protocol):
             self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Answers to appends are small and come in one piece."""
+        """Responses to appends are small and arrive in one piece."""
         _, _, retry_s = data.partition(b"retry-after: ")
         self._clients.answered(self, self._sent_s, float(retry_s.split(b"\r", 1)[0]) if retry_s else None)
 
@@ -106,7 +106,7 @@ class Clients:
             self._clients += made
 
     async def run(self, warm_up_s: float, seconds: float) -> Outcome:
-        """What became of requests once the clients have been at it for a while."""
+        """Run the clients, and measure after a warm-up."""
         loop = asyncio.get_running_loop()
         self.sending = True
         for client in self._clients:
@@ -124,7 +124,7 @@ class Clients:
 
     def answered(self, client: _Client, sent_s: float, retry_s: float | None) -> None:
         outcome, took_s = self.outcome, time.perf_counter() - sent_s
-        wait_s = self._think_s * (0.5 + random.random())  # else they come in waves
+        wait_s = self._think_s * (0.5 + random.random())  # random, so that clients do not send in waves
         if retry_s is not None:
             outcome.refused += 1
             wait_s += retry_s if self._polite else 0.0

@@ -1,4 +1,4 @@
-"""The pipeline: state events into a table on each path, beside the same upserts done by plain Spark."""
+"""The pipeline jobs: state events to a table on each path, compared with the same upserts by plain Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _append(server: Server, path: str, events: Iterator[bytes]) -> None:
         stream.create()
         while some := list(itertools.islice(events, STEP)):
             stream.append_body(b"[" + b",".join(some) + b"]")
-    time.sleep(5)  # the fold is done by then, and the rest is reads
+    time.sleep(5)  # until the fold is done
 
 
 def _took_s(work: Callable[[], Any]) -> float:
@@ -71,7 +71,7 @@ def _took_s(work: Callable[[], Any]) -> float:
 
 
 def _archive(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
-    """Beside the same rows, read by the same source and written as Parquet by Spark."""
+    """Compared with the same rows, read by the same source and written as Parquet by Spark."""
     numbers = itertools.count()
     schema = "stream STRING, offset STRING, `order` BIGINT, timestamp TIMESTAMP_LTZ, content_type STRING, value BINARY"
 
@@ -110,13 +110,13 @@ def _materialize(bench: Bench, spark: SparkSession, server: Server, directory: P
         return run
 
     def by_spark() -> None:
-        """What one would write without us: the newest event of each key, as a snapshot in Parquet files."""
+        """The same without the job: the newest event of each key, written to Parquet files."""
         current_state(read("stream-state")).write.mode("overwrite").parquet(str(directory / "parquet"))
 
     what = "materialize 5 M events over 500 k keys"
     typed = {"schema": "id BIGINT, name STRING, n BIGINT", "type": "t"}
     works = {
-        "a read to nothing": to_nothing,
+        "read only": to_nothing,
         "plain Spark to Parquet": by_spark,
         "buckets": run(path="buckets"),
         "buckets, with a schema": run(path="buckets", **typed),
@@ -138,7 +138,7 @@ def _materialize(bench: Bench, spark: SparkSession, server: Server, directory: P
 
 
 def _growth(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
-    """A batch of the same keys while the state grows around them, and one of keys all over it."""
+    """The time of a batch in tables of increasing size: with keys in 16 buckets, and with keys in all buckets."""
     for keys in STATES:
         path = f"state-{keys}"
         _append(server, path, (_event(key, 0) for key in range(keys)))
@@ -149,7 +149,7 @@ def _growth(bench: Bench, spark: SparkSession, server: Server, directory: Path) 
         materialized().wait()
         for name, chosen in (
             ("16 buckets", _in_few_buckets(spark, path)),
-            ("all over", range(0, keys, keys // BATCH_KEYS)),
+            ("all buckets", range(0, keys, keys // BATCH_KEYS)),
         ):
             spans = []
             for number in range(BATCHES):
@@ -160,11 +160,12 @@ def _growth(bench: Bench, spark: SparkSession, server: Server, directory: Path) 
                 job.wait()
                 spans.append(job.query.recentProgress[-1]["durationMs"]["addBatch"])
             title = f"a batch of 1,000 events, {keys:,} keys"
-            bench.note(Row(title, name, statistics.median(spans), "ms", None, "", "", f"a batch, by state, {name}"))
+            panel = f"a batch in {name}, by size of the table"
+            bench.note(Row(title, name, statistics.median(spans), "ms", None, "", "", panel))
 
 
 def _in_few_buckets(spark: SparkSession, path: str) -> list[int]:
-    """Keys that are in the table and share 16 buckets, at most as many as a batch has."""
+    """Keys of the table in 16 of its buckets, as many as a batch has."""
     hashed = f"pmod(xxhash64('{path}', 't', concat('key ', id)), {BUCKETS})"
     keys = int(path.rpartition("-")[2])
     found = [row.id for row in spark.range(keys).where(f"{hashed} < 16").limit(BATCH_KEYS).collect()]

@@ -1,7 +1,7 @@
-"""A Spark source that yields batches that are ready: what the Python data source API can read at most.
+"""A Spark source that yields prepared Arrow batches: the maximum rate of the Python data source API.
 
-With the option `url` each task first receives as many bytes of a stream, and leaves them unread: what a source that
-gets its messages over HTTP from a server on the same machine can read at most.
+With the option `url` each task first receives the bytes of a stream and does not parse them: the maximum rate of a
+source that receives its messages over HTTP from a server on the same machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a bench measured: rows, how they compare, and a table of them."""
+"""The results of a bench: rows, comparisons between them, and a table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Row:
     ratio: float | None = None
     goal: str = ""
     note: str = ""
-    panel: str = ""  # rows that belong into one picture, though they are benches of their own
+    panel: str = ""  # rows of different benches with the same panel are drawn together
 
     @property
     def lower_is_better(self) -> bool:
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Goal:
-    """A number to reach, or one that somebody else published, which is neither met nor missed."""
+    """A number to reach, or a published number of another project, which is neither met nor missed."""
 
     text: str
     value: float
@@ -78,7 +78,7 @@ _PUBLISHED = re.compile(r"(.+) published: ([\d.,]+)")
 
 
 def goal_of(text: str) -> Goal | None:
-    """The goal that a text says, if it says one in numbers."""
+    """Parse a goal; None if the text has no number to reach."""
     if found := _GOAL.fullmatch(text):
         reached, value = _SIGNS[found[1]], float(found[2].replace(",", ""))
         sign = {ge: "≥", gt: ">", le: "≤", lt: "<"}[reached]
@@ -89,7 +89,7 @@ def goal_of(text: str) -> Goal | None:
 
 
 def number(value: float) -> str:
-    """Thousands separated, and three digits at least."""
+    """Format a number with thousands separators and at least three digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -99,7 +99,7 @@ def times(ratio: float) -> str:
 
 
 def readable(name: str) -> str:
-    """A name made by a bench, with thousands separated and `1 streams` in the singular."""
+    """The name of a row, with thousands separators, and `1 stream` instead of `1 streams`."""
     name = re.sub(r"\b1 (connection|stream|subscriber)s\b", r"1 \1", name)
     return re.sub(r"(?<![\d.,])\d{4,}(?![.,]?\d)", lambda digits: f"{int(digits[0]):,}", name)
 
@@ -131,7 +131,7 @@ def _comparison(row: Row, ratio: float, others: list[Row]) -> Comparison | None:
     for other in others:
         if math.isclose(advantage(other, row), ratio, rel_tol=1e-6):
             return Comparison(other, row, ratio, row.goal)
-    # A ratio may be the median of several runs: then it is near that of the figures.
+    # A ratio may be the median of several runs, and then only be close to the ratio of the figures.
     near = [other for other in others if math.isclose(advantage(row, other), ratio, rel_tol=0.1)]
     if not near:
         return None

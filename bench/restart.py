@@ -1,4 +1,4 @@
-"""Restart with very many streams: how long until it serves, how much memory, how fast the first reads.
+"""Restart with very many streams: the time until the server is ready, its memory, and the latency of first reads.
 
 python -m bench.restart [--streams 1000000] [--bytes 10000] [--out bench/results]
 """
@@ -38,7 +38,7 @@ def _settle(durable: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 async def build(directory: Path, streams: int, size: int) -> None:
-    """Make the streams through the store itself, as fast as it folds them."""
+    """Create the streams directly in the store, which is faster than over HTTP."""
     limits = Limits(fold_idle_s=0.5)
     store = open_store(directory, limits)
     failures: list[BaseException] = []

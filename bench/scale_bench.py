@@ -1,5 +1,7 @@
-"""Spark with many streams: planning a batch, the size of its checkpoint, and a batch to many targets. No Spark runs:
-this is what the driver does between two jobs."""
+"""Spark with many streams: planning a batch, the size of its checkpoint, and a batch to many targets.
+
+Spark itself does not run. This measures what the driver does between two Spark jobs.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def _fill(server: Server) -> None:
 
 
 def _plan(bench: Bench, server: Server, how: str, given: dict[str, str]) -> None:
-    """A trigger: where the streams end, what is new, in which parts."""
+    """Measure what a trigger does: find the tails of the streams, the new ranges, and their parts."""
     options = read_options({"url": server.url, **given}, bounded=False)
     spans = []
     with options.connection.open() as client:
@@ -64,9 +66,7 @@ def _plan(bench: Bench, server: Server, how: str, given: dict[str, str]) -> None
         if sum(map(len, ranges)) != STREAMS:
             raise RuntimeError("not every stream is read")
     name = f"planning of {STREAMS:,} streams"
-    bench.note(
-        Row(name, f"headwater, {how}", statistics.median(spans), "ms", None, "<= 1000", "all have something new")
-    )
+    bench.note(Row(name, f"headwater, {how}", statistics.median(spans), "ms", None, "<= 1000", "all have new data"))
     if how == "pattern":
         size = len(json.dumps(end))
         bench.note(Row(f"checkpoint of {STREAMS:,} streams", "headwater", size / 1000, "kB", None, "", "a batch"))
@@ -75,7 +75,7 @@ def _plan(bench: Bench, server: Server, how: str, given: dict[str, str]) -> None
 def _publish(bench: Bench, server: Server) -> None:
     options = msgspec.structs.replace(write_options({"url": server.url}), content_type="application/json")
     with options.connection.open() as client:
-        for batch, note in enumerate(("targets are made", "targets are there")):
+        for batch, note in enumerate(("targets are created", "targets exist")):
             started = time.perf_counter()
             parts = [_gathered(client, options.request_bytes, batch, task) for task in range(TASKS)]
             Publisher(client, options, "bench").publish(batch, parts)

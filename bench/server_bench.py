@@ -1,4 +1,4 @@
-"""The server beside the Node reference, everything in one run: memory against memory, and durable against both."""
+"""The server compared with the Node reference, in one run: in memory with in memory, and durable with both."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Bench:
         self, makes: dict[str, Make], connections: int, streams: int, goals: dict[str, str] | None = None
     ) -> None:
         found: dict[str, list[Appends]] = {name: [] for name in makes}
-        for _ in range(3):  # in turns, so that a slow moment of the machine hits everyone
+        for _ in range(3):  # alternating, so that a slow phase of the machine affects all servers
             for name, make in makes.items():
                 with make() as server:
                     found[name].append(self.appends(server, connections, streams))
@@ -193,7 +193,7 @@ def many_streams(bench: Bench) -> None:
 
 
 def cold_catch_up(bench: Bench) -> None:
-    """Bytes that are folded and that this process never had in memory."""
+    """Read data that is folded and was never in the memory of this process."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
         data_dir = f"{directory}/data"
         with headwater("--data-dir", data_dir, "--limit", "fold_idle_s=0.5") as server:
@@ -210,11 +210,11 @@ def cold_catch_up(bench: Bench) -> None:
 
 
 def disturbed(bench: Bench) -> None:
-    """Appends while others read: never less than half."""
+    """Appends while others read. The goal is half of the rate without readers."""
     with durable() as server:
         alone = bench.appends(server, 64).per_second
     panel = "appends while others read"
-    bench.note(Row("appends undisturbed", "headwater", alone, "/s", panel=panel))
+    bench.note(Row("appends without readers", "headwater", alone, "/s", panel=panel))
 
     async def with_followers(server: Server, names: list[str]) -> Appends:
         transports = [await follow(server, names[number % len(names)], 1, {}) for number in range(100)]

@@ -1,4 +1,4 @@
-"""Servers under test, each a process of its own that ends with the bench."""
+"""Servers under test, each in a separate process that ends with the bench."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A soak: load that creates, writes, expires and deletes streams, and kills the server, for minutes on end.
+"""A soak test: minutes of load that creates, writes, expires and deletes streams, and kills the server.
 
 python -m bench.soak [--seconds 600] [--window 10] [--kill-every 6] [--out bench/results]
 
-Every window writes to streams of its own and deletes those of the window before, so the live data stays about the same.
-What the server uses must level off: disk, memory and descriptors are written down after each window and drawn.
+Every window writes to its own streams and deletes those of the previous window, so the amount of live data stays about
+the same. Disk, memory and descriptors are recorded after each window. They must level off.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def descriptors(server: Server) -> int:
 
 
 def expire_later(server: Server, window: int) -> None:
-    """Streams that nobody deletes: they expire."""
+    """Create streams that expire instead of being deleted."""
     head = f"stream-ttl: {SHORT_TTL_S}\r\n"
     for number in range(SHORT_LIVED):
         call_with(server, "PUT", f"short/{window}/{number}", b"[" + BODY + b"]", head)

@@ -1,4 +1,4 @@
-"""Spark: reading beside its text reader, writing beside its Parquet, and what a query costs that does nothing."""
+"""The Spark source and sink, compared with Spark's text reader and Parquet writer; and the cost of an idle query."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_spark(bench: Bench) -> None:
 
 
 def _fill(server: Server, text: Path) -> None:
-    """The same messages of 100 bytes in a stream, as records of a table and, a line each, in a file."""
+    """Write the same messages of 100 bytes to a stream, to a table as records, and to a file as lines."""
     with Client(server.url) as client, text.open("wb") as file:
         stream, table = client.stream("messages", content_type="application/json"), client.table("messages")
         stream.create()
@@ -59,7 +59,7 @@ def _fill(server: Server, text: Path) -> None:
             stream.append_body(b"[" + b",".join(messages) + b"]")
             table.append_body(b"".join(b"+\t%d\t%s\n" % line for line in enumerate(messages, first)))
             file.write(b"\n".join(messages) + b"\n")
-    time.sleep(5)  # the fold is done by then, and the rest is reads
+    time.sleep(5)  # until the fold is done
 
 
 def _to_nothing(rows: DataFrame) -> None:
@@ -67,7 +67,7 @@ def _to_nothing(rows: DataFrame) -> None:
 
 
 def _in_turns(works: dict[str, Callable[[], None]], count: int, warm: int = WARM, runs: int = RUNS) -> dict[str, float]:
-    """Rows a second of each, the median of runs that take turns, after some to warm up."""
+    """Rows per second of each work: the median of `runs` runs, which alternate, after `warm` runs to warm up."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(warm + runs):
         for name, work in works.items():
@@ -103,7 +103,7 @@ def _read(bench: Bench, spark: SparkSession, server: Server, text: Path) -> None
     base, text_rate = rates["ready batches"], rates["spark.read.text"]
     bench.note(Row(what, "ready batches", base, "rows/s", None, "", f"a source of Arrow batches, {tasks} tasks"))
     received = rates["ready batches, bytes received"]
-    note = "and the stream's bytes received, unread: the most that is possible over HTTP on these cores"
+    note = "receives the bytes of the stream without parsing them: the maximum over HTTP on these cores"
     bench.note(Row(what, "ready batches, bytes received", received, "rows/s", received / base, "", note))
     bench.note(Row(what, "headwater", rates["headwater"], "rows/s", rates["headwater"] / base, GOAL, "value alone"))
     every = rates["headwater, all columns"]
@@ -112,8 +112,8 @@ def _read(bench: Bench, spark: SparkSession, server: Server, text: Path) -> None
 
 
 def _partitions(bench: Bench, spark: SparkSession, server: Server) -> None:
-    """One task keeps two cores busy already, with the server, the Python worker and the JVM: what grows with tasks is
-    what is done with the rows."""
+    """Reading does not get faster with more tasks, because one task already keeps two cores busy with the server, the
+    Python worker and the JVM. Processing of the rows does."""
 
     def work(parts: int, parsed: bool) -> Callable[[], None]:
         def run() -> None:
@@ -126,7 +126,7 @@ def _partitions(bench: Bench, spark: SparkSession, server: Server) -> None:
 
         return run
 
-    for parsed, what in ((False, "catch-up"), (True, "and from_json")):
+    for parsed, what in ((False, "catch-up"), (True, "catch-up with from_json")):
         works = {str(parts): work(parts, parsed) for parts in (1, 2, 4)}
         rates = _in_turns(works, MESSAGES, *((1, 3) if parsed else ()))
         for parts, rate in rates.items():
@@ -137,7 +137,7 @@ def _partitions(bench: Bench, spark: SparkSession, server: Server) -> None:
 
 
 def _read_table(bench: Bench, spark: SparkSession, server: Server) -> None:
-    """Beside a stream of the same messages: a row has a SeqNo, a time, an action and a key as well."""
+    """Compared with a stream of the same messages. A row also has a SeqNo, a time, an action and a key."""
 
     def table(schema: str | None) -> DataFrame:
         reader = spark.read.format("stp").options(url=server.url, table="messages")
@@ -220,7 +220,7 @@ def _idle(bench: Bench, spark: SparkSession, server: Server, directory: Path) ->
             next(iter(client.stream("echo").read(offset=tail, live=True)))
             delays.append((time.perf_counter() - started) * 1000)
         query.stop()  # type: ignore[attr-defined]
-        name = "append to reader by Spark"
+        name = "append to reader through Spark"
         bench.note(
             Row(name, "headwater", statistics.median(delays[2:]), "ms", None, "", "one message, a batch of its own")
         )

@@ -1,4 +1,4 @@
-"""State: events folded a second on one core, and how long a database takes to be ready."""
+"""State: how many events per second one core folds, and how long a StreamDB takes to start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_state(bench: Bench) -> None:
 
 
 def _fold(bench: Bench) -> None:
-    """In batches of the size that a read delivers, over ten thousand keys of two types."""
+    """Fold batches of the size that a read delivers, over ten thousand keys of two types."""
     texts = []
     for first in range(0, 200_000, BATCH):
         events = [

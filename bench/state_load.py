@@ -1,4 +1,4 @@
-"""One StreamDB preloaded in a process of its own, so that its memory is its own: HOW URL CHECKPOINT."""
+"""Preload one StreamDB in a separate process, so that its memory can be measured: HOW URL CHECKPOINT."""
 
 from __future__ import annotations
 

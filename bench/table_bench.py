@@ -1,4 +1,4 @@
-"""Tables beside streams on one server: appends, cold reads, seeks, and many followers of one table."""
+"""Tables compared with streams on one server: appends, cold reads, seeks, and many followers of one table."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _appends(server: Server, wire: Wire, seconds: float) -> Appends:
 
 @contextlib.contextmanager
 def filled() -> Iterator[Server]:
-    """A server that was just started over a small and a large table, whose rows it never had in memory."""
+    """A server that was just started with a small and a large table, whose rows were never in its memory."""
     with tempfile.TemporaryDirectory(dir=ROOT) as directory:
         data_dir = f"{directory}/data"
         with headwater("--data-dir", data_dir, "--limit", "fold_idle_s=0.5") as server:
@@ -91,7 +91,7 @@ def cold_reads(bench: Bench, server: Server) -> None:
 
 
 def seeks(bench: Bench, server: Server) -> None:
-    """From a request for one row somewhere to its answer, each on a connection of its own."""
+    """The time from a request for one row at a random place to its response, each on a new connection."""
     chance = random.Random(13)
     for name, rows in (("small", ROWS_SMALL), ("large", ROWS_LARGE)):
         taken_s = []
@@ -107,7 +107,7 @@ def seeks(bench: Bench, server: Server) -> None:
 
 
 def followers(bench: Bench) -> None:
-    """Rows to a thousand answers that are held open, beside as many readers of a stream."""
+    """Delivery of rows to a thousand open responses, compared with as many readers of a stream."""
     found = {}
     for name, wire in (("headwater", TABLES), ("headwater streams", STREAMS)):
         with durable() as server:

@@ -1,8 +1,8 @@
 """Fuzzing with coverage: `python -m tools.fuzz [TARGET …] --seconds 60`, or `make fuzz TARGET=… SECONDS=…`.
 
 Runs the targets of `tests/fuzz` one after the other with atheris (`pip install headwater[fuzz]`, Linux), each in a
-process of its own. Inputs that reach new code are kept below `--corpus` and used again. An input that breaks a target
-is written to `--crashes`, and shown: put it into `tests/fuzz/crashes.py` and mend what it broke.
+separate process. Inputs that reach new code are kept below `--corpus` and used again. An input that breaks a target is
+written to `--crashes` and shown: add it to `tests/fuzz/crashes.py`, and fix the bug.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _run(name: str, seconds: int, corpus: Path, crashes: Path) -> bool:
-    """Fuzz one target in a process of its own, which libFuzzer ends. Whether it held."""
+    """Fuzz one target in a separate process, which libFuzzer ends. True if nothing broke."""
     crashes.mkdir(parents=True, exist_ok=True)
     options = ["--in-process", "--seconds", str(seconds), "--corpus", str(corpus), "--crashes", str(crashes)]
     ran = subprocess.run([sys.executable, "-m", "tools.fuzz", name, *options], capture_output=True, check=False)

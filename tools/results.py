@@ -1,6 +1,6 @@
-"""docs/results.md from the history of the benches: `python -m tools.results`, or with `--check` only compared.
+"""Make docs/results.md from the history of the benches: `python -m tools.results`. With `--check`, only compare it.
 
-Without `--check` the tables in bench/results and the charts in docs/charts are made again too.
+Without `--check` the tables in bench/results and the charts in docs/charts are made too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ latencies and memory, where less is better. Compare ratios, not figures, between
 
 @dataclass(frozen=True)
 class Line:
-    """A comparison, or a figure on its own."""
+    """A comparison, or a figure without one."""
 
     what: str
     ours: Row
@@ -132,7 +132,7 @@ def _table_row(line: Line, before: list[dict[tuple[str, str], str]]) -> str:
 
 
 def lines_of(rows: list[Row]) -> list[Line]:
-    """What the page says of rows: their comparisons, and those that are in none, in the order of the rows."""
+    """The lines of the page: the comparisons of rows, and the rows without one, in the order of the rows."""
     pairs = comparisons(rows)
     found = []
     for row in rows:
@@ -146,7 +146,7 @@ def lines_of(rows: list[Row]) -> list[Line]:
 
 
 def _what(row: Row, rows: list[Row]) -> str:
-    """The name of a row that no other row of ours has."""
+    """A name for a row that no other row of ours has."""
     parts = [row.bench, re.sub(r"^headwater(, | |$)", "", row.server)]
     alike = [other for other in rows if (other.bench, other.server) == (row.bench, row.server)]
     if len({other.panel for other in alike}) > 1:
@@ -166,7 +166,7 @@ def main() -> int:
             show(path.stem, json.loads(path.read_text()))
         PAGE.write_text(written(read_history()))
     elif written(read_history()) != PAGE.read_text():
-        sys.stderr.write(f"{PAGE.name} is not what the history says: run python -m tools.results\n")
+        sys.stderr.write(f"{PAGE.name} does not match the history: run python -m tools.results\n")
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""`make smoke`: build the wheel and the sdist, install each into a clean environment, and try what a user tries first.
+"""`make smoke`: build the wheel and the sdist, install each into a clean environment, and run a first program.
 
 python -m tools.smoke [--no-spark]
 """

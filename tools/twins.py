@@ -18,7 +18,7 @@ MODULES = [
     SOURCE / "state" / "aio" / "streamdb.py",
 ]
 
-FIXES = "I,UP028,C416"  # the order of imports, and loops and lists that need not be written out any more
+FIXES = "I,UP028,C416"  # import order, and loops and lists that can be shorter without await
 WORDS = (
     (r"\basync (def|for|with) ", r"\1 "),
     (r"\(await ([\w.]+\(\))\)", r"\1"),
@@ -73,7 +73,7 @@ def main() -> None:
             if "--check" not in sys.argv:
                 path.write_text(made)
     if stale and "--check" in sys.argv:
-        sys.exit(f"not what is made from aio/: {', '.join(stale)}; run python -m tools.twins")
+        sys.exit(f"out of date: {', '.join(stale)}; run python -m tools.twins")
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def test_schemas_grow(run: Run, client: Client, path: str, table: str) -> None:
         run(schema="n INT, type STRING", sequence_by="append_time - TIMESTAMP '2026-01-01 00:00:00Z'")
     with pytest.raises(OptionError, match="m is map<string,int>, which cannot be compared"):
         run(schema="n INT, m MAP<STRING, INT>", keys="m")
-    with pytest.raises(OptionError, match="interval.* cannot be read from JSON"):
+    with pytest.raises(OptionError, match=r"interval.* cannot be read from JSON"):
         run(schema="n INT, m INTERVAL DAY TO SECOND")
     with pytest.raises(OptionError, match="does not support dots in names"):
         run(schema="n INT, `a.b` INT")

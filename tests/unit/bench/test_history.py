@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from bench.history import HISTORY, RESULTS, Run, append_run, read_history, rows_of, run_of, save
+from bench.history import HISTORY, RENAMED, RESULTS, Run, append_run, read_history, rows_of, run_of, save
 from bench.report import Row
 from tools.results import PAGE, lines_of, written
 
@@ -51,6 +51,14 @@ def test_every_result_has_its_line_in_the_history(path: Path, tmp_path: Path) ->
     newest = [run for run in read_history() if run.bench == path.stem][-1]
     append_run(run_of(path.stem, json.loads(path.read_text()), newest.commit), tmp_path)
     assert read_history(tmp_path) == [newest]
+
+
+def test_rows_of_stored_runs_have_their_current_names(tmp_path: Path) -> None:
+    [old, new], *_ = RENAMED.items()
+    append_run(replace(run(2.0, "aaa"), rows=[Row(old, old, 1.0, "/s", note=old, panel=old)]), tmp_path)
+    assert read_history(tmp_path)[0].rows == [Row(new, new, 1.0, "/s", note=new, panel=new)]
+    shown = {text for each in read_history() for row in each.rows for text in (row.bench, row.server, row.panel)}
+    assert not shown & RENAMED.keys()
 
 
 def test_the_page_is_what_the_history_says() -> None:
@@ -106,4 +114,4 @@ def test_results_that_are_not_rows_become_rows() -> None:
         for line in lines_of(rows_of("backup", {"mebibytes": 512, **dict.fromkeys(keys, 1.0), **rates}))
         if line.peer
     ]
-    assert (line.what, line.compared_with, line.shown) == ("beside a backup", "alone", "0.90×")
+    assert (line.what, line.compared_with, line.shown) == ("during a backup", "without a backup", "0.90×")
