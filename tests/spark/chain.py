@@ -1,4 +1,4 @@
-"""State streams to a Delta table to a table of the server, as a program of its own that can be killed.
+"""State streams to a Delta table to a table of the server, as a separate program that can be killed.
 
 python -m tests.spark.chain DIRECTORY URL: materializes every stream below `src/` and publishes it as the table `out`,
 all that there is now.

@@ -1,4 +1,4 @@
-"""One Spark session for all of it: a session takes seconds to start."""
+"""One Spark session for all tests, because a session takes seconds to start."""
 
 from __future__ import annotations
 

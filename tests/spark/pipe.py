@@ -1,4 +1,4 @@
-"""A query from streams to streams, as a program of its own that can be killed.
+"""A query from streams to streams, as a separate program that can be killed.
 
 python -m tests.spark.pipe MASTER CHECKPOINT SEED URL: every stream below `src/` to its namesake below `dst/`, all that
 there is now. Tasks fail at their first attempt as the seed decides.

@@ -1,4 +1,4 @@
-"""A server and a driver that die at certain requests and come back, for tests of what is left in the end."""
+"""A server and a driver that are killed at certain requests and started again, for tests of the final result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOISE = [kind for kind in KINDS if kind not in ("duplicate", "trickle", "delay"
 
 
 class Scene:
-    """A server that comes back when it is killed, a driver that is started again, and who kills them when."""
+    """A server and a driver that are started again after a kill, and the requests at which they are killed."""
 
     def __init__(
         self, directory: Path, program: list[str], seed: int, victims: list[str], aims: tuple[str, ...]
@@ -71,7 +71,7 @@ class Scene:
         self.server = self._start_server()
 
     def run(self, url: str, meanwhile: Callable[[], None]) -> None:
-        """Start drivers until one gets through; something else happens after the first."""
+        """Start drivers until one succeeds. After the first, call `meanwhile`."""
         for attempt in range(12):
             if attempt == 1:
                 meanwhile()

@@ -1,4 +1,4 @@
-"""Archive and replay: streams come back byte for byte, whatever is killed in between."""
+"""Archive and replay restore streams byte for byte, even if jobs are killed."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def test_streams_come_back_byte_for_byte(
     for each in paths:
         assert _whole(client, f"copy-{path}/{each}") == _whole(client, each)
     assert back(to=f"copy-{path}") == 0
-    assert back() == 0  # the streams themselves have it all
+    assert back() == 0  # the streams themselves have all data
     rows = Lake(table).open().to_pyarrow_table().to_pylist()
     now = datetime.now(UTC)
     assert all((now - row["timestamp"]).total_seconds() < 3600 for row in rows)
     assert {row["date"] for row in rows} <= {row["timestamp"].date() for row in rows}
 
 
-def test_a_stream_made_again_and_a_fork(
+def test_a_stream_that_was_created_again_and_a_fork(
     client: Client, path: str, run: Callable[..., Any], back: Callable[..., int]
 ) -> None:
     again, emptied = client.stream(f"{path}/again"), client.stream(f"{path}/emptied")
@@ -126,7 +126,7 @@ def test_a_stream_made_again_and_a_fork(
         assert _whole(client, f"copy-{path}/{path}/{name}") == _whole(client, f"{path}/{name}")
 
 
-def test_a_stream_made_again_that_was_not_archived_whole(
+def test_a_stream_that_was_created_again_and_not_archived_completely(
     client: Client, path: str, run: Callable[..., Any], back: Callable[..., int], tmp_path: Path
 ) -> None:
     name = f"{path}/a"
@@ -157,7 +157,7 @@ def test_a_commit_that_is_lost_or_repeated_changes_nothing(
     back: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The driver dies before and after each of the commits of a batch, and the replay after some appends."""
+    """The driver is killed before and after each commit of a batch, and the replay after some appends."""
     paths = _fill(client, path, 2)
 
     class KilledError(Exception):
@@ -232,21 +232,21 @@ def test_a_checkpoint_that_was_set_back_is_an_error(
         run()
 
 
-def test_small_files_are_joined(client: Client, path: str, table: str, run: Callable[..., Any]) -> None:
+def test_small_files_are_merged(client: Client, path: str, table: str, run: Callable[..., Any]) -> None:
     client.stream(f"{path}/a").create(messages=list(range(300)))
     run(max_records=100, compact_every=3)
     assert len(Lake(table).open().file_uris()) == 1
     assert Lake(table).open().to_pyarrow_table().num_rows == 300
 
 
-def test_an_archive_begins_at_a_time(client: Client, path: str, table: str, run: Callable[..., Any]) -> None:
+def test_an_archive_starts_at_a_time(client: Client, path: str, table: str, run: Callable[..., Any]) -> None:
     client.stream(f"{path}/a").create(messages=[1])
     assert run(starting_timestamp="2030-01-01").rows == 0
     client.stream(f"{path}/a").append(2)
     assert run(starting_timestamp="2030-01-01").rows == 1
 
 
-def test_options_that_make_no_sense(spark: SparkSession, server: Server, table: str, run: Callable[..., Any]) -> None:
+def test_invalid_options(spark: SparkSession, server: Server, table: str, run: Callable[..., Any]) -> None:
     with pytest.raises(OptionError, match="checkpoint"):
         run(table="s3://bucket/archive")
     with pytest.raises(OptionError, match="retain_hours"):

@@ -1,4 +1,4 @@
-"""From state streams through Spark to a follower of a table, while drivers and the server die in between."""
+"""From state streams through Spark to a follower of a table, while drivers and the server are killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = dict[tuple[str, str], int]
 
 
 def history(random: random.Random, count: int, first: int) -> list[dict[str, Any]]:
-    """Events of which some are late, some come twice and some are bad."""
+    """Events, some of which are late, repeated or bad."""
     events: list[dict[str, Any]] = []
     for number in range(first, first + count):
         version = max(0, number - random.choice([0, 0, 0, 5, 20]))
@@ -39,7 +39,7 @@ def history(random: random.Random, count: int, first: int) -> list[dict[str, Any
 
 
 def fold(stream: str, events: list[dict[str, Any]]) -> State:
-    """What the entities come to: the greatest version wins, and of equal ones the first."""
+    """The expected values of the entities: the greatest version wins, and of equal versions the first."""
     known: dict[str, tuple[int, int | None]] = {}
     for event in events:
         key, value, is_delete = event["key"], event["value"], event["headers"]["operation"] == "delete"
@@ -51,7 +51,7 @@ def fold(stream: str, events: list[dict[str, Any]]) -> State:
 
 
 class Follower(threading.Thread):
-    """Follows the table until it is closed, whatever happens to the server."""
+    """Follows the table until it is closed, also while the server is killed."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -64,7 +64,7 @@ class Follower(threading.Thread):
                 self._rows.append(row)
 
     def state(self) -> State:
-        """What its rows come to, when it has them all."""
+        """The state after all rows."""
         self.join(30)
         assert [row.seqno for row in self._rows] == list(range(1, len(self._rows) + 1))
         state: State = {}
@@ -78,7 +78,7 @@ class Follower(threading.Thread):
 
 
 def kill_at_commit(found: Scene, table: Path) -> None:
-    """Kill the first driver when it has committed a second batch, before Spark can have noted that."""
+    """Kill the first driver after the commit of its second batch, before Spark records it."""
     while len(list(table.glob("_delta_log/*.json"))) < 3:
         time.sleep(0.001)
     found.kill_driver()

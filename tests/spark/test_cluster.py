@@ -1,4 +1,4 @@
-"""A standalone master with two workers: nothing may lean on shared memory, and speculation must not show."""
+"""A standalone master with two workers: no shared memory, and speculative tasks must not change the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headwater pipeline` as a program that is killed, told to stop, and started again."""
+"""`headwater pipeline` as a program that is killed, stopped and started again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _rows(table: str) -> int:
 
 
 def _run_until_stopped(file: Path, is_done: Callable[[], bool]) -> tuple[int, str, str]:
-    """As a scheduler does: what failed and may be tried again is tried again."""
+    """Retry like a scheduler: a failed command is started again if its exit code allows it."""
     for _ in range(3):
         with Command("run", str(file)) as command:
             until(lambda process=command.process: is_done() or process.poll() is not None)  # type: ignore[misc]

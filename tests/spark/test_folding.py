@@ -1,4 +1,4 @@
-"""The current state is what a naive fold gives, over histories of every kind and in any micro-batches."""
+"""The current state equals a naive fold, for all kinds of histories and in any micro-batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ State = dict[tuple[str, str, str], str]
 
 
 class History:
-    """One stream: what was appended to it, and its rows as a query gives them that reads it in small ranges."""
+    """One stream: its events, and its rows as a query reads them in small ranges."""
 
     def __init__(self, stream: str, chance: random.Random, *, bytes_known: bool) -> None:
         self._stream = stream
@@ -36,7 +36,7 @@ class History:
             self._step()
 
     def _begin_anew(self) -> None:
-        """The stream is made, or made again: nothing of before counts. Its first event is a good one."""
+        """The stream is created, or created again, which discards its earlier events. Its first event is valid."""
         self.state.clear()
         self._life += self._chance.randint(1, 3)
         self._at = self._begin = self._number = 0
@@ -46,7 +46,7 @@ class History:
         if self._chance.random() < 0.3:  # a range ends, and the next one begins
             self._begin, self._number = self._at, 0
         happening = self._chance.random()
-        if happening < 0.04 and self._bytes_known:  # else nobody can tell a stream from one made again
+        if happening < 0.04 and self._bytes_known:  # otherwise a stream that was created again is not noticed
             self._begin_anew()
         elif happening < 0.10:
             self._add(control="reset")
@@ -92,7 +92,7 @@ def test_any_history_in_any_batches(spark: SparkSession) -> None:
     chance.shuffle(rows)
     frame = spark.createDataFrame([tuple(row.values()) for row in rows], SCHEMA).repartition(3)
     assert folded(frame) == expected
-    # and one batch after the other, each onto the state before
+    # the same in batches, each applied to the previous state
     state = spark.createDataFrame([], SCHEMA)
     for number in range(3):
         part = [
@@ -108,7 +108,7 @@ def test_any_history_in_any_batches(spark: SparkSession) -> None:
 
 
 def test_a_fork_has_the_state_of_its_source(spark: SparkSession) -> None:
-    """Its offsets are the source's up to where it left it."""
+    """A fork has the offsets of its source up to the point of the fork."""
 
     def row(life: int, at: int, key: str, value: str) -> tuple[Any, ...]:
         columns = {"stream": "fork", "offset": f"{life:016d}_{at:016d}", "position": 0, "order": at}
@@ -128,7 +128,9 @@ def test_a_fork_has_the_state_of_its_source(spark: SparkSession) -> None:
     assert folded(frame) == {("fork", "t", "a"): "3", ("fork", "t", "b"): "2"}
 
 
-def test_what_is_read(read: Callable[..., DataFrame], client: Client, path: str, spark: SparkSession) -> None:
+def test_the_columns_and_schemas_that_current_state_accepts(
+    read: Callable[..., DataFrame], client: Client, path: str, spark: SparkSession
+) -> None:
     def change(key: str, operation: str, value: Any = None) -> dict[str, Any]:
         return {
             "type": "t",
@@ -149,15 +151,14 @@ def test_what_is_read(read: Callable[..., DataFrame], client: Client, path: str,
     assert found.columns == ["stream", "type", "key", "value", "order", "offset", "position"]
     incarnation = client.stream(f"{path}/a").head().tail_offset.partition("_")[0]
     [first] = events.where(f"stream = '{path}/a'").orderBy("order").take(1)
-    # and not -1, so that the rows of a stream made again are told apart
-    assert first.offset == f"{incarnation}_{0:016d}"
+    assert first.offset == f"{incarnation}_{0:016d}"  # not -1, which has no incarnation
     with pytest.raises(SchemaError, match="needs all columns of stream-state; position, control are missing"):
         current_state(events.drop("position", "control"))
     with pytest.raises(SchemaError, match="needs a batch DataFrame"):
         current_state(spark.readStream.format("rate").load().selectExpr(*(f"'' AS `{name}`" for name in STATE_COLUMNS)))
 
 
-def test_a_snapshot_stands_for_what_came_before(read: Callable[..., DataFrame], client: Client, path: str) -> None:
+def test_a_snapshot_replaces_earlier_events(read: Callable[..., DataFrame], client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create()
 

@@ -45,7 +45,7 @@ def test_batches(spark: SparkSession, node: Server, path: str) -> None:
 
 
 def test_there_and_back_with_a_restart(spark: SparkSession, node: Server, path: str, tmp_path: Path) -> None:
-    """By way of large batches, which are stored before they are published, and with limits that end inside answers."""
+    """With large batches, which are staged before they are published, and limits that end inside responses."""
 
     def run() -> list[int]:
         query = (

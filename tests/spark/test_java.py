@@ -1,4 +1,4 @@
-"""The Java of a machine, and the one that the extra `spark` brings."""
+"""The Java of the machine, and the one that the extra `spark` installs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.servers import ROOT
 from headwater.spark.java import java_home, java_version
 
 
-def test_a_java_that_is_there_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_installed_java_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for version, usable in (("17.0.15", True), ("21", True), ("1.8.0_392", False), ("11.0.2", False)):
         java = tmp_path / version / "bin" / "java"
         java.parent.mkdir(parents=True)
@@ -27,7 +27,7 @@ def test_a_java_that_is_there_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert (java_home() is None) is usable
 
 
-def test_without_one_the_wheel_s_is_wrapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_java_the_packaged_one_is_wrapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -47,7 +47,7 @@ def test_without_one_the_wheel_s_is_wrapped(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.slow
-def test_a_session_on_the_wheel_s_java(tmp_path: Path) -> None:
+def test_a_session_with_the_packaged_java(tmp_path: Path) -> None:
     """On a machine whose PATH has all the usual tools but no Java."""
     tools = tmp_path / "bin"
     tools.mkdir()

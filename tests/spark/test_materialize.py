@@ -1,4 +1,4 @@
-"""Streams of a server to Delta tables: what a run gives, and the next one after it."""
+"""Streams of a server to Delta tables, in several runs of the job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(spark: SparkSession, server: Server, path: str, table: str) -> Run:
-    """Bring the table up to date, and give its rows."""
+    """Bring the table up to date, and return its rows."""
 
     def run(**options: Any) -> list[dict[str, Any]]:
         given = {"streams": f"{path}/*", "table": table, "buckets": 4, **options}
@@ -69,7 +69,7 @@ def test_current_state_without_a_schema(run: Run, client: Client, path: str, tab
     assert told(run(path="buckets"), "stream", "key", "value") == [(f"{path}/a", "3", "3"), (f"{path}/b", "9", "9")]
 
 
-def test_a_stream_made_again(run: Run, client: Client, path: str) -> None:
+def test_a_stream_that_was_created_again(run: Run, client: Client, path: str) -> None:
     for paths in ("merge", "buckets"):
         client.stream(f"{path}/a").create(messages=[change("1", "insert", 1), change("2", "insert", 2)])
         options = {"path": paths, "type": "t", "fail_on_data_loss": False, "stored_as_scd_type": 2}
@@ -89,7 +89,7 @@ def test_a_stream_made_again(run: Run, client: Client, path: str) -> None:
 def test_any_history(
     run: Run, client: Client, path: str, table: str, scd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Late, duplicate and bad events and resets, in batches of both paths; each run is killed once, then goes on."""
+    """Late, duplicate and bad events and resets, in batches on both paths. Each run is killed once and continues."""
     chance = random.Random(scd)
     expected: dict[tuple[str, str], dict[int, int | None]] = {}
     bad = 0
@@ -137,7 +137,7 @@ def test_any_history(
     assert DeltaTable(f"{table}.quarantine").to_pyarrow_table().num_rows == bad
 
 
-def test_schemas_grow(run: Run, client: Client, path: str, table: str) -> None:
+def test_schemas_get_new_fields(run: Run, client: Client, path: str, table: str) -> None:
     client.stream(f"{path}/a").create(messages=[change("1", "insert", {"n": 1, "type": "x"})])
     assert told(run(schema="n INT"), "key", "n") == [("1", 1)]
     client.stream(f"{path}/a").append(change("2", "insert", {"n": 2, "type": "y"}))
@@ -162,7 +162,7 @@ def test_schemas_grow(run: Run, client: Client, path: str, table: str) -> None:
         run(schema="n INT, `a.b` INT")
 
 
-def test_fields_that_are_required(run: Run, client: Client, path: str, table: str) -> None:
+def test_required_fields(run: Run, client: Client, path: str, table: str) -> None:
     events = [
         change("1", "insert", {"id": 7, "n": 1}),
         change("2", "insert", {"n": 2}),

@@ -1,4 +1,4 @@
-"""Versions of a Delta table as changes in a state stream or a table, each once, whatever dies in between."""
+"""Versions of a Delta table become changes in a state stream or a table, each once, even if the job is killed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _expected(state: dict[int, str]) -> dict[str, Any]:
 def test_versions_become_changes(client: Client, path: str, table: str, run: Callable[..., int]) -> None:
     _write(table, {1: "a", 2: "b", 3: "c"}, partition_by=["part"])
     assert run() == 3
-    _write(table, {1: "a", 2: "B", 4: "d"})  # in one step behind: two versions are one difference
+    _write(table, {1: "a", 2: "B", 4: "d"})  # the job is behind, so two versions are one difference
     _write(table, {1: "a", 2: "B", 4: "d", 5: "e"})
     assert run() == 4
     assert run() == 0
@@ -85,7 +85,7 @@ def test_a_table_of_the_server_and_a_chosen_value(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_run_that_dies_anywhere_publishes_each_change_once(
+def test_a_run_that_is_killed_anywhere_publishes_each_change_once(
     client: Client, path: str, table: str, run: Callable[..., int], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class KilledError(Exception):
@@ -97,7 +97,7 @@ def test_a_run_that_dies_anywhere_publishes_each_change_once(
     save, write = _Publishing._save, Target.write
 
     def dying_save(self: Any, now: Any) -> None:
-        if now.publishing is None:  # all is sent, and that is lost
+        if now.publishing is None:  # all rows are sent, but the record of it is lost
             raise KilledError
         save(self, now)
 
@@ -120,14 +120,14 @@ def test_a_run_that_dies_anywhere_publishes_each_change_once(
             state.pop(key, None) if chance.random() < 0.4 else state.update({key: str(chance.random())})
         _write(table, state)
     run()
-    assert _state(client, path) == _expected(state)  # which fails at a delete that comes twice
+    assert _state(client, path) == _expected(state)  # fails for a repeated delete
     events = client.stream(path).read().all()
     inserted = [event["key"] for event in events if event["headers"]["operation"] == "insert"]
     deleted = [event["key"] for event in events if event["headers"]["operation"] == "delete"]
     assert all(inserted.count(key) - deleted.count(key) == (1 if int(key) in state else 0) for key in set(inserted))
 
 
-def test_what_cannot_be_published(
+def test_invalid_options_and_tables(
     client: Client, path: str, table: str, run: Callable[..., int], tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match="no Delta table"):

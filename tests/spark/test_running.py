@@ -1,4 +1,4 @@
-"""A query as a job: its progress, its failure, and its end after a batch."""
+"""A query as a job: progress, failure, and stop after a batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_job_that_runs_once_reports_its_rows(numbers: DataFrame, checkpoint: s
     assert ids == {job.query.id}
 
 
-def test_a_stop_waits_for_the_batch_and_leaves_the_next_to_the_next_start(numbers: DataFrame, checkpoint: str) -> None:
+def test_a_stop_waits_for_the_current_batch(numbers: DataFrame, checkpoint: str) -> None:
     begun, release, done = threading.Event(), threading.Event(), []
 
     def work(rows: DataFrame, number: int, job_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What the sinks write, and that nothing is written twice."""
+"""The sinks write all rows, and no row twice."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_write_with_an_id_happens_once(spark: SparkSession, write: Write, clie
     assert len(numbers(client, path)) == 110
 
 
-def test_more_rows_than_a_request_takes(spark: SparkSession, write: Write, client: Client, path: str) -> None:
-    rows = frame(spark, 5000, width=1000)  # 5 MB, and the server takes 1 MiB
+def test_more_rows_than_fit_in_a_request(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+    rows = frame(spark, 5000, width=1000)  # 5 MB; the server accepts 1 MiB in a request
     write(rows, stream=path, writeId=path.replace("/", "-"))
     assert numbers(client, path) == list(range(5000))
     write(rows.repartition(5), stream=path, writeId=path.replace("/", "-"))
@@ -62,7 +62,7 @@ def test_many_rows_to_several_targets(spark: SparkSession, write: Write, client:
         assert numbers(client, f"{path}/{part}") == list(range(part, 2000, 2))
 
 
-def test_an_id_is_for_one_target_and_versions_grow(
+def test_a_write_id_is_for_one_target_and_versions_increase(
     spark: SparkSession, write: Write, client: Client, path: str
 ) -> None:
     for name in ("a", "b"):
@@ -107,13 +107,13 @@ def test_what_is_not_one_json_text(spark: SparkSession, write: Write, client: Cl
     assert not list(client.list(path))
 
 
-def test_texts_that_are_wrong_only_one_by_one(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+def test_texts_that_are_valid_json_only_together(spark: SparkSession, write: Write, client: Client, path: str) -> None:
     rows = spark.createDataFrame([("[1",), ("2]",), ("3,4",)], "value STRING").coalesce(1)
     with pytest.raises(PySparkException, match="a value is not one JSON text"):
         write(rows, stream=path)
 
 
-def test_mistakes_are_named(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+def test_errors_name_the_mistake(spark: SparkSession, write: Write, client: Client, path: str) -> None:
     rows = frame(spark, 3)
     for wrong, options, message in (
         (rows, {}, "set the option stream"),
@@ -152,7 +152,7 @@ def test_state_goes_round(
     assert client.stream(f"{path}/copy").read().all() == EVENTS
 
 
-def test_values_that_are_no_json_text_yet(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+def test_values_of_other_types_than_json_text(spark: SparkSession, write: Write, client: Client, path: str) -> None:
     rows = spark.sql(
         "SELECT 'user' AS type, '1' AS key, 'upsert' AS operation, named_struct('name', 'Ada',"
         " 'born', DATE'1815-12-10', 'at', TIMESTAMP'2026-01-01 00:00:00', 'tags', array('a'), 'score', 1.50BD) AS value"
@@ -165,7 +165,7 @@ def test_values_that_are_no_json_text_yet(spark: SparkSession, write: Write, cli
     assert event["value"]["tags"] == ["a"]
 
 
-def test_rows_that_are_no_event(spark: SparkSession, write: Write, client: Client, path: str) -> None:
+def test_rows_that_are_not_events(spark: SparkSession, write: Write, client: Client, path: str) -> None:
     good = "'t' AS type, 'k' AS key, 'insert' AS operation, '1' AS value"
     for wrong, message in (
         (good.replace("'insert'", "'put'"), "put"),
@@ -233,10 +233,10 @@ def copying(spark: SparkSession, server: Server, source: str, target: str, check
     assert query.awaitTermination(60)
 
 
-def test_a_batch_number_that_comes_again_with_other_rows(
+def test_a_batch_number_that_is_used_again_for_other_rows(
     spark: SparkSession, server: Server, write: Write, client: Client, path: str, checkpoint: str
 ) -> None:
-    """The last offset file was deleted, the checkpoint was copied to another target, two frames have one writeId."""
+    """The last offset file was deleted; the checkpoint was copied to another target; two DataFrames share a writeId."""
     client.stream(path).create(messages=[{"n": 1}])
     copying(spark, server, path, f"{path}/copy", checkpoint)
     shutil.copytree(checkpoint, f"{checkpoint}-copied")
@@ -266,7 +266,7 @@ def test_a_batch_number_that_comes_again_with_other_rows(
 def test_update_mode_is_refused_by_spark(
     spark: SparkSession, server: Server, client: Client, path: str, checkpoint: str
 ) -> None:
-    """Before the sink is asked; the documentation says what to use instead."""
+    """Spark refuses it before it calls the sink. The documentation says what to use instead."""
     client.stream(path).create(messages=[1])
     rows = spark.readStream.format("durable-streams").option("url", server.url).option("streams", path).load()
     counted = rows.groupBy("stream").count().selectExpr("to_json(struct(count)) AS value")

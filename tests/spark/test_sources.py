@@ -1,4 +1,4 @@
-"""What the sources read, in batches and as streams."""
+"""The sources, in batch reads and streaming queries."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Sunk:
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def run(self) -> list[list[int]]:
-        """All there is now; the numbers of each batch that had any."""
+        """Read the existing data, and return the numbers in each batch that has rows."""
         before = len(self.batches)
         query = self.start(availableNow=True)
         assert query.awaitTermination(60)
@@ -72,7 +72,7 @@ def sunk(spark: SparkSession, server: Server, checkpoint: str) -> Callable[..., 
 # Batches
 
 
-def test_a_batch_has_every_message_once_with_its_place(read: Read, client: Client, path: str) -> None:
+def test_a_batch_has_every_message_once_with_its_position(read: Read, client: Client, path: str) -> None:
     fill(client, path, 100)
     rows = read(streams=path)
     assert rows.columns == ["stream", "offset", "position", "order", "timestamp", "value", "content_type"]
@@ -135,8 +135,8 @@ def test_several_streams_by_list_and_by_pattern(read: Read, client: Client, path
     assert read(pattern=f"{path}/nothing*").count() == 0
 
 
-def test_a_condition_on_one_use_of_a_frame_leaves_others_alone(read: Read, client: Client, path: str) -> None:
-    """Push-down would narrow the reader that all uses share."""
+def test_a_condition_on_one_use_of_a_dataframe_does_not_affect_others(read: Read, client: Client, path: str) -> None:
+    """Filter pushdown would apply to the reader that all uses of the DataFrame share."""
     event = {"key": "1", "value": {}, "headers": {"operation": "insert"}}
     messages = [{**event, "type": kind} for kind in "ab"]
     client.stream(path).create(messages=[*messages, {"headers": {"control": "reset"}}, messages[0]])
@@ -192,7 +192,7 @@ def test_bytes_and_text(read: Read, client: Client, path: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"url": "http://127.0.0.1:{free}"}, "No answer"),
+        ({"url": "http://127.0.0.1:{free}"}, "No response"),
         ({"url": "127.0.0.1:4437"}, "url must be that of a server, such as"),
         ({"url": "http://me:secret@127.0.0.1:1"}, "use the option token"),
         ({"streams": "no/such/stream"}, "no stream at no/such/stream"),
@@ -208,7 +208,7 @@ def test_bytes_and_text(read: Read, client: Client, path: str) -> None:
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
     ],
 )
-def test_mistakes_are_named(read: Read, client: Client, path: str, options: dict[str, str], message: str) -> None:
+def test_errors_name_the_mistake(read: Read, client: Client, path: str, options: dict[str, str], message: str) -> None:
     fill(client, path, 1)
     options = {name: value.replace("{free}", str(free_port())).replace("PATH", path) for name, value in options.items()}
     with pytest.raises(PySparkException) as caught:
@@ -283,7 +283,7 @@ def test_a_running_query_follows(sunk: Callable[..., Sunk], client: Client, path
         running.stop()
 
 
-def test_an_idle_query_waits_instead_of_asking(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+def test_an_idle_query_waits_instead_of_polling(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
     fill(client, path, 5)
     client.stream(path).close()
     query = sunk(streams=path, longPollTimeout=1)
@@ -304,10 +304,10 @@ def _until(holds: Callable[[], bool], timeout_s: float = 30) -> None:
         time.sleep(0.05)
 
 
-# What is gone
+# Deleted streams
 
 
-def test_a_stream_made_again_fails_the_query(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+def test_a_stream_that_was_created_again_fails_the_query(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
     fill(client, path, 5)
     query = sunk(streams=path)
     query.run()
@@ -317,7 +317,7 @@ def test_a_stream_made_again_fails_the_query(sunk: Callable[..., Sunk], client: 
         query.run()
 
 
-def test_a_stream_that_is_gone_fails_the_query(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
+def test_a_deleted_stream_fails_the_query(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
     fill(client, path, 5)
     query = sunk(streams=path)
     query.run()
@@ -327,7 +327,7 @@ def test_a_stream_that_is_gone_fails_the_query(sunk: Callable[..., Sunk], client
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": 4}])
-def test_unless_it_is_told_to_go_on(
+def test_without_fail_on_data_loss_the_query_continues(
     sunk: Callable[..., Sunk], client: Client, path: str, limit: dict[str, int]
 ) -> None:
     fill(client, path, 5)
@@ -342,7 +342,7 @@ def test_unless_it_is_told_to_go_on(
 def test_a_restart_after_a_stream_that_ended_was_deleted(
     spark: SparkSession, server: Server, client: Client, path: str, checkpoint: str
 ) -> None:
-    """The query is made anew, as a program does that is started again."""
+    """The query is created again, as by a restarted program."""
     for name in "ab":
         fill(client, f"{path}/{name}", 3)
     client.stream(f"{path}/a").close()
@@ -403,7 +403,7 @@ def test_state_events_are_decoded(read: Read, client: Client, path: str) -> None
     ]
 
 
-def test_the_order_of_events_does_not_depend_on_who_reads_them(read: Read, client: Client, path: str) -> None:
+def test_the_order_of_events_does_not_depend_on_the_ranges(read: Read, client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create()
     for start in range(0, 200, 5):
@@ -438,7 +438,7 @@ def test_values_by_a_schema(read: Read, client: Client, path: str) -> None:
         read("stream-state", streams=path, valueSchema="age BOOLEAN").collect()
 
 
-def test_a_message_that_is_no_event(read: Read, client: Client, path: str) -> None:
+def test_a_message_that_is_not_an_event(read: Read, client: Client, path: str) -> None:
     client.stream(path).create(messages=[*EVENTS, {"type": "user"}, EVENTS[0]])
     with pytest.raises(PySparkException, match=f"{path}, message 5 after [0-9_]+: an event has headers"):
         read("stream-state", streams=path).collect()
@@ -448,7 +448,7 @@ def test_a_message_that_is_no_event(read: Read, client: Client, path: str) -> No
         read("stream-state", streams=f"{path}/text").collect()
 
 
-# Who may see what
+# Credentials
 
 
 def test_the_token_is_not_shown(

@@ -22,7 +22,7 @@ HARD = "a\tb\nc\\d"
 
 
 def copy(spark: SparkSession, source: dict[str, Any], target: dict[str, Any], checkpoint: str) -> None:
-    """Everything that is new in a table, to another one."""
+    """Copy the new rows of a table to another one."""
     query = (
         spark.readStream.format("stp")
         .options(**source)
@@ -40,7 +40,7 @@ def rows(client: Client, name: str) -> list[tuple[str, str, str]]:
 
 
 class Crash:
-    """Lets requests through until the n-th of a kind, whose answer is lost, and none after that."""
+    """Sends requests up to the n-th of a kind, loses its response, and fails all later ones."""
 
     def __init__(self, aim: str, number: int) -> None:
         self._aim = aim
@@ -78,7 +78,7 @@ def test_batches(read: Read, client: Client, path: str) -> None:
 
 
 def test_a_foreign_table(spark: SparkSession, checkpoint: str, client: Client, server: Server, path: str) -> None:
-    """One that knows `since_id` alone, has gaps, repeats rows, and cuts every second answer."""
+    """A server that supports only `since_id`, has gaps, repeats rows, and truncates every second response."""
     seqnos = [1, 5, 6, 1000, 10**12]
 
     def script(number: int, asked: str) -> Iterator[bytes]:
@@ -94,7 +94,7 @@ def test_a_foreign_table(spark: SparkSession, checkpoint: str, client: Client, s
         assert [row.seqno for row in batch.collect()] == seqnos
         copy(spark, {"url": url, "maxRowsPerTrigger": 2}, {"url": server.url, "table": path}, checkpoint)
         assert [key for _, key, _ in rows(client, path)] == [f"k{seqno}" for seqno in seqnos]
-        seqnos[0] = 2  # history has changed where nobody looks again; what was read last has not
+        seqnos[0] = 2  # an earlier row has changed, which is not read again; the last row that was read has not
         seqnos.append(10**12 + 7)
         copy(spark, {"url": url}, {"url": server.url, "table": path}, checkpoint)
         assert len(rows(client, path)) == 6
@@ -154,7 +154,9 @@ def test_from_a_stream_to_a_table_to_a_table(
     assert query.awaitTermination(60)
     assert rows(client, f"{path}/middle") == expected
     source = {"url": client.table(f"{path}/middle").url, "maxRowsPerTrigger": 50, "minPartitions": 2}
-    client.table(f"{path}/last").create()  # else the first append is refused, and repeated when the table is made
+    client.table(
+        f"{path}/last"
+    ).create()  # otherwise the first append is refused, and repeated after the table is created
     for lost in (1, 2):
         crash = Crash(f"POST /v1/table/{path}/last", lost)
         with hostile(server, crash.decide) as proxy:

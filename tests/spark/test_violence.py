@@ -1,4 +1,4 @@
-"""Exactly once, from stream to stream, while drivers, tasks and the server die and the network loses things.
+"""Exactly once, from stream to stream, while drivers, tasks and the server are killed and the network loses requests.
 
 A proxy between Spark and the server sees every request. As a seed decides it kills the driver or the server just when
 a request of a certain kind has arrived, before its answer gets through: at the points where a lost answer matters.
@@ -62,6 +62,6 @@ def test_every_record_arrives_once_and_in_order(tmp_path: Path, seed: int) -> No
 @pytest.mark.slow
 @pytest.mark.long
 def test_without_producer_headers_records_arrive_twice(tmp_path: Path) -> None:
-    """The test above can fail: it does when the appends to the targets lose their numbers."""
+    """Shows that the test above can fail: without producer headers, records arrive twice."""
     arrived = run_scene(tmp_path, 3, ["driver"], FEW, without=PRODUCER)
     assert any(len(numbers) > len(set(numbers)) for numbers in arrived.values())

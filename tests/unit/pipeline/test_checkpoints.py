@@ -1,4 +1,4 @@
-"""Where checkpoints are, and what one of a query says without Spark."""
+"""The location of checkpoints, and reading the checkpoint of a query without Spark."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_position_of_a_query(tmp_path: Path) -> None:
     assert has_begun(str(tmp_path))
 
 
-def test_what_a_batch_is_made_of(tmp_path: Path) -> None:
+def test_the_hash_of_a_batch(tmp_path: Path) -> None:
     def made_of(told: str, end: str) -> int:
         (tmp_path / "offsets" / "7").write_text(f'v1\n{told}\n{{"a":"{end}"}}')
         return range_of(Mock(), str(tmp_path), 7)

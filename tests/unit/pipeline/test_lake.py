@@ -30,7 +30,7 @@ def test_a_batch_is_committed_once(tmp_path: Path) -> None:
     assert Batch("job", 0, 0).is_done(lake.open())
     assert not Batch("job", 1, 0).is_done(lake.open())
     assert not Batch("other", 0, 0).is_done(lake.open())
-    with pytest.raises(CommitFailedError):  # of a second driver, which had looked before
+    with pytest.raises(CommitFailedError):  # a second driver that opened the table before
         lake.commit(other, [lake.write(rows(1, 2), {"b": "x"})], batch=Batch("job", 0, 0))
     assert lake.open().to_pyarrow_table().num_rows == 2
 
@@ -44,7 +44,7 @@ def test_partitions_are_replaced_whole(tmp_path: Path) -> None:
     assert {(row["n"], row["b"]) for row in found} == {(3, "x"), (2, "y")}
 
 
-def test_statistics_leave_no_row_out(tmp_path: Path) -> None:
+def test_statistics_include_every_row(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "t"))
     lake.commit(lake.create(SCHEMA, ["b"]), [lake.write(rows(1), {"b": "x"})], batch=Batch("job", 0, 0))
     found = lake.open().to_pyarrow_dataset().to_table(filter=pc.field("at") >= pa.scalar(NOON))
@@ -87,7 +87,7 @@ def test_a_number_that_was_used_for_other_rows(lake: Lake, batch: Batch) -> None
         batch.check(lake.open())
 
 
-def test_the_slower_of_two_runs_is_told(tmp_path: Path) -> None:
+def test_the_slower_of_two_runs_gets_a_conflict(tmp_path: Path) -> None:
     lake, batch = Lake(str(tmp_path / "t")), Batch("job", 0, made_of=1)
     table, other = lake.create(SCHEMA, ["b"]), lake.create(SCHEMA, ["b"])
     lake.commit(table, [lake.write(rows(1), {"b": "x"})], batch=batch)

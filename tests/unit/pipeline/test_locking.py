@@ -30,7 +30,7 @@ def test_a_checkpoint_is_locked_once(tmp_path: Path) -> None:
     lock_checkpoint(tmp_path / "new").release()
 
 
-def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib; from headwater.pipeline.locking import lock_checkpoint\n"
         "lock = lock_checkpoint(pathlib.Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"

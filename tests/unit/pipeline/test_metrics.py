@@ -1,4 +1,4 @@
-"""What Prometheus finds while jobs run."""
+"""The metrics of running jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What publish does without Spark."""
+"""The parts of `publish` that need no Spark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_version_without_other_files_is_published_without_spark(tmp_path: Path
     assert (tmp_path / STATE_FILE).exists()
 
 
-def test_each_step_begins_where_the_checkpoint_is(tmp_path: Path) -> None:
+def test_each_step_starts_at_the_checkpoint(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "table"))
     table = lake.create(pa.schema([("id", pa.string()), ("name", pa.string())]))
     target = Target(url="http://127.0.0.1:9", type="thing", to="things")
@@ -53,7 +53,7 @@ def test_each_step_begins_where_the_checkpoint_is(tmp_path: Path) -> None:
 
 
 class _Moments:
-    """A table that was published, and the target of it."""
+    """A table that was published, and its target."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -87,7 +87,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     assert moments.run(target) == 1
 
 
-def test_a_checkpoint_of_an_earlier_version_is_taken(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
     moments, target = _Moments(tmp_path), Target(url="http://127.0.0.1:9", type="thing", to="things")
     moments.run(target)
     file = tmp_path / STATE_FILE
@@ -100,7 +100,7 @@ def test_a_checkpoint_of_an_earlier_version_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_table", [False, True])
-def test_a_target_that_is_gone_or_another_is_refused(server: Server, tmp_path: Path, *, is_table: bool) -> None:
+def test_a_deleted_or_replaced_target_is_refused(server: Server, tmp_path: Path, *, is_table: bool) -> None:
     name = f"published-{is_table}".lower()
     moments = _Moments(tmp_path)
     target = (
@@ -122,7 +122,7 @@ def test_a_target_that_is_gone_or_another_is_refused(server: Server, tmp_path: P
             moments.run(target)
 
 
-def test_a_server_that_says_little_of_a_target() -> None:
+def test_a_server_that_does_not_identify_targets() -> None:
     known, silent = Identity("1", "2026"), Identity(None, None)
     assert not silent.is_other_than(known)
     assert not silent.is_surely(silent)

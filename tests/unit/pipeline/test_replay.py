@@ -1,4 +1,4 @@
-"""What a replay appends: what the target lacks, whoever else appends it, and nothing if the content differs."""
+"""A replay appends the data that the target lacks, once, and nothing if the content differs."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_everything_is_written_once(target: Stream) -> None:
     assert write_back(target, content(target, 3)) == (0, True)
 
 
-def test_an_archive_that_has_grown_gives_the_rest(target: Stream) -> None:
+def test_a_second_replay_appends_the_new_data_of_the_archive(target: Stream) -> None:
     for count in (3, 3, 5, 8):
         write_back(target, content(target, count))
         assert whole(target) == b"".join(RECORDS[:count])
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_lost_requests_and_answers_change_nothing(target: Stream, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_requests_and_responses_change_nothing(target: Stream, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     append_many = Stream.append_many
 
@@ -90,7 +90,7 @@ def test_lost_requests_and_answers_change_nothing(target: Stream, seed: int, mon
 def test_an_append_of_an_earlier_run_that_arrives_late(
     client: Client, target: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It arrives after the new run has looked at the target, and before its first append, or after that."""
+    """It arrives after the new run has read the target: before or after the first append of the new run."""
     append_many = Stream.append_many
     size = 2 if target.content_type == "application/json" else 1
 
@@ -121,7 +121,7 @@ def test_a_closed_target(target: Stream) -> None:
         write_back(target, content(target))
 
 
-def test_what_was_appended_at_once_is_appended_at_once(client: Client) -> None:
+def test_appends_are_repeated_with_their_original_sizes(client: Client) -> None:
     rows: list[dict[str, Any]] = [
         {"value": b"ab", "append_end": 4},
         {"value": b"cd", "append_end": 4},  # of a batch after the first row's
@@ -135,21 +135,21 @@ def test_what_was_appended_at_once_is_appended_at_once(client: Client) -> None:
     assert [int(record.offset.partition("_")[2]) for record in target.records()] == [0, 4, 5, 6]
 
 
-def test_an_archive_that_was_begun_anew_in_the_same_table() -> None:
+def test_an_archive_that_was_started_again_in_the_same_table() -> None:
     def values(is_json: bool, *rows: tuple[int | None, bytes]) -> list[bytes]:
         given = iter([{"order": order, "value": value} for order, value in rows])
         return [row["value"] for row in without_repeats(given, is_json=is_json)]
 
     assert values(True, (0, b"1"), (0, b"1"), (2, b"22"), (2, b"22"), (5, b"3")) == [b"1", b"22", b"3"]
     assert values(False, (0, b"abc"), (0, b"ab"), (2, b"cde"), (5, b"f"), (5, b"f")) == [b"abc", b"de", b"f"]
-    assert values(True, (None, b"1"), (None, b"1")) == [b"1", b"1"]  # of a server that does not tell
+    assert values(True, (None, b"1"), (None, b"1")) == [b"1", b"1"]  # a server without byte positions
 
 
 def noted(*lives: tuple[int, str | None], tail: int = 9) -> dict[tuple[str, int], Noted]:
     return {("a", life): Noted("a", str(life), "text/plain", f"{life}_{tail}", False, first) for life, first in lives}
 
 
-def test_of_a_stream_made_again_the_last_one_that_was_archived_is_written() -> None:
+def test_the_last_archived_incarnation_is_written() -> None:
     for first in (None, "2_0"):
         assert lives_of({("a", 1): 0, ("a", 2): 0}, noted((1, None), (2, first))) == [Life("a", 2, None)]
         assert lives_of({("a", 1): 0}, noted((1, None), (2, first))) == [Life("a", 1, None)]
@@ -157,7 +157,7 @@ def test_of_a_stream_made_again_the_last_one_that_was_archived_is_written() -> N
 
 
 @pytest.mark.parametrize("first", [None, "2_0"])
-def test_a_stream_made_again_whose_beginning_was_not_archived(first: str | None) -> None:
+def test_an_incarnation_whose_beginning_was_not_archived(first: str | None) -> None:
     with pytest.raises(ReplayError, match="a was created again, and the archive lacks its first 6 bytes"):
         lives_of({("a", 1): 0, ("a", 2): 6}, noted((1, None), (2, first)))
     assert lives_of({("a", 2): 6}, noted((2, first))) == [Life("a", 2, None)]  # it was begun later
@@ -170,13 +170,13 @@ def test_a_fork_is_written_with_what_it_has_from_its_source() -> None:
     assert lives_of({("a", 0): 0, ("a", 1): 0, ("a", 5): 6}, noted((0, None), (5, "1_0"))) == [own, source]
 
 
-def test_what_was_noted_of_the_stream_that_is_written() -> None:
+def test_the_metadata_of_the_written_incarnation() -> None:
     def life(last: int | None, *lives: tuple[int, str | None]) -> int:
         return written({} if last is None else {"a": last}, noted(*lives))["a"].life
 
-    assert life(1, (1, None), (2, "2_0")) == 1  # made again, and not read
+    assert life(1, (1, None), (2, "2_0")) == 1  # created again, and not read
     assert life(1, (1, None), (2, None)) == 1
     assert life(2, (1, None), (2, "2_0")) == 2
-    assert life(1, (1, None), (5, "1_0")) == 5  # a fork whose rows were read at once with its source's
+    assert life(1, (1, None), (5, "1_0")) == 5  # a fork that was read in one range with its source
     assert life(1, (5, None)) == 5
     assert life(None, (1, None), (2, None)) == 2  # nothing was read

@@ -1,4 +1,4 @@
-"""Loops of steps, and what failed."""
+"""Loops of steps, and the errors of failed jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.errors import DataLossError, NetworkError
 from headwater.pipeline.running import Step, cause_of, start_loop
 
 
-def test_a_loop_that_runs_once_takes_all_steps_and_ends() -> None:
+def test_a_loop_that_runs_once_runs_all_steps_and_ends() -> None:
     def steps() -> Iterator[Step]:
         yield Step(rows=2, lag_bytes={"a": 10})
         yield Step(rows=3, lag_bytes={"a": 0, "b": 5})
@@ -23,7 +23,7 @@ def test_a_loop_that_runs_once_takes_all_steps_and_ends() -> None:
     assert (progress.batches, progress.rows, progress.lag_bytes) == (2, 5, {"a": 0, "b": 5})
 
 
-def test_a_loop_goes_on_until_it_is_stopped_after_a_step() -> None:
+def test_a_loop_runs_until_it_is_stopped_after_a_step() -> None:
     begun, release, taken = threading.Event(), threading.Event(), []
 
     def steps() -> Iterator[Step]:
@@ -46,7 +46,7 @@ def test_a_loop_goes_on_until_it_is_stopped_after_a_step() -> None:
     assert job.progress().rows == 1
 
 
-def test_a_loop_that_fails_says_why() -> None:
+def test_a_failed_loop_raises_its_error() -> None:
     def steps() -> Iterator[Step]:
         yield Step(rows=1)
         raise NetworkError("gone")
@@ -64,7 +64,7 @@ def test_the_cause_of_a_failure_is_found_in_the_text_of_tasks() -> None:
     assert str(cause) == "orders: the stream is gone"
 
 
-def test_other_failures_are_as_they_are() -> None:
+def test_other_errors_are_unchanged() -> None:
     for error in (RuntimeError("headwater.errors.NoSuchError: what"), ValueError("no")):
         assert cause_of(error) is error
     known = DataLossError("x")

@@ -26,7 +26,7 @@ def test_partition_values_that_are_encoded_in_paths(tmp_path: Path) -> None:
     assert sorted(read(lake, paths_of(lake, 0))) == sorted(regions)
 
 
-def test_a_file_that_the_version_does_not_have(tmp_path: Path) -> None:
+def test_a_file_that_is_not_in_the_version(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"region": ["a"]}))
     lake = Lake(str(tmp_path))
     with pytest.raises(DataLossError, match=r"has no file none\.parquet"):

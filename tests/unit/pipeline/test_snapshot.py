@@ -1,4 +1,4 @@
-"""Snapshots of streams, as tasks make them: from the one before, once there is something new, and the old ones go."""
+"""Snapshots of streams, as tasks make them: from the previous one and new events; old ones are deleted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def texts(client: Client, path: str) -> list[Any]:
     return [event["value"] for event in client.stream(path).read().all() if "value" in event]
 
 
-def test_a_snapshot_is_made_when_there_is_something_new(server: Server, client: Client, path: str) -> None:
+def test_a_snapshot_is_made_when_there_are_new_events(server: Server, client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create(messages=[put("a", 1), put("b", 2), put("a", 3)])
     make = maker(server).make
@@ -65,7 +65,7 @@ def test_a_snapshot_is_made_when_there_is_something_new(server: Server, client: 
     assert texts(client, f"{path}.snapshots/{second}") == [3, 2, 4]
 
 
-def test_the_next_one_reads_only_what_is_new(server: Server, client: Client, path: str) -> None:
+def test_the_next_snapshot_reads_only_new_events(server: Server, client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create(messages=[put(str(n), "x" * 100) for n in range(200)])
     make = maker(server).make
@@ -84,7 +84,7 @@ def test_the_next_one_reads_only_what_is_new(server: Server, client: Client, pat
     assert texts(client, f"{path}.snapshots/{stream.head().tail_offset}")[0] == "new"
 
 
-def test_older_ones_go_after_the_grace_time(server: Server, client: Client, path: str) -> None:
+def test_older_snapshots_are_deleted_after_the_grace_time(server: Server, client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create(messages=[put("a", 1)])
     for number in range(3):
@@ -98,7 +98,7 @@ def test_older_ones_go_after_the_grace_time(server: Server, client: Client, path
     assert snapshots(client, path) == [(stream.head().tail_offset, True)]
 
 
-def test_a_run_that_is_killed_leaves_no_snapshot(
+def test_a_killed_run_leaves_no_snapshot(
     server: Server, client: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = client.stream(path)
@@ -118,7 +118,7 @@ def test_a_run_that_is_killed_leaves_no_snapshot(
     assert texts(client, f"{path}.snapshots/{tail}")[-1] == 1
 
 
-def test_a_run_that_another_has_overtaken_does_not_close_the_snapshot(
+def test_a_slower_run_does_not_close_the_snapshot(
     server: Server, client: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = client.stream(path)
@@ -138,7 +138,7 @@ def test_a_run_that_another_has_overtaken_does_not_close_the_snapshot(
     assert not client.stream(target).head().closed
 
 
-def test_a_stream_made_again_gets_a_new_one(server: Server, client: Client, path: str) -> None:
+def test_a_stream_that_was_created_again_gets_a_new_snapshot(server: Server, client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create(messages=[put("a", 1), put("b", 1)])
     make = maker(server).make

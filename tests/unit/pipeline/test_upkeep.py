@@ -1,4 +1,4 @@
-"""What jobs do to their tables now and then."""
+"""Maintenance of the tables of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.pipeline.lake import Batch, Lake
 from headwater.pipeline.upkeep import Upkeep
 
 
-def test_small_files_are_joined_after_every_so_many_batches(tmp_path: Path) -> None:
+def test_small_files_are_merged_after_some_batches(tmp_path: Path) -> None:
     lake, missing = Lake(str(tmp_path / "t")), Lake(str(tmp_path / "missing"))
     rows = pa.table({"n": [1]})
     lake.create(rows.schema)
@@ -27,6 +27,6 @@ def test_small_files_are_joined_after_every_so_many_batches(tmp_path: Path) -> N
     assert not missing.exists()
 
 
-def test_files_that_may_be_being_written_are_kept() -> None:
+def test_less_than_one_hour_of_retention_is_refused() -> None:
     with pytest.raises(OptionError, match="must be at least 1"):
         Upkeep(3, 0)

@@ -29,7 +29,7 @@ REQUEST_BYTES = 2000
 
 
 class Watching(httpx.HTTPTransport):
-    """Notes appends and creates, how many there were at a time, and dies after some."""
+    """Records appends and creates and the maximum number of concurrent ones, and crashes after some."""
 
     def __init__(self, lives: int = 1 << 30) -> None:
         super().__init__(verify=False)
@@ -112,7 +112,7 @@ def test_rows_of_many_targets_are_stored_together(client: Client) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lives", range(1, 90, 7))
-def test_a_death_among_many_targets_and_a_replay(server: Server, client: Client, lives: int) -> None:
+def test_a_crash_during_a_batch_to_many_targets_and_a_replay(server: Server, client: Client, lives: int) -> None:
     writer = f"appending-{next(_numbers)}"
     with httpx.Client(transport=Watching(lives)) as http:
         parts = gathered(client, writer)
@@ -124,7 +124,7 @@ def test_a_death_among_many_targets_and_a_replay(server: Server, client: Client,
 
 
 def test_one_of_many_targets_refuses(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written down stays so: others may have taken their rows. All go on when the one takes its own."""
+    """The list is kept, because other targets may have their rows. A retry completes all targets."""
     writer = f"appending-{next(_numbers)}"
     publisher = Publisher(client, options_of(server), writer)
     closed = client.stream(f"{writer}/07")
@@ -139,10 +139,10 @@ def test_one_of_many_targets_refuses(server: Server, client: Client, monkeypatch
 
 
 @pytest.mark.parametrize("targets", [1, 5])
-def test_what_the_driver_holds_is_bounded(
+def test_the_memory_of_the_driver_is_bounded(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch, targets: int
 ) -> None:
-    """It reads no further ahead than a run, however large the batch is."""
+    """It reads at most one run ahead, for batches of any size."""
     held, most, lock = 0, 0, threading.Lock()
 
     def count(size: int) -> None:
@@ -174,7 +174,7 @@ def test_what_the_driver_holds_is_bounded(
     assert most <= 2 * limits.SPARK_PUBLISHED_BYTES
 
 
-def test_runs_keep_pieces_together_and_join_what_fits() -> None:
+def test_runs_keep_pieces_together_and_fill_requests() -> None:
     pieces = [
         RowChunk(target, size, stored_in="s", offset=piece, until=piece)
         for piece in "abc"

@@ -1,4 +1,4 @@
-"""Queries that begin and batches that end at times."""
+"""Start and end of reads at times."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_times_before_and_after_everything(client: Client, server: Server, paths
     assert bounds(client, server, streams=a, startingTimestamp=later)[0] == {a: Place(tail, ended=True)}
 
 
-def test_what_is_appended_meanwhile_is_not_read(client: Client, server: Server, paths: list[str]) -> None:
-    """A time that only later records reach: the batch ends where the stream ended when it was planned."""
+def test_data_appended_after_planning_is_not_read(client: Client, server: Server, paths: list[str]) -> None:
+    """With an end in the future, the batch ends at the tail at the time of planning."""
     [a, _] = paths
     options = read_options({"url": server.url, "streams": a, "startingTimestamp": "253402300799000"}, bounded=True)
     planner = Planner(options, client)

@@ -1,4 +1,4 @@
-"""How many requests it takes to plan batches of many streams, and that they plan the same as one by one."""
+"""The number of requests to plan batches of many streams, and that the plan equals that of single requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANY = limits.SPARK_HEADS_MAX + 8
 
 
 class Counting(httpx.HTTPTransport):
-    """Notes the requests, and how many there were at a time."""
+    """Records the requests, and the maximum number of concurrent ones."""
 
     def __init__(self, *, without: str = "nothing", slow_s: float = 0.0) -> None:
         super().__init__(verify=False)
@@ -65,7 +65,7 @@ def client(server: Server) -> Iterator[Client]:
 
 @pytest.fixture
 def connect(server: Server) -> Iterator[Connect]:
-    """Makes clients over transports of one's own."""
+    """Creates clients with a given transport."""
     with contextlib.ExitStack() as opened:
         yield lambda transport: Client(server.url, http=opened.enter_context(httpx.Client(transport=transport)))
 
@@ -111,7 +111,9 @@ def test_many_streams_are_planned_without_a_request_for_each(
     assert transport.asked == ["GET __ds/streams"]
 
 
-def test_streams_of_other_servers_are_asked_for_some_at_a_time(server: Server, prefix: str, connect: Connect) -> None:
+def test_streams_of_other_servers_are_requested_several_at_a_time(
+    server: Server, prefix: str, connect: Connect
+) -> None:
     transport = Counting(without="/__ds/", slow_s=0.005)
     looked = Catalogue(options_of(server, streams=named(prefix)), connect(transport))
     assert len(looked.look()) == MANY
@@ -122,10 +124,10 @@ def test_streams_of_other_servers_are_asked_for_some_at_a_time(server: Server, p
     assert "GET __ds/streams" not in transport.asked  # it is known to have none
 
 
-def test_named_streams_that_are_few_among_others(
+def test_few_named_streams_among_many_others(
     server: Server, prefix: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list is left when it has too many others, also those that sort before."""
+    """The list is not used any more when it has too many other streams, even before the named ones."""
     monkeypatch.setattr("headwater.limits.SPARK_HEADS_MAX", 1)
     monkeypatch.setattr("headwater.limits.SPARK_LISTED_PER_NAMED_MAX", 5)
     wanted = [f"{prefix}/{number:03d}" for number in (2, MANY - 1)]
@@ -145,10 +147,10 @@ def test_a_pattern_needs_a_list(server: Server, prefix: str, connect: Connect) -
 
 @pytest.mark.parametrize("lossy", [True, False])
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_stream_made_again_between_planning_and_reading(
+def test_a_stream_that_is_created_again_between_planning_and_reading(
     server: Server, client: Client, lossy: bool, begun: bool
 ) -> None:
-    """Nothing of the new stream is read as if it were the old one, from the beginning or from further on."""
+    """No data of the new stream is read as data of the old one, from the beginning or from a later offset."""
     path = f"catalogue/{next(_numbers)}/a"
     client.stream(path).create(messages=[1])
     options = options_of(server, pattern=path, failOnDataLoss="false" if lossy else "true")
@@ -189,7 +191,7 @@ def test_forks_are_read_from_the_beginning_of_their_source(server: Server, clien
 def test_a_limit_over_many_streams(
     server: Server, client: Client, prefix: str, connect: Connect, limit: dict[str, str]
 ) -> None:
-    """Every stream has its turn, and no batch is larger than the limit."""
+    """Every stream is read in turn, and no batch is larger than the limit."""
     options = options_of(server, pattern=f"{prefix}/*", **limit)
     planner = Planner(options, connect(transport := Counting()))
     read: list[str] = []

@@ -1,4 +1,4 @@
-"""Tokens that change, headers, and TLS with an authority and a client certificate of one's own."""
+"""Tokens that change, headers, and TLS with a private authority and a client certificate."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def path(server: Server) -> str:
 
 @pytest.fixture
 def guarded(server: Server) -> Iterator[Gate]:
-    """A gate that lets the first token in."""
+    """A gate that accepts the first token."""
     with gate(server) as found:
         found.tokens = {"first-token"}
         yield found
@@ -64,7 +64,7 @@ def guarded(server: Server) -> Iterator[Gate]:
 
 @pytest.fixture(scope="module")
 def secured(server: Server) -> Iterator[Gate]:
-    """A gate that wants a certificate of its clients."""
+    """A gate that requires a client certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATES / "server.pem")
     context.load_verify_locations(CA)
@@ -132,7 +132,7 @@ def test_a_token_file_that_changes(guarded: Gate, server: Server, path: str, tmp
     assert read(guarded.url, path, **given) == ["1", "2"]
 
 
-def test_a_function_is_asked_again_when_its_token_was_refused(guarded: Gate, path: str) -> None:
+def test_the_token_function_is_called_again_when_its_token_was_refused(guarded: Gate, path: str) -> None:
     global token, asked
     given = {"tokenFunction": f"{__name__}:give_token"}
     assert read(guarded.url, path, **given) == read(guarded.url, path, **given) == ["1", "2"]
@@ -152,7 +152,7 @@ def test_a_function_is_asked_again_when_its_token_was_refused(guarded: Gate, pat
         {"headers": '{"X-Api-Key": "other"}', "header.x-api-key": "s3cr3t", "header.X-Tenant": "a"},
     ],
 )
-def test_headers_go_with_every_request(server: Server, path: str, given: dict[str, str]) -> None:
+def test_headers_are_sent_with_every_request(server: Server, path: str, given: dict[str, str]) -> None:
     with gate(server) as found:
         assert read(found.url, path, **given) == ["1", "2"]
         assert read_table(found.url, path, **given) == ["a", "b"]
@@ -161,7 +161,7 @@ def test_headers_go_with_every_request(server: Server, path: str, given: dict[st
         assert all((one.get("x-api-key"), one.get("x-tenant")) == ("s3cr3t", "a") for one in found.seen)
 
 
-def test_a_header_of_another_scheme(server: Server, path: str) -> None:
+def test_an_authorization_header_of_another_scheme(server: Server, path: str) -> None:
     with gate(server) as found:
         read(found.url, path, **{"header.Authorization": "Basic abc"})
         assert all(one["authorization"] == "Basic abc" for one in found.seen)
@@ -181,7 +181,7 @@ def test_tls_with_an_authority_and_a_certificate(secured: Gate, path: str) -> No
 
 
 @pytest.mark.parametrize("given", [{}, {"caFile": CA}, {"clientCertificate": CLIENT, "clientKey": KEY}])
-def test_tls_without_what_it_takes(secured: Gate, path: str, given: dict[str, str]) -> None:
+def test_tls_without_the_needed_certificates(secured: Gate, path: str, given: dict[str, str]) -> None:
     with pytest.raises(NetworkError):
         read(secured.url, path, **given)
 
@@ -203,7 +203,7 @@ def test_tls_without_what_it_takes(secured: Gate, path: str, given: dict[str, st
         ({"tokenfiles": "x"}, "did you mean tokenFile?"),
     ],
 )
-def test_what_cannot_be(given: dict[str, str], told: str) -> None:
+def test_invalid_connection_options(given: dict[str, str], told: str) -> None:
     with pytest.raises(OptionError) as caught:
         read_options({"url": "http://127.0.0.1:1", "streams": "a", **given}, bounded=True)
     assert told in str(caught.value)
@@ -222,7 +222,7 @@ def test_what_cannot_be(given: dict[str, str], told: str) -> None:
         ({"clientCertificate": CLIENT, "clientKey": str(CERTIFICATES / "encrypted.key")}, "cannot be used"),
     ],
 )
-def test_files_and_functions_that_are_not_there(path: str, given: dict[str, str], told: str) -> None:
+def test_missing_files_and_functions(path: str, given: dict[str, str], told: str) -> None:
     with pytest.raises(OptionError, match=told):
         read("https://127.0.0.1:1", path, **given)
 
@@ -236,7 +236,7 @@ def test_secrets_are_not_shown(guarded: Gate, path: str) -> None:
         assert "s3cr3t" not in f"{caught.value!r} {caught.value} {caught.value.__cause__!r}"
 
 
-def test_targets_that_are_made_with_a_lifetime(server: Server) -> None:
+def test_targets_are_created_with_a_lifetime(server: Server) -> None:
     with Client(server.url) as client:
         for batch, (name, value) in enumerate((("targetTtl", "3600"), ("targetExpiresAt", "2099-01-31T00:00:00Z"))):
             target = f"connection/{next(_numbers)}"
@@ -257,7 +257,7 @@ def test_targets_that_are_made_with_a_lifetime(server: Server) -> None:
         ({"targetTtl": "0"}, "above 0"),
     ],
 )
-def test_lifetimes_that_cannot_be(given: dict[str, str], told: str) -> None:
+def test_invalid_lifetimes(given: dict[str, str], told: str) -> None:
     with pytest.raises(OptionError, match=told):
         write_options({"url": "http://127.0.0.1:1", "stream": "a", **given})
 

@@ -49,7 +49,7 @@ def test_values_by_type() -> None:
 
 
 def test_deletes_and_old_values_are_never_bad() -> None:
-    """Whatever they say: the one is ignored and the other is for people."""
+    """The value of a delete is ignored, and an old value is only informative."""
     schema = StructType([StructField("value", USER), StructField("old_value", USER)])
     rows = decoded(
         schema,
@@ -62,7 +62,7 @@ def test_deletes_and_old_values_are_never_bad() -> None:
     assert row["value"] is None
 
 
-def test_the_option() -> None:
+def test_the_option_value_schema() -> None:
     def schema(**given: str) -> Any:
         given = {name.replace("_", "."): value for name, value in given.items()}
         return read_options({"url": "http://h", "streams": "s", **given}, bounded=False).value_schema

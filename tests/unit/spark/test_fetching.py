@@ -1,4 +1,4 @@
-"""Fetching over a connection of its own, and the client that goes on where that ends."""
+"""Fetching over a direct connection, and the client, which continues after a failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = StructType([StructField("position", LongType()), StructField("value", S
 
 @pytest.fixture(scope="module")
 def path(server: Server) -> str:
-    """A stream of several answers."""
+    """A stream that takes several responses to read."""
     name = f"fetching/{next(_numbers)}"
     with Client(server.url) as client:
         client.stream(name).create()
@@ -32,7 +32,7 @@ def path(server: Server) -> str:
     return name
 
 
-def test_a_range_comes_in_answers_that_follow_each_other(server: Server, path: str) -> None:
+def test_a_range_is_fetched_in_consecutive_responses(server: Server, path: str) -> None:
     options = read_options({"url": server.url, "streams": path}, bounded=True)
     with Client(server.url) as client:
         url, until = client.stream(path).url, client.stream(path).head().tail_offset
@@ -46,7 +46,7 @@ def test_a_range_comes_in_answers_that_follow_each_other(server: Server, path: s
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SEEDS", "8"))))
-def test_whatever_happens_to_it_the_rows_are_all_there(server: Server, path: str, seed: int) -> None:
+def test_no_row_is_lost_if_fetching_fails(server: Server, path: str, seed: int) -> None:
     chance = random.Random(seed)
 
     def decide(what: str, times: int) -> Fate:
@@ -70,7 +70,7 @@ def test_whatever_happens_to_it_the_rows_are_all_there(server: Server, path: str
     assert [value.partition(",")[0] for value in values] == [f'{{"n":{n}' for n in range(50)]
 
 
-def test_what_goes_through_a_proxy_is_left_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_reads_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert can_fetch("http://example.org/v1/stream/a")
     assert can_fetch("https://example.org/v1/stream/a")
     monkeypatch.setenv("http_proxy", "http://proxy.example.org:3128")

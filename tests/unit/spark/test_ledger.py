@@ -1,4 +1,4 @@
-"""A batch number that comes again: with the same rows it is the same batch, with others an error."""
+"""Repeated batch numbers: with the same rows it is the same batch, with other rows it is an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 class Writer:
-    """Publishes batches as a sink does that knows its rows, or its offsets."""
+    """Publishes batches like a sink that identifies them by their rows or by their offsets."""
 
     def __init__(self, server: Server, keep: Retention, transport: httpx.BaseTransport | None = None) -> None:
         self._server = server
@@ -76,7 +76,7 @@ def test_the_same_rows_in_another_order_are_the_same_batch(server: Server, keep:
     assert writer.published() == list(range(50))
 
 
-def test_two_frames_with_one_write_id(server: Server) -> None:
+def test_two_dataframes_with_one_write_id(server: Server) -> None:
     writer = Writer(server, Retention.FOREVER)
     writer.publish(4, [1, 2])
     with pytest.raises(
@@ -91,7 +91,7 @@ def test_two_frames_with_one_write_id(server: Server) -> None:
     assert writer.published() == [1, 2, 1, 3]
 
 
-def test_a_batch_number_that_stands_for_other_offsets(server: Server) -> None:
+def test_a_batch_number_that_is_used_for_other_offsets(server: Server) -> None:
     """As when the last offset file of a checkpoint was deleted and the stream has grown since."""
     writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
     writer.publish(0, [1, 2], offsets="offsets a")
@@ -111,8 +111,8 @@ def test_a_checkpoint_that_was_copied_to_another_target(server: Server) -> None:
     assert writer.published() == [3]
 
 
-def test_what_is_not_known_is_not_compared(server: Server) -> None:
-    """A list from before lists knew what they were made from, and a checkpoint that moved out of reach."""
+def test_unknown_origins_are_not_compared(server: Server) -> None:
+    """Lists of older versions have no origin, and a checkpoint may have moved to where it cannot be read."""
     writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
     writer.publish(0, [1, 2], offsets="offsets a")
     writer.publish(0, [2, 1])
@@ -142,11 +142,11 @@ def test_the_offsets_of_a_batch(tmp_path: Path) -> None:
         assert offsets_directory(elsewhere) is None
 
 
-# A batch that is stuck, answers that are lost, servers without a list of streams
+# Refused batches, lost responses, servers without a list of streams
 
 
-def test_a_batch_that_a_target_refused_is_made_anew(server: Server) -> None:
-    """Nothing of it was appended, so corrected options count: another content type, another target."""
+def test_a_batch_that_a_target_refused_is_computed_again(server: Server) -> None:
+    """Nothing of it was appended, so corrected options apply: another content type, another target."""
     writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
     with client_of(server) as client:
         client.stream(writer.options.target or "").create(content_type="text/plain")
@@ -159,7 +159,7 @@ def test_a_batch_that_a_target_refused_is_made_anew(server: Server) -> None:
     assert writer.published() == [3]
 
 
-def test_a_batch_that_is_appended_in_part_goes_on(server: Server) -> None:
+def test_a_retry_completes_a_partly_appended_batch(server: Server) -> None:
     writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
     other = f"targets/{writer.writer}-other"
     with client_of(server) as client:
@@ -174,7 +174,7 @@ def test_a_batch_that_is_appended_in_part_goes_on(server: Server) -> None:
 
 
 class Amnesiac(httpx.HTTPTransport):
-    """Loses the answer to the first append to a list, so that the client sends it again, and dies at the target."""
+    """Loses the response to the first append to a list, so that the client retries, and crashes at the target."""
 
     lost = False
 
@@ -189,7 +189,7 @@ class Amnesiac(httpx.HTTPTransport):
         return response
 
 
-def test_a_lost_answer_to_a_list_that_is_stored_in_pieces(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_response_to_a_list_that_is_stored_in_pieces(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 20)
     writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
     writer.options = msgspec.structs.replace(writer.options, request_bytes=200)

@@ -1,4 +1,4 @@
-"""Options that would do nothing are refused, with the name that was meant."""
+"""Options without effect are refused, and the error suggests the right name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRITE = {"url": "http://127.0.0.1:4437", "stream": "a"}
         ("colour", "the options are url, token"),
     ],
 )
-def test_what_no_source_of_streams_has(name: str, told: str) -> None:
+def test_unknown_options_of_a_source(name: str, told: str) -> None:
     for bounded in (None, True, False):
         with pytest.raises(OptionError) as caught:
             read_options({**READ, name: "1"}, bounded=bounded, state=False)
@@ -45,13 +45,13 @@ def test_what_no_source_of_streams_has(name: str, told: str) -> None:
         ("maxRecordsPerTrigger", "the options are url, token"),
     ],
 )
-def test_what_no_sink_into_streams_has(name: str, told: str) -> None:
+def test_unknown_options_of_a_sink(name: str, told: str) -> None:
     with pytest.raises(OptionError) as caught:
         write_options({**WRITE, name: "1"}, state=False)
     assert told in str(caught.value)
 
 
-def test_what_is_for_queries_or_for_batches_only() -> None:
+def test_options_for_streaming_queries_or_batches_only() -> None:
     for name in ("maxRecordsPerTrigger", "maxBytesPerTrigger", "longPollTimeout"):
         read_options({**READ, name: "1"}, bounded=False)
         read_options({**READ, name: "1"}, bounded=None)
@@ -62,7 +62,7 @@ def test_what_is_for_queries_or_for_batches_only() -> None:
         read_options({**READ, "endingOffsets": "latest"}, bounded=False)
 
 
-def test_what_is_there() -> None:
+def test_valid_options() -> None:
     read_options({**READ, "valueSchema.user": "a INT", "badEvents": "skip"}, bounded=True)
     read_options({**READ, "VALUETYPE": "string"}, bounded=True, state=False)
     write_options({**WRITE, "checkpointLocation": "x", "queryName": "q"}, state=False)

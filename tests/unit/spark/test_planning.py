@@ -36,7 +36,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 class Plain(httpx.HTTPTransport):
-    """The same server without our extensions: it has no splits and no list, and knows no `until`."""
+    """The same server without our extensions: no splits, no list of streams, no `until`."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if "/__ds/" in request.url.path:
@@ -112,7 +112,7 @@ def test_any_limits_and_any_splits_read_everything_once(
     assert read == {path: [str(number) for number in range(numbers[path])] for path in paths}
 
 
-def test_a_row_s_place_is_where_it_is(server: Server, client: Client) -> None:
+def test_offset_and_position_of_a_row_lead_to_its_message(server: Server, client: Client) -> None:
     path = f"planning/{next(_numbers)}"
     stream = client.stream(path)
     stream.create()
@@ -129,7 +129,7 @@ def test_a_row_s_place_is_where_it_is(server: Server, client: Client) -> None:
 
 @pytest.mark.parametrize("extended", [True, False])
 def test_the_order_of_events(server: Server, client: Client, reader: Client, extended: bool) -> None:
-    """It grows along the stream whatever the ranges are; where offsets count bytes it is always the same."""
+    """It increases along the stream for all ranges. If offsets count bytes, it does not depend on the ranges."""
     path = f"planning/{next(_numbers)}"
     stream = client.stream(path)
     stream.create()
@@ -173,7 +173,7 @@ def test_small_ranges_of_many_streams_share_tasks(
 
 
 def test_a_stream_that_is_shorter_now(server: Server, client: Client) -> None:
-    """As after a restore from a backup: the same stream, cut short."""
+    """As after a restore from a backup: the same stream, truncated."""
     path = f"planning/{next(_numbers)}"
     client.stream(path).create(messages=[1, 2, 3])
     tail = client.stream(path).head().tail_offset
@@ -183,8 +183,8 @@ def test_a_stream_that_is_shorter_now(server: Server, client: Client) -> None:
         Planner(options, client).advance({path: beyond}, Planner(options, client).tails(), limited=True)
 
 
-def test_a_stream_that_is_no_longer_asked_for(server: Server, client: Client) -> None:
-    """Its place is kept, in case it comes back."""
+def test_a_stream_that_the_options_no_longer_select(server: Server, client: Client) -> None:
+    """Its position is kept, in case it is selected again."""
     path = f"planning/{next(_numbers)}"
     for name in "ab":
         client.stream(f"{path}/{name}").create(messages=[1])
@@ -197,8 +197,8 @@ def test_a_stream_that_is_no_longer_asked_for(server: Server, client: Client) ->
         assert [row["value"] for row in rows_of(options, client, planner.partitions(start, end))] == ["1"]
 
 
-def test_a_stream_made_again_is_read_from_its_own_beginning(server: Server, client: Client) -> None:
-    """The rows say which stream they are of: the new one's offset, and not -1, which is before all others."""
+def test_a_stream_that_was_created_again_is_read_from_its_beginning(server: Server, client: Client) -> None:
+    """Rows have the offset of the new incarnation, not -1, which sorts before all others."""
     path = f"planning/{next(_numbers)}"
     client.stream(path).create(messages=[1, 2])
     options = read_options({"url": server.url, "stream": path, "failOnDataLoss": "false"}, bounded=False)
@@ -213,8 +213,8 @@ def test_a_stream_made_again_is_read_from_its_own_beginning(server: Server, clie
     assert [(row["offset"], row["value"]) for row in rows] == [(beginning, "3")]
 
 
-def test_a_replayed_range_of_a_stream_made_again(server: Server, client: Client) -> None:
-    """With failOnDataLoss false: the range is gone, and the next one is the new stream from its beginning."""
+def test_a_replayed_range_of_a_stream_that_was_created_again(server: Server, client: Client) -> None:
+    """With failOnDataLoss false: the old range is lost, and the next batch reads the new stream from its beginning."""
     path = f"planning/{next(_numbers)}"
     client.stream(path).create(messages=[1])
     options = read_options({"url": server.url, "streams": path, "failOnDataLoss": "false"}, bounded=False)
@@ -230,7 +230,7 @@ def test_a_replayed_range_of_a_stream_made_again(server: Server, client: Client)
 
 
 @pytest.mark.parametrize("extended", [True, False])
-def test_bytes_are_limited_too(server: Server, client: Client, reader: Client, extended: bool) -> None:
+def test_batches_are_limited_in_bytes(server: Server, client: Client, reader: Client, extended: bool) -> None:
     path = f"planning/{next(_numbers)}"
     stream = client.stream(path)
     stream.create(content_type="application/octet-stream")
@@ -265,8 +265,8 @@ def test_text_is_limited_between_characters(server: Server, client: Client, read
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
-def test_a_range_that_was_cut_short(server: Server, client: Client, content_type: str) -> None:
-    """On a server whose offsets do not tell a stream from the one that took its place."""
+def test_a_range_that_was_truncated(server: Server, client: Client, content_type: str) -> None:
+    """On a server whose offsets do not show that a stream was created again."""
     path = f"planning/{next(_numbers)}"
     client.stream(path).create(content_type=content_type, messages=["123"])
     tail = client.stream(path).head().tail_offset
@@ -295,7 +295,7 @@ def test_patterns(pattern: str, matching: list[str], other: list[str]) -> None:
     assert [path for path in other if compiled.fullmatch(path)] == []
 
 
-# What is gone
+# Deleted streams
 
 
 def options_of(server: Server, **given: str) -> ReadOptions:
@@ -307,7 +307,8 @@ def options_of(server: Server, **given: str) -> ReadOptions:
 def test_a_stream_that_was_closed_read_to_its_end_and_deleted(
     server: Server, client: Client, limit: dict[str, str], after: bool
 ) -> None:
-    """Nothing is lost, whether it was closed before or after it was read, and its place leaves the checkpoint."""
+    """Nothing is lost, whether it was closed before or after it was read. Its position is removed from the
+    checkpoint."""
     path = f"planning/{next(_numbers)}"
     for name in "abc":
         client.stream(f"{path}/{name}").create(messages=[1, 2] if name != "c" else [])
@@ -338,8 +339,8 @@ def test_a_stream_that_was_closed_read_to_its_end_and_deleted(
             read()
 
 
-def test_a_stream_made_again_after_its_end(server: Server, client: Client) -> None:
-    """It is another one, and all of it is new."""
+def test_a_closed_stream_that_was_created_again(server: Server, client: Client) -> None:
+    """All data of the new stream is read."""
     path = f"planning/{next(_numbers)}"
     options = options_of(server, streams=path)
     place: Places = {}
@@ -354,7 +355,7 @@ def test_a_stream_made_again_after_its_end(server: Server, client: Client) -> No
 
 
 def test_a_restart_without_a_named_stream(server: Server, client: Client) -> None:
-    """The schema is asked for at every start, so only what begins anew needs all its streams."""
+    """Spark requests the schema at every start, so only a new query needs all its streams."""
     path = f"planning/{next(_numbers)}"
     client.stream(f"{path}/a").create(messages=[1])
     client.stream(f"{path}/b").create(messages=[2])
@@ -386,7 +387,7 @@ def test_a_restart_without_a_named_stream(server: Server, client: Client) -> Non
 def test_text_that_was_appended_in_pieces_of_characters(
     server: Server, client: Client, reader: Client, parts: str, extended: bool
 ) -> None:
-    """A range may end anywhere; a character belongs to the range where it begins."""
+    """A range may end inside a character, which belongs to the range in which it starts."""
     path = f"planning/{next(_numbers)}"
     stream = client.stream(path)
     stream.create(content_type="text/plain")
@@ -413,7 +414,9 @@ def _is_text(data: bytes) -> bool:
     return data.decode(errors="ignore").encode() == data
 
 
-def test_a_batch_that_failed_inside_a_character_succeeds_when_the_rest_is_there(server: Server, client: Client) -> None:
+def test_a_batch_that_failed_inside_a_character_succeeds_when_the_rest_is_appended(
+    server: Server, client: Client
+) -> None:
     path = f"planning/{next(_numbers)}"
     stream = client.stream(path)
     stream.create(content_type="text/plain", messages=[b"a\xf0\x9d"])
@@ -432,7 +435,7 @@ def test_a_batch_that_failed_inside_a_character_succeeds_when_the_rest_is_there(
     ]
 
 
-def test_snapshots_and_lists_are_not_what_a_pattern_means(server: Server, client: Client) -> None:
+def test_patterns_match_no_snapshots_and_internal_streams(server: Server, client: Client) -> None:
     path = f"planning/{next(_numbers)}"
     for name in ("a", "a.snapshots/1", "b/c", "b/c.snapshots/2"):
         client.stream(f"{path}/{name}").create()

@@ -1,4 +1,4 @@
-"""Places in streams, and how far they are apart."""
+"""Positions in streams, and the number of bytes between them."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ from headwater.spark.positions import bytes_between, parse_place
         ("x", "y", None),
     ],
 )
-def test_bytes_to_the_end(reached: str, end: str, size: int | None) -> None:
+def test_bytes_between_two_positions(reached: str, end: str, size: int | None) -> None:
     assert bytes_between(parse_place(reached), Position(end)) == size

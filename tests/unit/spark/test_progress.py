@@ -56,21 +56,21 @@ def test_bytes_and_rows_by_stream() -> None:
         StreamLag("a", 200, 2),  # ten rows of 1,105 bytes
         StreamLag("b", 0, 0),
         StreamLag("c", 80, 1),
-        StreamLag("d", 70, 1),  # made again, and read from its beginning
+        StreamLag("d", 70, 1),  # created again, and read from its beginning
         StreamLag("e", 0, 0),
         StreamLag("new", 40, 1),
         StreamLag("other", None, None),
     ]
 
 
-def test_rows_of_tables_and_nothing_of_other_sources() -> None:
+def test_rows_of_tables_and_no_lag_of_other_sources() -> None:
     table = source({"seqno": 1}, {"row": "739b", "seqno": 2}, {"row": "0000", "seqno": 7})
     kafka = source(None, {"topic": {"0": 5}}, {"topic": {"0": 9}})
     files, rate, first = source(None, {"logOffset": 1}, None), source(1, 2, 3), source(None, {}, None)
     assert lag(progress(table, kafka, files, rate, first)) == [StreamLag(None, None, 5)]
 
 
-def test_rows_are_unknown_before_a_whole_batch() -> None:
+def test_rows_are_unknown_before_the_first_batch_ends() -> None:
     assert lag(progress(source(None, {"a": at(10)}, {"a": at(20)}))) == [StreamLag("a", 10, None)]
 
 
@@ -112,11 +112,11 @@ def test_a_checkpoint(server: Server, tmp_path: Path) -> None:
         lag(tmp_path)
 
 
-def test_a_stream_that_was_made_again_is_read_from_its_beginning() -> None:
+def test_the_lag_of_a_stream_that_was_created_again() -> None:
     again = source({"a": at(0)}, {"a": at(10)}, {"a": at(30, 2)})
     assert [each.bytes for each in lag(progress(again))] == [30]
 
 
-def test_a_query_that_has_not_looked_or_ended_a_batch_yet() -> None:
+def test_a_query_without_a_finished_batch() -> None:
     assert lag(progress(source(None, None, None))) == []
     assert lag(progress(source(None, None, {"a": at(30)}))) == [StreamLag("a", 30, None)]

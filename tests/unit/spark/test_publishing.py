@@ -1,4 +1,4 @@
-"""Publishing, with a crash between any two requests and a replay that looks different."""
+"""Publishing, with a crash at any request and a replay with other partitions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _numbers = itertools.count()
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Simulates the end of the process."""
 
 
 class Mortal(httpx.BaseTransport):
-    """Dies with the n-th request: before it is sent, or when its answer is there."""
+    """Crashes at the n-th request: before it is sent, or after its response."""
 
     def __init__(self, lives: int, *, answered: bool) -> None:
         self._real = httpx.HTTPTransport(verify=False)
@@ -54,13 +54,13 @@ class Mortal(httpx.BaseTransport):
 
 @contextlib.contextmanager
 def client_of(server: Server, transport: httpx.BaseTransport | None = None) -> Iterator[Client]:
-    """A client that loads no certificates: that takes longer than what these tests do with it."""
+    """A client that loads no certificates, which would take longer than the tests."""
     with httpx.Client(transport=transport or httpx.HTTPTransport(verify=False)) as http:
         yield Client(server.url, http=http)
 
 
 class Stuttering(httpx.BaseTransport):
-    """Every request arrives twice, as when its answer was lost; the second answer gets through."""
+    """Sends every request twice, as a client does after a lost response, and returns the second response."""
 
     def __init__(self) -> None:
         self._real = httpx.HTTPTransport(verify=False)
@@ -84,7 +84,7 @@ class Query:
         self.options: WriteOptions = write_options({"url": server.url, "maxRequestBytes": str(request_bytes)})
 
     def gather(self, batch: int, rows: list[int], parts: int) -> list[list[RowChunk]]:
-        """What tasks make of the rows, dealt to so many partitions; odd ones go elsewhere if there is an elsewhere."""
+        """The chunks of tasks for rows in this many partitions. Odd rows go to the second target, if there is one."""
         found = []
         with client_of(self._server) as client:
             for part in range(parts):
@@ -121,7 +121,7 @@ class Query:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a task hands over is small, so that it stores the rest."""
+    """Lower the limit for inline rows, so that tasks stage their rows."""
     monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 20)
 
 
@@ -134,7 +134,7 @@ SIZES = [pytest.param(100_000, id="whole"), pytest.param(SMALL, id="listed")]
 @pytest.mark.parametrize("request_bytes", SIZES)
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("targets", [1, 2])
-def test_a_crash_anywhere_and_a_replay_that_looks_different(
+def test_a_crash_at_any_request_and_a_replay_with_other_partitions(
     server: Server, request_bytes: int, answered: bool, targets: int
 ) -> None:
     chance = random.Random(request_bytes)
@@ -150,7 +150,7 @@ def test_a_crash_anywhere_and_a_replay_that_looks_different(
             chance.shuffle(rows)
             query.attempt(1, rows, 4)
         assert sorted(query.published()) == [-2, -1, *range(ROWS)], lives
-        query.attempt(1, list(reversed(rows)), 2)  # Spark may ask once more, if it died before it noted the commit
+        query.attempt(1, list(reversed(rows)), 2)  # Spark repeats the batch if it crashed before it recorded the commit
         query.attempt(2, [100], 1)
         assert sorted(query.published()) == [-2, -1, *range(ROWS), 100], lives
         if transport.asked < lives:
@@ -161,8 +161,10 @@ def test_a_crash_anywhere_and_a_replay_that_looks_different(
 @pytest.mark.parametrize("first", [100_000, SMALL])
 @pytest.mark.parametrize("second", [100_000, SMALL])
 @pytest.mark.parametrize("lives", [2, 4, 6, 9, 12, 1000])
-def test_of_attempts_with_other_rows_one_counts_whole(server: Server, first: int, second: int, lives: int) -> None:
-    """A query that is not deterministic still publishes a batch as one of its attempts had it."""
+def test_only_one_of_several_attempts_with_different_rows_is_published(
+    server: Server, first: int, second: int, lives: int
+) -> None:
+    """A query that is not deterministic publishes the rows of exactly one attempt."""
     query = Query(server, first)
     with contextlib.suppress(Killed):
         query.attempt(0, list(range(ROWS)), 3, Mortal(lives, answered=True))
@@ -173,7 +175,7 @@ def test_of_attempts_with_other_rows_one_counts_whole(server: Server, first: int
     assert query.published() in (list(range(ROWS)), list(range(lives, lives + 50)), list(range(1000, 1050)))
 
 
-def test_a_replay_without_rows_finishes_what_was_begun(server: Server) -> None:
+def test_a_replay_without_rows_completes_the_batch(server: Server) -> None:
     query, _ = half_published(server)
     query.attempt(0, [], 3)
     assert query.published() == list(range(ROWS))
@@ -182,7 +184,7 @@ def test_a_replay_without_rows_finishes_what_was_begun(server: Server) -> None:
     assert query.published() == [*range(ROWS), 100]
 
 
-def test_an_overtaken_run_is_fenced_from_targets_that_the_later_batch_did_not_touch(server: Server) -> None:
+def test_an_older_run_is_fenced_off_from_targets_without_rows_of_the_later_batch(server: Server) -> None:
     query = Query(server, SMALL)
     query.elsewhere = f"{query.target}-elsewhere"
     query.attempt(5, list(range(ROWS)), 3)
@@ -204,7 +206,7 @@ def test_a_list_that_is_longer_than_a_request(server: Server) -> None:
     assert query.stored() == []
 
 
-def test_a_target_that_refuses_is_found_out_before_anything_counts(server: Server) -> None:
+def test_a_target_that_refuses_rows_is_found_before_the_list_is_written(server: Server) -> None:
     query = Query(server, SMALL)
     with client_of(server) as client:
         client.stream(query.target).create(closed=True)
@@ -215,8 +217,8 @@ def test_a_target_that_refuses_is_found_out_before_anything_counts(server: Serve
     assert query.published() == [3]
 
 
-def test_a_batch_is_appended_as_what_it_was_written_down(server: Server) -> None:
-    """Whatever the options say by the time it is replayed."""
+def test_a_batch_is_appended_with_its_recorded_content_type(server: Server) -> None:
+    """Even if the options have changed before the replay."""
     query, _ = half_published(server, named=True)
     query.options = msgspec.structs.replace(query.options, content_type="text/plain")
     query.attempt(0, list(range(ROWS)), 2)
@@ -224,14 +226,14 @@ def test_a_batch_is_appended_as_what_it_was_written_down(server: Server) -> None
 
 
 @pytest.mark.parametrize("request_bytes", SIZES)
-def test_lost_answers(server: Server, request_bytes: int) -> None:
+def test_lost_responses(server: Server, request_bytes: int) -> None:
     query = Query(server, request_bytes)
     for batch in range(3):
         query.attempt(batch, list(range(batch * 100, batch * 100 + ROWS)), 3, Stuttering())
     assert query.published() == [*range(ROWS), *range(100, 100 + ROWS), *range(200, 200 + ROWS)]
 
 
-def test_names_of_every_kind(server: Server) -> None:
+def test_unusual_names_of_targets(server: Server) -> None:
     query = Query(server, SMALL)
     query.target = f"bücher/{query.writer} #1?"
     query.attempt(0, list(range(ROWS)), 3)
@@ -239,8 +241,8 @@ def test_names_of_every_kind(server: Server) -> None:
 
 
 @pytest.mark.parametrize("over", range(-3, 4))
-def test_a_body_as_large_as_the_server_takes(server: Server, over: int) -> None:
-    """The server of these tests takes a mebibyte."""
+def test_a_body_of_the_maximum_size(server: Server, over: int) -> None:
+    """The server of these tests accepts bodies of 1 MiB."""
     query = Query(server, 1 << 20)
     with client_of(server) as client:
         gatherer = Gatherer(client, ContentKind.JSON, 1 << 20, place_of(query.writer, 0, 0))
@@ -252,7 +254,7 @@ def test_a_body_as_large_as_the_server_takes(server: Server, over: int) -> None:
 
 
 @pytest.mark.parametrize("request_bytes", SIZES)
-def test_a_run_that_was_overtaken_is_fenced(server: Server, request_bytes: int) -> None:
+def test_an_older_run_is_fenced_off(server: Server, request_bytes: int) -> None:
     query = Query(server, request_bytes)
     query.attempt(5, list(range(ROWS)), 3)
     with pytest.raises(
@@ -264,7 +266,7 @@ def test_a_run_that_was_overtaken_is_fenced(server: Server, request_bytes: int) 
 
 @pytest.mark.slow
 def test_two_drivers_at_once(server: Server) -> None:
-    """The old one comes back to life between any two requests of the new one."""
+    """The old driver continues between any two requests of the new one."""
     for lives in range(1, 40):
         query = Query(server, SMALL)
         old = query.gather(0, list(range(ROWS)), 3)
@@ -276,7 +278,7 @@ def test_two_drivers_at_once(server: Server) -> None:
         assert query.published() == list(range(ROWS))
 
 
-def test_nothing_is_left_behind(server: Server) -> None:
+def test_internal_streams_are_deleted(server: Server) -> None:
     query = Query(server, SMALL)
     query.attempt(0, list(range(ROWS)), 3)
     assert query.stored() == []
@@ -307,7 +309,7 @@ def half_published(server: Server, *, named: bool = False) -> tuple[Query, list[
     return query, gathered
 
 
-def test_what_is_listed_is_not_abandoned(server: Server) -> None:
+def test_staged_rows_in_a_list_are_not_deleted(server: Server) -> None:
     query, gathered = half_published(server)
     with client_of(server) as client:
         Publisher(client, query.options, query.writer).abandon(0, gathered)
@@ -315,7 +317,7 @@ def test_what_is_listed_is_not_abandoned(server: Server) -> None:
     assert query.published() == list(range(ROWS))
 
 
-def test_stored_rows_that_vanished_are_not_passed_over(server: Server) -> None:
+def test_missing_staged_rows_fail_the_batch(server: Server) -> None:
     query, _ = half_published(server)
     with client_of(server) as client:
         for path in query.stored():
@@ -332,7 +334,7 @@ def test_the_order_is_that_of_the_partitions(server: Server) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 10, 49, 50, 51, 500])
-def test_chunks_are_as_large_as_they_may_be(server: Server, size: int) -> None:
+def test_chunks_are_as_large_as_a_request(server: Server, size: int) -> None:
     query = Query(server, SMALL)
     with client_of(server) as client:
         gatherer = Gatherer(client, ContentKind.JSON, 50, place_of(query.writer, 0, 0))

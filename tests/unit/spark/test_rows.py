@@ -54,7 +54,7 @@ def strings(*names: str) -> StructType:
 
 
 @given(st.lists(JSON, max_size=20), st.sampled_from([None, 2]), st.booleans())
-def test_messages_are_split_as_they_were_joined(values: list[Any], indent: int | None, ascii_only: bool) -> None:
+def test_splitting_reverses_joining(values: list[Any], indent: int | None, ascii_only: bool) -> None:
     texts = [
         json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for value in values
     ]
@@ -62,14 +62,14 @@ def test_messages_are_split_as_they_were_joined(values: list[Any], indent: int |
         for text in texts:
             text.decode()
     except UnicodeDecodeError:
-        return  # a lone surrogate is no text
+        return  # a lone surrogate is not valid text
     body = b"[" + b",".join(texts) + b"]"
     assert text_column(body).to_pylist() == [text.decode() for text in texts]
     assert checked_json(pa.array(texts, pa.binary())).to_pylist() == texts
 
 
 @given(st.lists(st.binary(max_size=6) | JSON.map(lambda value: json.dumps(value).encode()), min_size=1, max_size=6))
-def test_only_one_json_text_each_gets_through(texts: list[bytes]) -> None:
+def test_each_value_must_be_one_json_text(texts: list[bytes]) -> None:
     def is_json(text: bytes) -> bool:
         try:
             json.loads(text.decode(), parse_constant=lambda word: math.nan / 0)
@@ -85,12 +85,12 @@ def test_only_one_json_text_each_gets_through(texts: list[bytes]) -> None:
     assert [json.loads(text) for text in found] == [json.loads(text) for text in texts]
 
 
-def test_what_is_no_text_is_an_error_of_its_own() -> None:
+def test_invalid_utf_8_has_its_own_error() -> None:
     with pytest.raises(MessageError, match="not UTF-8"):
         text_column(b'[1,"\xff"]')
 
 
-def test_slices_are_joined_as_they_are() -> None:
+def test_slices_are_joined() -> None:
     messages = pa.array([b"1", b"22", b"333", b"4"], pa.binary())
     assert join(messages[1:3], b",") == b"22,333"
     assert join(messages.filter(pa.array([True, False, False, True])), b"") == b"14"
@@ -143,7 +143,7 @@ def test_json_in_a_binary_column_is_json() -> None:
             encoded(BinaryType(), [wrong])
 
 
-def test_a_variant_is_written_as_what_it_stands_for() -> None:
+def test_a_variant_is_written_as_its_json() -> None:
     text = '{"a":[1,2.5,"x"],"b":null}'
     variant = VariantVal.parseJson(text)
     assert encoded(VariantType(), [{"value": variant.value, "metadata": variant.metadata}]) == [json.loads(text)]
@@ -178,14 +178,14 @@ def test_rows_go_to_their_targets_in_order() -> None:
 
 
 @pytest.mark.parametrize("target", ["", "/", "a//b", "../b", "__ds/x", "_spark/x"])
-def test_targets_that_cannot_be(target: str) -> None:
+def test_invalid_targets(target: str) -> None:
     schema = strings("stream", "value")
     batch = pa.RecordBatch.from_pydict({"stream": ["fine", target], "value": ["1", "2"]})
     with pytest.raises(SchemaError, match="stream"):
         list(Encoder(schema, None, ContentKind.JSON, state=False).encode(batch))
 
 
-def test_events_that_are_none() -> None:
+def test_invalid_events() -> None:
     schema = strings("type", "key", "operation", "value", "control")
     encoder = Encoder(schema, "a", ContentKind.JSON, state=True)
     for row in (

@@ -51,10 +51,10 @@ def read(options: ReadOptions, client: Client, schema: StructType = COLUMNS) -> 
     return [row for one in ranges for batch in reader.read(one) for row in batch.to_pylist()]
 
 
-def test_an_answer_of_bad_events_only(
+def test_a_response_with_only_bad_events(
     server: Server, client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was a KeyError at every restart, if it was the first of its range."""
+    """This raised a KeyError at every restart if the response was the first of its range."""
     path = f"skipping/{next(_numbers)}"
     client.stream(path).create(messages=[{"bad": True}, 7])
     with caplog.at_level(logging.WARNING):
@@ -66,7 +66,7 @@ def test_an_answer_of_bad_events_only(
         read(options_of(server, path), client)
 
 
-def test_kept_events_say_what_is_wrong(server: Server, client: Client) -> None:
+def test_kept_events_have_the_reason(server: Server, client: Client) -> None:
     path = f"skipping/{next(_numbers)}"
     delete = {"type": "t", "key": "k", "value": {"n": "x"}, "headers": {"operation": "delete"}}
     messages = [{**GOOD, "value": {"n": 1}}, {"é": True}, {**delete, "value": {"n": 7}}, delete]
@@ -91,8 +91,8 @@ def test_kept_events_say_what_is_wrong(server: Server, client: Client) -> None:
     ]
 
 
-def test_dead_letters_are_there_once(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often the range is read, and more of them than an append takes."""
+def test_dead_letters_are_stored_once(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the range is read several times, and if there are more than fit in an append."""
     monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 500)
     path = f"skipping/{next(_numbers)}"
     bad = [{"no": number, "text": "é" * number} for number in range(50)]
@@ -125,12 +125,12 @@ def test_a_pattern_does_not_read_the_dead_letters(server: Server, client: Client
         ({"badEvents": "drop"}, "badEvents must be fail or skip or keep or keepMessages or deadLetter"),
     ],
 )
-def test_mistakes_are_named(server: Server, given: dict[str, str], message: str) -> None:
+def test_errors_name_the_mistake(server: Server, given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         options_of(server, "a", **given)
 
 
-def test_what_is_bad_by_another_schema_is_there_too(server: Server, client: Client) -> None:
+def test_events_that_are_bad_by_another_schema_are_stored_too(server: Server, client: Client) -> None:
     path = f"skipping/{next(_numbers)}"
     values: list[Any] = [{"age": 1}, {"age": "2"}]
     client.stream(path).create(messages=[{**GOOD, "key": str(n), "value": value} for n, value in enumerate(values)])
@@ -142,7 +142,7 @@ def test_what_is_bad_by_another_schema_is_there_too(server: Server, client: Clie
     assert [letter["message"]["key"] for letter in letters] == ["0", "1"]
 
 
-def test_a_field_that_must_be_there(server: Server, client: Client) -> None:
+def test_a_required_field(server: Server, client: Client) -> None:
     path = f"skipping/{next(_numbers)}"
     numbers = ArrayType(LongType(), containsNull=False)
     fields = StructType([StructField("a", LongType(), nullable=False), StructField("b", numbers)])

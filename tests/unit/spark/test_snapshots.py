@@ -1,4 +1,4 @@
-"""Batches that begin with a snapshot: the same state as that of the whole stream."""
+"""Batches that start with a snapshot have the same state as the whole stream."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def fold(found: list[dict[str, Any]]) -> State:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_state_is_that_of_everything(server: Server, client: Client, stream: Stream, seed: int) -> None:
+def test_the_state_equals_that_of_the_whole_stream(server: Server, client: Client, stream: Stream, seed: int) -> None:
     chance = random.Random(seed)
     offsets = [stream.head().tail_offset]
     for number in range(60):
@@ -112,7 +112,7 @@ def test_the_state_is_that_of_everything(server: Server, client: Client, stream:
     assert fold(ended) == fold([row for row in whole if row["order"] < int(chosen[1][17:])])
 
 
-def test_few_columns(server: Server, client: Client, stream: Stream) -> None:
+def test_a_schema_with_few_columns(server: Server, client: Client, stream: Stream) -> None:
     stream.append_many([change("a", 1), change("b", 2), change("a", 3)])
     publish(client, stream, stream.head().tail_offset)
     stream.append(change("c", 4))
@@ -121,7 +121,7 @@ def test_few_columns(server: Server, client: Client, stream: Stream) -> None:
     assert [(row["key"], row["value"]) for row in found if row["key"]] == [("c", "4"), ("a", "3"), ("b", "2")]
 
 
-def test_a_snapshot_of_the_stream_that_had_the_path_before(server: Server, client: Client, stream: Stream) -> None:
+def test_a_snapshot_of_an_earlier_stream_at_the_path(server: Server, client: Client, stream: Stream) -> None:
     stream.append(change("old", 1))
     publish(client, stream, stream.head().tail_offset)
     stream.delete()
@@ -130,7 +130,7 @@ def test_a_snapshot_of_the_stream_that_had_the_path_before(server: Server, clien
 
 
 @pytest.mark.parametrize("missing", [0, -1])
-def test_a_snapshot_that_is_not_whole(server: Server, client: Client, stream: Stream, missing: int) -> None:
+def test_an_incomplete_snapshot(server: Server, client: Client, stream: Stream, missing: int) -> None:
     stream.append_many([change("a", 1), change("b", 2)])
     offset = stream.head().tail_offset
     events = [{"headers": {"control": "snapshot-start"}}, change("a", 1), {"headers": {"control": "snapshot-end"}}]
@@ -142,7 +142,7 @@ def test_a_snapshot_that_is_not_whole(server: Server, client: Client, stream: St
         rows(server, streams=stream.path or "", startingOffsets="snapshot")
 
 
-def test_where_it_is_refused() -> None:
+def test_where_snapshots_are_refused() -> None:
     given = {"url": "http://127.0.0.1:4437", "streams": "a", "startingOffsets": "snapshot"}
     with pytest.raises(OptionError, match="is for batch reads: read the state in a batch, and start the query after"):
         read_options(given, bounded=False)

@@ -1,4 +1,4 @@
-"""Staged rows are stored compressed if that makes them smaller, and are read back as they were."""
+"""Staged rows are compressed if that makes them smaller, and are read back unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_rows_are_compressed(client: Client) -> None:
     assert read_stored(client, chunk) == ROWS
 
 
-def test_rows_that_do_not_get_smaller_are_stored_as_they_are(client: Client) -> None:
+def test_rows_that_do_not_compress_are_stored_unchanged(client: Client) -> None:
     chunk = Storage(client, place_of("noise", 0, 0)).store("target", NOISE)
     assert stored_bytes(client, chunk) == NOISE
     assert chunk.unpacked == 0
@@ -50,13 +50,13 @@ def test_chunks_of_one_compressed_piece(client: Client) -> None:
 
 
 def test_the_chunks_of_an_older_version_are_read(client: Client) -> None:
-    """Their lists have no size of the piece, and their rows are not compressed."""
+    """Lists of older versions have no uncompressed size, and their rows are not compressed."""
     chunk = Storage(client, place_of("older", 0, 0)).store("target", NOISE)
     older = msgspec.msgpack.decode(msgspec.msgpack.encode(chunk))[:-1]
     assert read_stored(client, msgspec.convert(older, RowChunk)) == NOISE
 
 
-def test_a_piece_that_holds_other_bytes_is_an_error(client: Client) -> None:
+def test_a_piece_with_other_bytes_is_an_error(client: Client) -> None:
     storage = Storage(client, place_of("damaged", 0, 0))
     good, other = storage.store("target", ROWS), storage.store("target", NOISE)
     with pytest.raises(StoredRowsGoneError, match="target"):

@@ -1,4 +1,4 @@
-"""Tables as targets: a crash between any two requests, more changes than a request takes, tables that take none."""
+"""Tables as targets: crashes at any request, more changes than fit in a request, tables that accept no rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TableQuery:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_crash_anywhere_and_a_replay_that_looks_different(
+def test_a_crash_at_any_request_and_a_replay_with_other_partitions(
     server: Server, answered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 20)
@@ -81,7 +81,7 @@ def test_a_crash_anywhere_and_a_replay_that_looks_different(
             return
 
 
-def test_more_changes_than_a_request_takes(server: Server) -> None:
+def test_more_changes_than_fit_in_a_request(server: Server) -> None:
     query = TableQuery(server, 1 << 20)
     query.attempt(0, list(range(100_001)), 1)
     assert query.published() == list(range(100_001))
@@ -126,7 +126,7 @@ def test_the_type_of_a_table(client: Client) -> None:
         check_target_type(client, options(client))
 
 
-def test_a_table_that_became_a_mirror_takes_no_rows(server: Server, client: Client) -> None:
+def test_a_table_that_became_a_mirror_accepts_no_rows(server: Server, client: Client) -> None:
     query = TableQuery(server, 1 << 20)
     client.table(query.target).create(mirror=True)
     with pytest.raises(SchemaError, match="does not accept the rows"):
@@ -135,8 +135,8 @@ def test_a_table_that_became_a_mirror_takes_no_rows(server: Server, client: Clie
         check_target_type(client, msgspec.structs.replace(query.options, content_type=None))
 
 
-def test_a_refused_write_makes_no_target(client: Client) -> None:
-    """Not for wrong columns, nor for rows that are refused in the tasks: only what is published is made."""
+def test_a_refused_write_creates_no_target(client: Client) -> None:
+    """Neither invalid columns nor rows that a task refuses create a target."""
     path = f"targets/refused-{next(_numbers)}"
     given = {"url": client.stream(path).url}
     wrong, right = StructType([StructField("text", StringType())]), StructType([StructField("value", StringType())])

@@ -1,4 +1,4 @@
-"""Positions and append times of messages, whatever the ranges are."""
+"""Positions and append times of messages, in any ranges."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMESTAMP, APPENDED = StructField("timestamp", TimestampType()), StructField("ap
 
 
 class Counting(httpx.HTTPTransport):
-    """Counts requests for record times; without extensions it answers none of ours."""
+    """Counts requests for record times. Without extensions it responds to none of them."""
 
     def __init__(self, extended: bool) -> None:
         super().__init__(verify=False)
@@ -105,7 +105,7 @@ def test_every_message_has_its_place_and_time(
 
 
 @pytest.mark.parametrize("given", [{}, {"minPartitions": "3"}])
-def test_a_run_of_text_has_those_of_its_beginning(
+def test_a_run_of_text_has_the_position_and_time_of_its_first_byte(
     server: Server, stream: Stream, transport: Counting, given: dict[str, str]
 ) -> None:
     filled(stream, "text/plain")
@@ -116,7 +116,9 @@ def test_a_run_of_text_has_those_of_its_beginning(
         assert row["timestamp"] == (by_start[row["order"]] if transport.extended else None)
 
 
-def test_times_that_are_left_out_are_not_asked_for(server: Server, stream: Stream, transport: Counting) -> None:
+def test_record_times_are_requested_only_if_the_schema_has_them(
+    server: Server, stream: Stream, transport: Counting
+) -> None:
     filled(stream)
     assert len(rows(server, stream, transport, ORDER, VALUE)) == 16
     assert transport.asked == 0
@@ -138,7 +140,7 @@ class Pages:
             yield RecordTimes(begin, end, numbers[-1] + 1 == self.count, ends, list(numbers))
 
 
-def test_pages_are_fetched_as_messages_come() -> None:
+def test_pages_of_times_are_fetched_as_messages_are_read() -> None:
     pages = Pages(10)
     part = Range("s", "application/json", Position(f"{1:016d}_{10:016d}"), Position(f"{1:016d}_{100:016d}"), exact=True)
     times = AppendTimes(pages, part)  # type: ignore[arg-type]
@@ -150,7 +152,7 @@ def test_pages_are_fetched_as_messages_come() -> None:
 
     assert numbers() == []
     assert numbers(10, 15, 20) == [1, 1, 2]
-    assert pages.asked <= 2  # the next one is on its way
+    assert pages.asked <= 2  # one page is requested ahead
     assert numbers(25, 30, 45) == [2, 3, 4]
     assert pages.asked <= 3
     assert numbers(88, 99, 100) == [8, 9, None]
@@ -158,7 +160,7 @@ def test_pages_are_fetched_as_messages_come() -> None:
     assert pages.asked == 3
 
 
-def test_a_stream_that_is_gone_is_no_server_without_times(server: Server) -> None:
+def test_a_deleted_stream_is_not_taken_for_a_server_without_times(server: Server) -> None:
     with Client(server.url) as client:
         part = Range("times/missing", "application/json", Position(), Position(), exact=True)
         with pytest.raises(StreamNotFoundError):

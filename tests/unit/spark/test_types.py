@@ -45,14 +45,14 @@ def read(reader: BatchReader) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("types", ["x,z", ' ["z", "x"]'])
-def test_control_events_are_of_all_types(server: Server, path: str, types: str) -> None:
+def test_control_events_belong_to_all_types(server: Server, path: str, types: str) -> None:
     found = rows(server, streams=path, types=types)
     assert [(row["type"], row["control"]) for row in found] == [("x", None), ("z", None), (None, "reset"), ("x", None)]
     every = rows(server, streams=path)
     assert found == [row for row in every if row["type"] != "y"]
 
 
-def test_the_column_is_not_needed(server: Server, path: str) -> None:
+def test_types_work_without_the_column_type(server: Server, path: str) -> None:
     options = read_options({"url": server.url, "streams": path, "types": "y"}, bounded=True)
     reader = BatchReader(options, StructType([StructField("value", TEXT)]), state=True)
     assert read(reader) == [{"value": '{"n":"y"}'}, {"value": None}]
@@ -67,13 +67,13 @@ def test_values_of_other_types_are_not_decoded(server: Server, path: str, client
         rows(server, value, streams=path, types="number,x")
 
 
-def test_bad_events_are_not_left_out_unsaid(server: Server, path: str, client: Client) -> None:
+def test_bad_events_are_not_silently_left_out(server: Server, path: str, client: Client) -> None:
     client.stream(path).append({"type": "x", "key": "1", "headers": {"operation": "upside"}})
     with pytest.raises(InvalidEventError):
         rows(server, streams=path, types="y")
 
 
-def test_what_is_no_list(server: Server) -> None:
+def test_invalid_lists(server: Server) -> None:
     with pytest.raises(OptionError, match="types must be a list of types"):
         read_options({"url": server.url, "streams": "a", "types": "[1]"}, bounded=True)
     with pytest.raises(OptionError, match="stream-state"):

@@ -12,7 +12,7 @@ from headwater.spark.watching import TableWatcher, Watcher
 from tests.servers import Server
 
 
-def test_it_ends_when_a_stream_goes_on(server: Server) -> None:
+def test_the_wait_ends_when_a_stream_has_new_data(server: Server) -> None:
     with Client(server.url) as client:
         stream = client.stream("watching/one")
         stream.create()
@@ -31,7 +31,7 @@ def test_it_ends_when_a_stream_goes_on(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_a_watch_that_fails_does_not_make_it_restless(server: Server) -> None:
+def test_a_failing_watch_does_not_cause_a_busy_loop(server: Server) -> None:
     with Client(server.url) as client:
         watcher = Watcher(client)
         ends = {"watching/missing": "-1"}
@@ -41,7 +41,7 @@ def test_a_watch_that_fails_does_not_make_it_restless(server: Server) -> None:
         assert time.monotonic() - started > 0.7
 
 
-def test_it_ends_when_a_table_gets_rows(server: Server) -> None:
+def test_the_wait_ends_when_a_table_has_new_rows(server: Server) -> None:
     with Client(server.url) as client:
         table = client.table("watching/table")
         table.create()

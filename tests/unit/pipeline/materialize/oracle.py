@@ -1,4 +1,4 @@
-"""What `materialize` should give, one event after the other, as plainly as it can be said."""
+"""The expected result of `materialize`, computed one event after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A change, or a cut: a reset or, with an order of 0, the stream made again."""
+    """A change, or a cut: a reset or, with an order of 0, a new incarnation of the stream."""
 
     stream: str
     incarnation: int
@@ -21,11 +21,11 @@ class Event(msgspec.Struct, frozen=True):
     at: int
     key: str = ""
     value: int | None = None  # None: a delete
-    shade: int = 0  # tracked by a history that does not track all
+    shade: int = 0  # the tracked column of a history that does not track all columns
     sequence: int = 0
     is_cut: bool = False
     type: str = "t"
-    extra: int | None = None  # a field that the schema has not had from the beginning
+    extra: int | None = None  # a field that is added to the schema later
 
 
 def current(events: list[Event], *, sequenced: bool) -> list[Row]:

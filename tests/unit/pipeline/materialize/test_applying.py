@@ -1,5 +1,4 @@
-"""Batches on both paths into real tables, killed between any two commits and started again, give what a naive fold
-gives."""
+"""Batches on both paths into real tables, killed between any two commits and started again, equal a naive fold."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ class History:
 
 
 def prepared(rows: list[dict[str, Any]]) -> pa.Table:
-    """As Spark prepares them."""
+    """The events with the columns that Spark prepares."""
     text = ("stream", "offset", "type", "key", "control", "bad", "message")
     numbers = ("incarnation", "begin", "order", "value", "shade", "extra", "sequence")
     columns = {
@@ -101,7 +100,7 @@ def hash_of(row: dict[str, Any]) -> int:
 
 
 def in_buckets(events: pa.Table) -> Callable[[BucketWork], list[Done]]:
-    """As executors do it, one bucket after the other."""
+    """Merge one bucket after the other, as executors do."""
 
     def run(work: BucketWork) -> list[Done]:
         buckets = set(events.column(BUCKET).to_pylist())
@@ -138,7 +137,7 @@ class Killer:
 
 
 def run(tables: Tables, settings: Settings, layout: Layout, told: History, path: str, chance: random.Random) -> None:
-    """All batches. In the middle the job is started again with a schema that has grown."""
+    """Apply all batches. In the middle the job is started again with more fields in its schema."""
     prepare(tables, settings, layout)
     applier = Applier(tables, layout)
     for number, rows in enumerate(told.batches):
@@ -207,7 +206,7 @@ def change(life: int, order: int, key: str) -> dict[str, Any]:
 
 
 def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, Any]], job: str = "job") -> list[str]:
-    """The keys of the rows after the batches, of a history those of the current ones."""
+    """The keys of the rows after the batches; in a history, of the current rows."""
     applier = Applier(tables, layout)
     for number, rows in enumerate(batches):
         if path == "merge":
@@ -219,7 +218,7 @@ def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, An
 
 
 @pytest.mark.parametrize("path", ["merge", "buckets"])
-def test_a_stream_made_again_with_other_events_first(tmp_path: Path, path: str) -> None:
+def test_a_stream_that_was_created_again_and_starts_with_other_events(tmp_path: Path, path: str) -> None:
     layout, tables = Layout(PAYLOAD), tables_at(str(tmp_path / "t"))
     prepare(tables, Settings(buckets=BUCKETS), layout)
     other = {**change(2, 0, "u"), "type": None, "key": None, "value": None, "control": OTHER}
@@ -240,7 +239,7 @@ def test_a_history_of_another_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["merge", "buckets"])
 @pytest.mark.parametrize("sequence", [None, pa.int64()], ids=["order", "sequence"])
 @pytest.mark.parametrize("is_history", [False, True], ids=["scd1", "scd2"])
-def test_a_path_that_is_now_a_fork_of_an_older_stream(
+def test_a_path_that_became_a_fork_of_an_older_stream(
     tmp_path: Path, path: str, sequence: pa.DataType | None, is_history: bool
 ) -> None:
     layout, tables = Layout(PAYLOAD, sequence=sequence, is_history=is_history), tables_at(str(tmp_path / "t"))

@@ -1,4 +1,4 @@
-"""Merging gives what a naive fold gives: any history, in any batches, some of them done again after a crash."""
+"""Merging equals a naive fold: for any history, in any batches, some of them repeated after a crash."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def cut_table(events: list[Event], old: dict[str, Event]) -> pa.Table:
 
 
 def merged_in_batches(layout: Layout, streams: Streams) -> pa.Table:
-    """As the job does it: what is remembered is committed first, and a crash may be between that and the table."""
+    """Commit like the job: the kept events first, then the table, with a possible crash in between."""
     rows, remembered = layout.rows.empty_table(), layout.remembered.empty_table()
     closed = rows
     old: dict[str, Event] = {}

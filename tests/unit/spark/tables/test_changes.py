@@ -1,4 +1,4 @@
-"""What the sink makes of rows."""
+"""Conversion of rows to changes of a table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_row_without_a_record_is_a_delete() -> None:
     assert encode(key=["a", "é", "c"], record=["1", None, ""]) == "+\ta\t1\n-\té\t\n+\tc\t\n".encode()
 
 
-def test_an_action_decides() -> None:
+def test_the_column_action_decides() -> None:
     found = encode(action=["+", "-", "-", None, None], key=list("abcde"), record=["1", "why", None, "2", None])
     assert found == b"+\ta\t1\n-\tb\twhy\n-\tc\t\n+\td\t2\n-\te\t\n"
 
@@ -66,7 +66,7 @@ def test_escapes() -> None:
         ({"key": ["x"], "record": [None], "action": ["+"]}, r"the row with key 'x' has the action \+ but no record"),
     ],
 )
-def test_what_a_table_cannot_hold(columns: dict[str, list[Any]], message: str) -> None:
+def test_rows_that_a_table_refuses(columns: dict[str, list[Any]], message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         encode(**columns)
 
@@ -86,5 +86,5 @@ def test_columns(fields: dict[str, DataType], message: str) -> None:
         check_change_columns(schema(**fields))
 
 
-def test_columns_that_a_source_gives() -> None:
+def test_columns_set_by_the_server_are_ignored() -> None:
     check_change_columns(SCHEMA)

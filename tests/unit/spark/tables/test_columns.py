@@ -1,4 +1,4 @@
-"""Rows to Arrow: many at once as one by one."""
+"""Conversion of rows to Arrow: parsing many at once gives the same result as one by one."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_rows_past_the_end_are_left_out() -> None:
         lines(1).replace(b"1", b"99999999999999999999", 1),
     ],
 )
-def test_what_is_left_to_the_client(text: bytes) -> None:
+def test_rows_that_are_not_parsed_at_once(text: bytes) -> None:
     assert parse(text) is None
 
 
-def test_gaps_are_legal_unless_they_are_not() -> None:
+def test_gaps_are_allowed_unless_the_table_is_gapless() -> None:
     assert parse(lines(1, 3)) is not None
     assert parse(lines(2, 3), gapless=True) is None
     assert parse(lines(1, 3), gapless=True) is None
@@ -80,8 +80,8 @@ def test_gaps_are_legal_unless_they_are_not() -> None:
     ),
     st.sampled_from(Escape),
 )
-def test_at_once_as_one_by_one(changes: list[tuple[str, str, str]], escaping: Escape) -> None:
-    """Any text, quotes and nulls of CSV included; what would be read otherwise is not read at once."""
+def test_parsing_at_once_equals_parsing_one_by_one(changes: list[tuple[str, str, str]], escaping: Escape) -> None:
+    """For any text, including quotes and nulls of CSV. Rows that Arrow would parse differently are rejected."""
     if escaping is Escape.NONE:
         changes = [(action, key.translate(_NO_ENDS), record.replace("\n", "")) for action, key, record in changes]
         changes = [(action, key or "k", record) for action, key, record in changes]
@@ -103,7 +103,7 @@ def test_at_once_as_one_by_one(changes: list[tuple[str, str, str]], escaping: Es
 _NO_ENDS = str.maketrans("", "", "\t\n")
 
 
-def test_an_escape_that_is_none() -> None:
+def test_an_invalid_escape() -> None:
     assert parse(lines(1, record=r"a\x"), escape=Escape.BACKSLASH) is None
     batch, _ = parse(lines(1, record=r"a\\x\tb"), escape=Escape.BACKSLASH)
     assert batch.column("record").to_pylist() == ["a\\x\tb"]

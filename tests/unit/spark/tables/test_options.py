@@ -1,4 +1,4 @@
-"""The options of the format `stp`: what they mean, and what is refused."""
+"""The options of the format `stp`, and refused options."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SERVER = "http://127.0.0.1:4437"
         ({"url": "https://shop.example/?table=prices"}, "https://shop.example", "https://shop.example/?table=prices"),
     ],
 )
-def test_which_table(given: dict[str, str], root: str, table: str) -> None:
+def test_url_and_option_table(given: dict[str, str], root: str, table: str) -> None:
     options = table_read_options(given, Use.BATCH)
     assert (options.connection.url, options.table) == (root, table)
 
 
-def test_what_is_read() -> None:
+def test_options_of_a_source() -> None:
     found = table_read_options(
         {"url": f"{SERVER}/v1/table/a", "startingseqno": "7", "endingSeqNo": "9", "minPartitions": "3"}, Use.BATCH
     )
@@ -68,14 +68,14 @@ def test_what_is_read() -> None:
         ({"schema": "price"}, Use.BATCH, "there is no option schema"),
     ],
 )
-def test_what_is_refused(given: dict[str, str], use: Use, message: str) -> None:
+def test_refused_options_of_a_source(given: dict[str, str], use: Use, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         table_read_options({"url": f"{SERVER}/v1/table/a", **given}, use)
     assert message in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-def test_what_is_written_to() -> None:
+def test_options_of_a_sink() -> None:
     found = table_write_options({"url": f"{SERVER}/v1/table/a%20b/c", "checkpointLocation": "x", "queryName": "q"})
     assert (found.target, found.is_table, found.content_type) == ("a b/c", True, None)
     assert found.connection.url == f"{SERVER}/v1/stream/"
@@ -98,7 +98,7 @@ def test_what_is_written_to() -> None:
         ({"writeVersion": "1"}, "needs a writeId"),
     ],
 )
-def test_what_a_sink_refuses(given: dict[str, str], message: str) -> None:
+def test_refused_options_of_a_sink(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         table_write_options({"url": f"{SERVER}/v1/table/a", **given})
     assert message in str(caught.value)

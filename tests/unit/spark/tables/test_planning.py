@@ -1,4 +1,4 @@
-"""What a batch reads of a table, and whether it still is the table that was read."""
+"""The ranges of a batch of a table, and the check that the table was not replaced."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_where_to_start_and_end(table: Table) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 3, 5, 9])
-def test_a_table_that_was_made_again(table: Table, rows: int) -> None:
+def test_a_table_that_was_created_again(table: Table, rows: int) -> None:
     """With fewer, as many, and more rows than were read."""
     fill(table, 5)
     with planner(table.url) as plan, planner(table.url, failOnDataLoss="false") as lenient:
@@ -115,7 +115,7 @@ def test_a_table_that_was_made_again(table: Table, rows: int) -> None:
         assert ranges(lenient, BEGINNING, read) == []
 
 
-def test_a_table_that_is_gone(table: Table) -> None:
+def test_a_deleted_table(table: Table) -> None:
     fill(table, 5)
     with planner(table.url) as plan, planner(table.url, failOnDataLoss="false") as lenient:
         read = plan.tail().place
@@ -130,7 +130,7 @@ def test_a_table_that_is_gone(table: Table) -> None:
 
 
 def foreign(*seqnos: int, **headers: str):  # type: ignore[no-untyped-def]
-    """A server that knows `since_id` and nothing else."""
+    """A server that supports only `since_id`."""
 
     def script(_: int, path: str) -> Iterator[bytes]:
         since_id = int(path.partition("since_id=")[2].partition("&")[0])
@@ -163,7 +163,7 @@ def test_rows_of_a_table_with_gaps_are_counted() -> None:
         assert [place.seqno for place in places] == [0, 500, 10**15, 10**15]
 
 
-def test_a_row_that_was_compacted_away_is_no_loss_where_gaps_are_legal() -> None:
+def test_a_compacted_row_is_not_a_loss_in_a_table_with_gaps() -> None:
     read = RowPlace(500, "0123456789abcdef")
     with foreign(10, 600) as other, planner(f"{other.url}/prices") as plan:
         assert plan.advance(read, plan.tail(), limited=True).seqno == 600
@@ -172,7 +172,7 @@ def test_a_row_that_was_compacted_away_is_no_loss_where_gaps_are_legal() -> None
             plan.advance(RowPlace(3, "0123456789abcdef"), plan.tail(), limited=True)
 
 
-def test_a_replica_that_lags_behind_is_no_loss() -> None:
+def test_a_lagging_replica_is_not_a_data_loss() -> None:
     def script(number: int, _: str) -> Iterator[bytes]:
         yield head() + lines(1 if number < 1 else 3)
 

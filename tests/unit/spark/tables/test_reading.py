@@ -1,4 +1,4 @@
-"""What a task reads, from our server and from hostile ones."""
+"""The rows that a task reads, from our server and from faulty ones."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_escaped_tables(server: Server) -> None:
 
 
 def honest(seqnos: list[int], **headers: str) -> Script:
-    """Knows `since_id`, and answers with all that comes after it."""
+    """Supports only `since_id`, and sends all rows after it."""
 
     def script(_: int, path: str) -> Iterator[bytes]:
         since_id = int(path.partition("since_id=")[2].partition("&")[0])
@@ -99,7 +99,7 @@ def honest(seqnos: list[int], **headers: str) -> Script:
 
 
 def after(*first: bytes, then: Script | None = None) -> Script:
-    """Some answers, and then honest ones."""
+    """Sends some prepared responses, and then correct ones."""
 
     def script(number: int, path: str) -> Iterator[bytes]:
         if number < len(first):
@@ -131,7 +131,7 @@ def test_a_foreign_table_with_gaps(until: int) -> None:
         pytest.param(head(Content_Encoding="gzip") + gzip.compress(lines(1, 2, 3, 4))[:-20], id="cut gzip"),
     ],
 )
-def test_what_another_answer_clears_up(answer: bytes) -> None:
+def test_faults_that_a_retry_resolves(answer: bytes) -> None:
     with hostile_server(after(answer, answer)) as other:
         assert seqnos(read(f"{other.url}/t", 0, 4, gapless=True)) == [1, 2, 3, 4]
         assert len(other.seen) > 1
@@ -154,8 +154,8 @@ def test_what_another_answer_clears_up(answer: bytes) -> None:
         (head(Content_Encoding="br") + lines(1, 2, 3, 4), ProtocolError),
     ],
 )
-def test_what_is_an_error(answer: bytes, error: type[HeadwaterError]) -> None:
-    """A row that is promised is never skipped over, however often it is left out."""
+def test_faults_that_fail_the_task(answer: bytes, error: type[HeadwaterError]) -> None:
+    """A row that the server has promised is never skipped, even if many responses lack it."""
 
     def always(_: int, path: str) -> Iterator[bytes]:
         yield answer if "since_id=0" in path else answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
@@ -178,7 +178,7 @@ def test_a_server_that_ignores_since_id() -> None:
         assert seqnos(read(f"{other.url}/t", 20, 30)) == list(range(21, 31))
 
 
-def test_a_bomb_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compression_bomb_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = gzip.compress(b"1" * (64 << 20))
     monkeypatch.setattr("headwater.spark.tables.reading.LOOPBACK", ())
     pieces: list[int] = []

@@ -1,4 +1,4 @@
-"""The readers as Spark calls them: what is planned in the driver, kept in a checkpoint, and read by tasks."""
+"""The readers as Spark calls them: planning in the driver, offsets in the checkpoint, reading in tasks."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def stream(table: Table, **given: str) -> TableStreamReader:
 
 
 def read(reader: Any, parts: Any) -> list[list[int]]:
-    """What tasks read, which get a copy of the reader."""
+    """The rows that tasks read with a pickled copy of the reader."""
     copied = pickle.loads(pickle.dumps(reader))
     return [[seqno for rows in copied.read(part) for seqno in rows.column("seqno").to_pylist()] for part in parts]
 
 
-def test_a_batch(table: Table) -> None:
+def test_a_batch_read(table: Table) -> None:
     reader = batch(table, startingSeqNo="3", endingSeqNo="7", minPartitions="2")
     assert read(reader, reader.partitions()) == [[3, 4], [5, 6, 7]]
     assert batch(table, startingSeqNo="latest").partitions() == []
@@ -65,7 +65,7 @@ def test_the_active_view(table: Table) -> None:
     assert read(reader, reader.partitions()) == [[*range(3, 11), 11]]
 
 
-def test_a_table_that_is_gone_while_tasks_read(table: Table) -> None:
+def test_a_table_that_is_deleted_while_tasks_read(table: Table) -> None:
     strict, lenient = batch(table), batch(table, failOnDataLoss="false")
     parts = strict.partitions()
     table.delete()
@@ -76,7 +76,7 @@ def test_a_table_that_is_gone_while_tasks_read(table: Table) -> None:
         batch(table).partitions()
 
 
-def test_a_stream(table: Table) -> None:
+def test_a_streaming_query(table: Table) -> None:
     reader = stream(table, maxRowsPerTrigger="4", minPartitions="2")
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(4)
@@ -91,7 +91,7 @@ def test_a_stream(table: Table) -> None:
     reader.stop()
 
 
-def test_available_now_ends_with_what_there_was(table: Table) -> None:
+def test_available_now_reads_what_existed_at_its_start(table: Table) -> None:
     reader = stream(table)
     reader.prepareForTriggerAvailableNow()
     table.append([Put("later", "")])
@@ -113,7 +113,7 @@ def test_a_trigger_waits_for_a_row(table: Table) -> None:
     reader.stop()
 
 
-def test_a_table_that_was_made_again(table: Table) -> None:
+def test_a_table_that_was_created_again(table: Table) -> None:
     reader, lenient = stream(table), stream(table, failOnDataLoss="false")
     offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     table.delete()
