@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def path() -> str:
-    return f"snapshots/{next(_numbers)}"
+    return f"snapshot-job/{next(_numbers)}"
 
 
 @pytest.fixture
