@@ -1,4 +1,4 @@
-"""Every store, made for a test, with a way to bring it to rest."""
+"""All stores, for tests, and a function that finishes their background work."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def embedded(
 
 
 async def nothing(_: Store) -> None:
-    """A store that is at rest already."""
+    """The store has no background work."""
 
 
 async def folded(store: Store) -> None:
-    """Everything in the index, nothing in memory."""
+    """Fold everything into the index, so that nothing is in memory."""
     assert isinstance(store, EmbeddedStore)
     await store.fold()
     assert not store.has_unfolded

@@ -1,4 +1,4 @@
-"""What the contract tests of tables share: requests, and what is in answers."""
+"""Requests and parsing of responses that the contract tests of tables share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def problem(response: httpx.Response) -> str:
 
 @contextmanager
 def meanwhile(*steps: object) -> Iterator[None]:
-    """Run steps one after the other beside the test, 0.1 s apart."""
+    """Run steps in a thread, 0.1 s apart."""
 
     def run() -> None:
         for step in steps:

@@ -56,7 +56,7 @@ class World:
         return self.tokens[key]
 
     def wait_for(self, token: str, *, known: bool = True) -> None:
-        """Until the server has read the file."""
+        """Wait until the server has read the file."""
         until_s = time.monotonic() + 10
         while (self.send("GET", f"{CONTROL_ROOT}streams", token).status_code != 401) is not known:
             assert time.monotonic() < until_s
@@ -91,7 +91,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def prepare(world: World) -> None:
-    """A stream and a table that every request of the matrix finds."""
+    """Create the stream and the table for every request of the matrix."""
     assert world.send("PUT", STREAM, world.admin, headers=JSON).is_success
     assert world.send("PUT", TABLE, world.admin, headers=ROWS).is_success
     advertised = {"nurl": "http://127.0.0.1:65001/nurl"}
@@ -99,7 +99,7 @@ def prepare(world: World) -> None:
 
 
 def sent(world: World, route: Route, token: str | None) -> httpx.Response:
-    """The request to a route that succeeds if it is allowed."""
+    """A request to a route that succeeds if it is allowed."""
     path = route.template.replace("{path}", PATH)
     if route.action.subject is Subject.NAMED:
         name = {f"{CONTROL_ROOT}sign": f"url={STREAM}"}.get(route.template, f"path={PATH}&parts=1")
@@ -121,7 +121,7 @@ def sent(world: World, route: Route, token: str | None) -> httpx.Response:
 
 
 def is_allowed(rule: Rule, action: Action, glob: str) -> bool:
-    """The rule of the table in other words."""
+    """The rule of the route table, implemented a second time."""
     if rule.action is None or rule.subject is Subject.LIST:
         return True
     if rule.subject in (Subject.SERVER, Subject.METRICS):
@@ -130,7 +130,7 @@ def is_allowed(rule: Rule, action: Action, glob: str) -> bool:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=IDS)
-def test_a_route_refuses_those_without_a_good_token(world: World, route: Route) -> None:
+def test_a_route_refuses_requests_without_a_valid_token(world: World, route: Route) -> None:
     prepare(world)
     bad = {
         "none": None,
@@ -157,7 +157,7 @@ def test_a_route_refuses_those_without_a_good_token(world: World, route: Route) 
 
 @pytest.mark.parametrize("action", Action)
 @pytest.mark.parametrize("route", ROUTES, ids=IDS)
-def test_a_route_takes_those_with_the_right_scope_and_no_others(world: World, route: Route, action: Action) -> None:
+def test_a_route_accepts_tokens_with_the_required_scope_only(world: World, route: Route, action: Action) -> None:
     for glob in ("**", PATH, "elsewhere/**"):
         if is_allowed(route.action, action, glob):
             prepare(world)
@@ -179,7 +179,7 @@ def test_a_route_without_a_rule_is_an_error() -> None:
 
 
 def test_the_open_routes_are_few() -> None:
-    """Whoever opens another one has to say so here."""
+    """A route without access control must be listed here."""
     open_routes = {route.template for route in ROUTES if route.action.action is None}
     assert open_routes <= {"/", "/healthz", "/readyz"}
 
@@ -188,11 +188,11 @@ def test_the_open_routes_are_few() -> None:
 
 
 def _told(response: httpx.Response) -> str:
-    """What an answer says, without the id that every request has of its own."""
+    """The body of a response without its request id."""
     return re.sub('"request_id":"[0-9a-f]+"', "", response.text)
 
 
-def test_what_one_may_not_read_looks_the_same_whether_it_exists_or_not(world: World) -> None:
+def test_a_forbidden_path_gets_the_same_response_whether_it_exists_or_not(world: World) -> None:
     prepare(world)
     token = world.tokens["read:elsewhere/**"]
     for method in ("GET", "HEAD", "PUT", "POST", "DELETE"):
@@ -207,7 +207,7 @@ def test_what_one_may_not_read_looks_the_same_whether_it_exists_or_not(world: Wo
     assert world.send("GET", f"/v1/stream/{PATH.replace('a', '%61')}", token).status_code == 403
 
 
-def test_a_list_has_what_may_be_read_on_pages_as_full_as_any(world: World) -> None:
+def test_a_list_has_readable_streams_only_on_full_pages(world: World) -> None:
     below = f"l{uuid.uuid4().hex[:6]}"
     for number in range(12):
         for kind in ("mine", "other"):
@@ -250,7 +250,7 @@ def test_a_fork_and_a_view_need_read_on_their_source(world: World) -> None:
     assert len(world.send("GET", f"{TABLE_CONTROL_ROOT}views", world.admin).json()["views"]) >= 2
 
 
-def test_a_nurl_is_advertised_by_those_who_may_subscribe(world: World) -> None:
+def test_advertising_a_nurl_needs_the_subscribe_scope(world: World) -> None:
     prepare(world)
     form = {"nurl": "http://127.0.0.1:65001/other"}
     assert world.send("POST", NURL, world.tokens["notify:**"], data=form).status_code == 403
@@ -261,7 +261,7 @@ def test_a_nurl_is_advertised_by_those_who_may_subscribe(world: World) -> None:
 # Answers
 
 
-def test_answers_are_private_and_vary_by_token(world: World) -> None:
+def test_responses_are_private_and_vary_by_token(world: World) -> None:
     prepare(world)
     assert world.send("POST", STREAM, world.admin, content=b"[1,2]", headers=JSON).is_success
     for path in (STREAM, f"{STREAM}?offset=-1&live=long-poll", f"{TABLE}?timeout=0", f"{CONTROL_ROOT}streams"):
@@ -339,7 +339,7 @@ def test_a_signed_url_reads_one_path_with_any_offset_and_nothing_else(world: Wor
     assert world.send("GET", f"{table}&timeout=0").status_code == 200
 
 
-def test_nobody_signs_more_than_they_may_read(world: World) -> None:
+def test_a_signature_needs_the_read_scope(world: World) -> None:
     prepare(world)
     for scope in ("read:elsewhere/**", "append:**", "create:**"):
         asked = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}", world.tokens[scope])
@@ -405,7 +405,7 @@ def test_live_reads_end_when_their_token_does(world: World, how: str) -> None:
     assert all(0.4 < took_s < 6 for took_s in took.values()), took
 
 
-def test_a_long_poll_ends_with_its_token_and_gives_nothing(world: World) -> None:
+def test_a_long_poll_ends_with_its_token_and_returns_no_data(world: World) -> None:
     prepare(world)
     token = world.token(f"read:{PATH}", "read:long-poll", expires_s=1.5)
     with timed() as took_s:
@@ -415,7 +415,7 @@ def test_a_long_poll_ends_with_its_token_and_gives_nothing(world: World) -> None
     assert world.send("GET", f"{STREAM}?offset=now&live=long-poll", token).status_code == 401
 
 
-def test_a_long_poll_gives_nothing_to_a_revoked_token_however_it_is_spelled(world: World) -> None:
+def test_a_long_poll_returns_no_data_to_a_revoked_token_however_its_query_is_encoded(world: World) -> None:
     prepare(world)
     token = world.token(f"read:{PATH}", "read:spelled")
     found: list[httpx.Response] = []
@@ -438,7 +438,7 @@ def test_a_long_poll_gives_nothing_to_a_revoked_token_however_it_is_spelled(worl
 # The file
 
 
-def test_a_broken_file_changes_nothing_until_it_is_mended(world: World) -> None:
+def test_an_invalid_auth_file_changes_nothing(world: World) -> None:
     good = world.file.read_text()
     token = world.tokens["read:**"]
     world.file.write_text(good + "\n[[token]]\nname = 'x'\n")

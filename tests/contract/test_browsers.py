@@ -1,4 +1,4 @@
-"""What pages in a browser may do with a server, over every edge: hosts, origins, and stored content."""
+"""Access by pages in a browser, over every edge: hosts, origins and stored content."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_12_17_a_page_of_the_same_origin_may_do_everything(client: httpx.Client,
     assert client.delete(path, headers=page).status_code == 204
 
 
-def test_12_17_stored_pages_run_nothing(client: httpx.Client, path: str) -> None:
+def test_12_17_stored_pages_cannot_run_scripts(client: httpx.Client, path: str) -> None:
     client.put(path, headers={"content-type": "text/html"}, content=b"<script>alert(1)</script>")
     for query in ({}, {"offset": "now"}):
         answer = client.get(path, params=query)
@@ -118,7 +118,7 @@ def test_12_17_pages_on_this_machine_may_use_a_local_server(
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:4437", "localhost.evil.example", "127.evil.example", "a b"]
 )
-def test_12_17_a_local_server_answers_for_local_names_only(
+def test_12_17_a_local_server_accepts_local_host_names_only(
     name: str, client: httpx.Client, path: str, host: str
 ) -> None:
     if name not in (NATIVE, DURABLE):
@@ -137,7 +137,7 @@ def opened() -> Iterator[Server]:
         yield server
 
 
-def test_12_17_options_open_a_server(opened: Server, path: str) -> None:
+def test_12_17_options_allow_other_hosts_and_origins(opened: Server, path: str) -> None:
     with httpx.Client(base_url=opened.url) as client:
         for origin in (ALLOWED, "null", "http://localhost:1"):
             page = {"origin": origin, "host": "streams.example:8080"}
@@ -150,7 +150,7 @@ def test_12_17_options_open_a_server(opened: Server, path: str) -> None:
         assert client.get(path, headers={"host": "other.example"}).status_code == 421
 
 
-def test_12_17_a_star_opens_a_server_to_all(path: str) -> None:
+def test_12_17_a_star_allows_all_hosts_and_origins(path: str) -> None:
     with headwater("--memory", "--allow-origin", "*", "--allow-host", "*") as server:
         with httpx.Client(base_url=server.url, headers={"host": "any.example"}) as client:
             page = {"origin": FOREIGN}
@@ -186,7 +186,7 @@ def test_12_17_the_app_leaves_it_to_the_application_or_checks_itself() -> None:
     asyncio.run(run())
 
 
-def test_12_17_a_server_on_another_address_answers_for_any_host() -> None:
+def test_12_17_a_server_on_another_address_accepts_any_host() -> None:
     def request(method: str, **given: str) -> Request:
         return Request(method, "/v1/stream/a", "", given, b"")
 
@@ -204,6 +204,6 @@ def test_12_17_a_server_on_another_address_answers_for_any_host() -> None:
 @pytest.mark.parametrize(
     "text", ["app.example", "https://app.example/", "https://", "ftp://app.example", "https://a b", ""]
 )
-def test_12_17_origins_that_are_none(text: str) -> None:
+def test_12_17_invalid_origins(text: str) -> None:
     with pytest.raises(ValueError, match=r"origin|host"):
         parse_origin(text)

@@ -71,7 +71,7 @@ def test_an_append_at_the_tail(client: httpx.Client, path: str) -> None:
     assert client.get(path).json() == [1, 2, 3]
 
 
-def test_ways_to_name_the_tail(client: httpx.Client, path: str) -> None:
+def test_forms_of_the_tail_in_if_match(client: httpx.Client, path: str) -> None:
     for count, name in enumerate(("-1", "0" * 16 + "_" + "0" * 16)):
         response = client.post(path, headers={**JSON, **tagged(name)}, content=b"1")
         assert response.status_code == (204 if count == 0 else 412)
@@ -103,7 +103,7 @@ def test_other_errors_come_first(client: httpx.Client, path: str) -> None:
     assert problem(client.post(path, headers={**JSON, **stale}, content=b"1")) == (409, "stream-closed")
 
 
-def test_a_duplicate_is_answered_as_one_although_the_tail_has_moved(client: httpx.Client, path: str) -> None:
+def test_a_duplicate_is_recognised_after_the_tail_has_moved(client: httpx.Client, path: str) -> None:
     given = {**JSON, **PRODUCER, **tagged(tail(client.head(path)))}
     assert client.post(path, headers=given, content=b"1").status_code == 200
     client.post(path, headers=JSON, content=b"2")
@@ -149,13 +149,13 @@ def test_a_fork_ends_where_its_source_did(client: httpx.Client, path: str) -> No
     assert client.get(fork).json() == [1, 3]
 
 
-def test_a_creation_takes_no_condition(client: httpx.Client, path: str, table: str) -> None:
+def test_a_create_refuses_a_condition(client: httpx.Client, path: str, table: str) -> None:
     assert problem(client.put(path, headers={**JSON, "if-match": "*"})) == (400, "invalid-header")
     assert problem(client.put(table, headers={**SCHEMA, "if-match": '"0"'})) == (400, "invalid-header")
 
 
 def test_one_of_many_writers_wins_each_round(client: httpx.Client, path: str) -> None:
-    """A counter that every writer reads and writes back, one higher: none is lost."""
+    """Every writer increments a counter with read and conditional append. No increment is lost."""
     outcomes: Counter[int] = Counter()
 
     def count() -> None:

@@ -153,7 +153,7 @@ def until(expected: object, look: Callable[[], object], within_s: float = 10.0) 
 
 
 def test_a_follower_registers_for_notify(shop: Peer, tmp_path: Path) -> None:
-    """The handshake advertises our NURL at the one that the remote server names; repeats change nothing."""
+    """The handshake sends the NURL of the follower to the NURL of the remote server. Repeats change nothing."""
     port, data = free_port(), ("--data-dir", str(tmp_path / "data"))
     follow = ("--follow", f"copy/prices={shop.url}/prices")
     for _ in range(2):
@@ -179,7 +179,7 @@ def test_the_remote_server_drops_a_nurl_whose_table_is_no_longer_followed(shop: 
         assert copy.notify("/prices", f"surl={shop.url}/prices") == 410
 
 
-def test_a_follower_whose_nurl_is_refused_goes_on_without_notify(shop: Peer) -> None:
+def test_a_follower_whose_nurl_is_refused_continues_without_notify(shop: Peer) -> None:
     with peer("--memory", "--follow", f"prices={shop.url}/prices", "--public-url", "http://example.com") as copy:
         until(["refused: answered 403"], lambda: [status["notify"] for status in copy.followers()])
         shop.append("/prices", "+\tplums\t3")
@@ -215,7 +215,7 @@ def test_an_asgi_app_registers_for_notify_and_is_woken(shop: Peer) -> None:
     asyncio.run(main())
 
 
-def test_what_notify_named_is_followed_until_its_mirror_is_deleted(shop: Peer, tmp_path: Path) -> None:
+def test_a_table_named_by_notify_is_followed_until_its_mirror_is_deleted(shop: Peer, tmp_path: Path) -> None:
     port = free_port()
     data, allow = ("--data-dir", str(tmp_path / "data")), ("--allow-follow", shop.url)
     form = f"surl={shop.url}/prices"
@@ -245,14 +245,14 @@ def test_what_notify_named_is_followed_until_its_mirror_is_deleted(shop: Peer, t
         assert copy.delete("/new").status_code == 404
 
 
-def test_notify_does_not_follow_into_a_table_that_is_no_mirror(shop: Peer) -> None:
+def test_notify_does_not_follow_into_a_table_that_is_not_a_mirror(shop: Peer) -> None:
     with peer("--memory", "--allow-follow", shop.url) as copy:
         copy.put("/own", headers=TYPE).raise_for_status()
         assert copy.notify("/own", f"surl={shop.url}/prices") == 204
         assert copy.followers() == []
 
 
-def test_a_mirror_that_is_deleted_is_made_again(shop: Peer) -> None:
+def test_a_deleted_mirror_is_created_again(shop: Peer) -> None:
     with peer("--memory", "--follow", f"prices={shop.url}/prices") as copy:
         until(shop.rows("/prices"), lambda: copy.rows("/prices"))
         first = copy.head("/prices").headers["etag"]
@@ -262,7 +262,7 @@ def test_a_mirror_that_is_deleted_is_made_again(shop: Peer) -> None:
 
 
 def test_a_table_that_takes_the_place_of_a_mirror_gets_none_of_its_rows(shop: Peer) -> None:
-    """Deleted and created again while rows arrive, many times."""
+    """The table is deleted and created again many times while rows arrive."""
     stop = threading.Event()
 
     def write() -> None:
@@ -293,7 +293,7 @@ def test_a_table_that_takes_the_place_of_a_mirror_gets_none_of_its_rows(shop: Pe
         until(shop.rows("/prices"), lambda: copy.rows("/prices"), 20)
 
 
-def test_a_follower_that_stopped_says_so_after_a_restart(tmp_path: Path) -> None:
+def test_a_stopped_follower_is_reported_after_a_restart(tmp_path: Path) -> None:
     port, copy_port = free_port(), free_port()
     follow = ("--data-dir", str(tmp_path / "data"), "--follow", f"prices=http://127.0.0.1:{port}/v1/table/prices")
     with peer("--memory", port=port) as first:

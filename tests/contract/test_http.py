@@ -1,4 +1,4 @@
-"""What HTTP clients rely on, over every edge: beyond the official suite, our extensions and the fine print."""
+"""HTTP behaviour over every edge that the official suite does not test: extensions and details."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_until_bounds_a_read(client: httpx.Client, path: str) -> None:
     assert "[2" not in text
 
 
-def test_offsets_that_do_not_fit(client: httpx.Client, path: str) -> None:
+def test_offsets_that_the_stream_does_not_have(client: httpx.Client, path: str) -> None:
     offset = next_offset(client.put(path, headers=JSON, content=b"[1,22,333]"))
     inside = f"{offset[:17]}{3:016d}"
     for token in (inside, f"{offset[:17]}{'9' * 16}", f"{'9' * 16}_{'0' * 16}", "1_2", "x" * 1000):
@@ -107,7 +107,7 @@ def test_offsets_that_do_not_fit(client: httpx.Client, path: str) -> None:
             assert (response.status_code, problem(response)) == (400, "invalid-offset")
 
 
-def test_an_offset_from_before_a_recreation_is_gone(client: httpx.Client, path: str) -> None:
+def test_an_offset_of_a_stream_that_was_created_again_gets_410(client: httpx.Client, path: str) -> None:
     old = next_offset(client.put(path, headers=TEXT, content=b"old"))
     client.delete(path)
     new = next_offset(client.put(path, headers=TEXT, content=b"new"))
@@ -145,7 +145,9 @@ def test_reads_come_in_bounded_pieces(client: httpx.Client, path: str) -> None:
         ("zstd", lambda data: zstandard.ZstdDecompressor().decompress(data)),
     ],
 )
-def test_large_reads_are_compressed_as_asked(client: httpx.Client, path: str, encoding: str, decode: object) -> None:
+def test_large_reads_are_compressed_as_requested(
+    client: httpx.Client, path: str, encoding: str, decode: object
+) -> None:
     body = json.dumps([{"n": n} for n in range(5000)]).encode()
     client.put(path, headers=JSON, content=body)
     plain = client.get(path, headers={"accept-encoding": "identity"})
@@ -181,9 +183,7 @@ def test_entity_tags_change_with_closure(client: httpx.Client, path: str) -> Non
     assert closed.headers["etag"] != tag
 
 
-def test_12_21_an_answer_that_reaches_the_tail_is_validated_before_it_is_used_again(
-    client: httpx.Client, path: str
-) -> None:
+def test_12_21_a_response_at_the_tail_is_revalidated(client: httpx.Client, path: str) -> None:
     tail = next_offset(client.put(path, headers=TEXT, content=b"data"))
     for query in ({}, {"offset": "-1"}, {"offset": tail}):
         read = client.get(path, params=query)
@@ -195,7 +195,7 @@ def test_12_21_an_answer_that_reaches_the_tail_is_validated_before_it_is_used_ag
     assert (again.status_code, again.content) == (200, b"data and more")
 
 
-def test_12_21_an_answer_that_ends_before_the_tail_can_be_kept(client: httpx.Client, path: str) -> None:
+def test_12_21_a_response_that_ends_before_the_tail_can_be_cached(client: httpx.Client, path: str) -> None:
     for more, lasting in (({}, "public, max-age=31536000, immutable"), ({"stream-ttl": "90"}, "public, max-age=")):
         client.put(path, headers={**TEXT, **more})
         first, second, _ = [next_offset(client.post(path, headers=TEXT, content=b"data")) for _ in range(3)]
@@ -208,7 +208,7 @@ def test_12_21_an_answer_that_ends_before_the_tail_can_be_kept(client: httpx.Cli
         client.delete(path)
 
 
-def test_caching_of_other_answers(client: httpx.Client, path: str) -> None:
+def test_caching_of_other_responses(client: httpx.Client, path: str) -> None:
     before = next_offset(client.put(path, headers=TEXT))
     client.post(path, headers=TEXT, content=b"data")
     polled = client.get(path, params={"offset": before, "live": "long-poll"})  # the cursor sets readers apart
@@ -236,7 +236,7 @@ def test_a_long_poll_waits_and_moves_the_cursor_on(client: httpx.Client, path: s
     assert int(read.headers["stream-cursor"]) > int(cursor)
 
 
-def test_a_feed_goes_from_the_past_to_the_present_to_the_end(client: httpx.Client, path: str) -> None:
+def test_a_feed_delivers_old_data_then_new_data_then_the_end(client: httpx.Client, path: str) -> None:
     client.put(path, headers=JSON, content=b'[{"n":0}]')
 
     def write() -> None:
@@ -265,7 +265,7 @@ def test_a_feed_goes_from_the_past_to_the_present_to_the_end(client: httpx.Clien
 
 
 def blocks(text: str) -> list[dict[str, str]]:
-    """The events of a feed as a browser reads them: each field by its name, and its position in the event."""
+    """The events of a feed as a browser reads them: the fields by name, in order."""
     events = []
     for block in text.split("\n\n"):
         lines = [line.partition(":")[::2] for line in block.split("\n") if line and not line.startswith(":")]
@@ -274,7 +274,7 @@ def blocks(text: str) -> list[dict[str, str]]:
     return events
 
 
-def test_12_20_events_carry_the_offset_to_go_on_from(client: httpx.Client, path: str) -> None:
+def test_12_20_events_have_the_offset_to_resume_from(client: httpx.Client, path: str) -> None:
     first = next_offset(client.put(path, headers=JSON))
     second = next_offset(client.post(path, headers=JSON, content=b"[1,2]"))
     last = next_offset(client.post(path, headers={**JSON, "stream-closed": "true"}, content=b'"' + b"x" * 9000 + b'"'))
@@ -290,7 +290,7 @@ def test_12_20_events_carry_the_offset_to_go_on_from(client: httpx.Client, path:
     assert (control["id"], control["order"]) == (first, "event data id")
 
 
-def test_12_20_a_reconnection_goes_on_behind_the_last_event(client: httpx.Client, path: str) -> None:
+def test_12_20_a_reconnection_resumes_after_the_last_event(client: httpx.Client, path: str) -> None:
     client.put(path, headers=JSON)
     offsets = [next_offset(client.post(path, headers=JSON, content=str(number).encode())) for number in range(3)]
     query = {"offset": "-1", "live": "sse", "until": offsets[2]}
@@ -304,7 +304,7 @@ def test_12_20_a_reconnection_goes_on_behind_the_last_event(client: httpx.Client
 
 
 @pytest.mark.parametrize("forked", [False, True])
-def test_12_20_live_readers_are_told_of_a_deletion(client: httpx.Client, path: str, forked: bool) -> None:
+def test_12_20_live_readers_are_notified_of_a_deletion(client: httpx.Client, path: str, forked: bool) -> None:
     tail = next_offset(client.put(path, headers=JSON, content=b"[1]"))
     if forked:
         source = {"stream-forked-from": client.base_url.path.rstrip("/") + path}
@@ -453,7 +453,7 @@ def test_the_splits_of_a_range(client: httpx.Client, path: str) -> None:
         ({"parts": 2, "offset": "x"}, 400),
     ],
 )
-def test_splits_that_cannot_be(client: httpx.Client, path: str, query: dict[str, str], status: int) -> None:
+def test_invalid_split_requests(client: httpx.Client, path: str, query: dict[str, str], status: int) -> None:
     client.put(path, headers=JSON, content=b"[1,2]")
     assert client.get("/__ds/splits", params={"path": path.lstrip("/"), **query}).status_code == status
 
@@ -476,13 +476,13 @@ def test_the_splits_of_a_fork(client: httpx.Client, path: str) -> None:
     assert len(parts) == 5
 
 
-def test_12_22_events_are_not_to_be_buffered_by_proxies(client: httpx.Client, path: str) -> None:
+def test_12_22_proxies_are_asked_not_to_buffer_events(client: httpx.Client, path: str) -> None:
     client.put(path, headers=TEXT)
     with client.stream("GET", path, params={"offset": "-1", "live": "sse"}) as feed:
         assert feed.headers["x-accel-buffering"] == "no"
 
 
-def test_12_22_the_address_of_a_server_says_what_it_is(client: httpx.Client) -> None:
+def test_12_22_the_root_url_describes_the_server(client: httpx.Client) -> None:
     root = str(client.base_url).removesuffix("v1/stream/")
     answer = httpx.get(root)
     assert answer.status_code == 200
@@ -502,7 +502,7 @@ FORWARDED = (
 
 
 @pytest.mark.parametrize("forwarded", FORWARDED)
-def test_12_22_only_a_trusted_proxy_says_what_its_client_asked_for(
+def test_12_22_forwarding_headers_are_trusted_from_trusted_proxies_only(
     client: httpx.Client, path: str, forwarded: dict[str, str]
 ) -> None:
     untrusted = client.put(path, headers={**TEXT, **forwarded}).headers["location"]

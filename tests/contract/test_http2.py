@@ -1,4 +1,4 @@
-"""HTTP/2 through an ASGI server, Caddy and nginx: the same answers, and live reads that nothing holds back."""
+"""HTTP/2 through an ASGI server, Caddy and nginx: the same responses, and live reads without buffering."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_appends_and_reads(http: httpx.Client, stream: str) -> None:
     assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
 
 
-def test_an_event_comes_at_once(http: httpx.Client, stream: str) -> None:
+def test_an_event_arrives_at_once(http: httpx.Client, stream: str) -> None:
     with http.stream("GET", stream, params={"offset": "-1", "live": "sse"}) as feed:
         lines = feed.iter_lines()
         while next(lines) != "data:one":
@@ -67,8 +67,8 @@ def test_an_event_comes_at_once(http: httpx.Client, stream: str) -> None:
             assert time.monotonic() - started < 1
 
 
-def test_a_row_comes_at_once(http: httpx.Client) -> None:
-    """nginx keeps the headers back until there is a row, so the table has one at the beginning."""
+def test_a_row_arrives_at_once(http: httpx.Client) -> None:
+    """nginx buffers the headers until there is a row, so the table has one at the beginning."""
     table, lines = f"/v1/table/{uuid.uuid4()}", {"content-type": "text/tab-separated-values"}
     assert http.put(table, headers={"content-type": "text/sequence; schema=test; version=1"}).status_code == 201
     http.post(table, headers=lines, content=b"+\tfirst\tvalue\n")
@@ -81,7 +81,7 @@ def test_a_row_comes_at_once(http: httpx.Client) -> None:
         assert time.monotonic() - started < 1
 
 
-def test_a_long_poll_is_answered_by_the_append(http: httpx.Client, stream: str) -> None:
+def test_an_append_ends_a_long_poll(http: httpx.Client, stream: str) -> None:
     offset = http.head(stream).headers["stream-next-offset"]
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(http.get, stream, params={"offset": offset, "live": "long-poll"})
@@ -91,7 +91,7 @@ def test_a_long_poll_is_answered_by_the_append(http: httpx.Client, stream: str) 
 
 
 def test_many_requests_share_a_connection(http: httpx.Client, trust: ssl.SSLContext, stream: str) -> None:
-    """On one event loop: with threads, httpx can begin the requests of a connection in the wrong order."""
+    """On one event loop, because with threads httpx can start the requests of a connection in the wrong order."""
 
     async def main() -> list[httpx.Response]:
         options = httpx.Limits(max_connections=1)
@@ -110,6 +110,6 @@ def test_large_bodies_both_ways(http: httpx.Client) -> None:
 
 
 def test_a_url_that_is_too_long_is_refused(http: httpx.Client, stream: str) -> None:
-    """The answer closes the connection under HTTP/1.1. HTTP/2 has no header for that."""
+    """With HTTP/1.1 the response closes the connection. HTTP/2 has no header for this."""
     assert http.get(stream, params={"x": "x" * 8_400}).status_code == 414
     assert http.get(stream).status_code == 200

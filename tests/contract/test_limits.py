@@ -56,7 +56,7 @@ def test_streams_and_their_bytes(name: str) -> None:
 
 
 @both
-def test_whoever_waits_as_retry_after_says_is_served(name: str) -> None:
+def test_a_client_that_waits_for_retry_after_is_served(name: str) -> None:
     with limited(name, requests_per_s_per_address=5) as server, httpx.Client(base_url=server.url) as client:
         answers = [client.put("/a", headers=TEXT) for _ in range(8)]
         refused = [answer for answer in answers if answer.status_code == 429]
@@ -68,7 +68,7 @@ def test_whoever_waits_as_retry_after_says_is_served(name: str) -> None:
 
 
 @both
-def test_bytes_that_were_read_count(name: str) -> None:
+def test_bytes_of_responses_count(name: str) -> None:
     with limited(name, bytes_per_s_per_identity=1_000) as server, httpx.Client(base_url=server.url) as client:
         assert client.put("/a", content=b"x" * 900, headers=TEXT).status_code == 201
         time.sleep(1)
@@ -114,7 +114,7 @@ def test_connections_of_an_address() -> None:
         pytest.fail("connections that were closed still count")
 
 
-def test_a_connection_that_was_refused_is_held_back() -> None:
+def test_a_refused_connection_is_paused() -> None:
     with limited(NATIVE, requests_per_s_per_address=1) as server, httpx.Client(base_url=server.url) as client:
         client.head("/a")
         began_s = time.monotonic()
@@ -123,7 +123,7 @@ def test_a_connection_that_was_refused_is_held_back() -> None:
         assert time.monotonic() - began_s > 0.9  # one of them waited for the pause after the other
 
 
-def test_our_client_retries_what_is_refused_for_now_and_nothing_else() -> None:
+def test_the_client_retries_temporary_refusals_only() -> None:
     with limited(NATIVE, requests_per_s_per_address=4, streams_max=1, stream_bytes_max=200) as server:
         with Client(f"http://{server.host}:{server.port}") as client:
             stream = client.stream("a")
@@ -136,7 +136,7 @@ def test_our_client_retries_what_is_refused_for_now_and_nothing_else() -> None:
                 client.stream("b").create(content_type="text/plain")
 
 
-def test_a_producer_stores_everything_once_while_it_is_refused_for_now() -> None:
+def test_a_producer_stores_everything_once_under_temporary_refusals() -> None:
     with limited(NATIVE, requests_per_s_per_address=5) as server:
         with Client(f"http://{server.host}:{server.port}") as client:
             stream = client.stream("a", content_type="application/json")

@@ -1,4 +1,4 @@
-"""Rows for mirrors over every edge: a follower outside the server appends what another server has numbered."""
+"""Appends to mirrors over every edge: a follower outside the server appends rows with their SeqNos."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing(client: httpx.Clien
     assert client.get(mirror, params=NOW).content == rows(1, 3, 5)
 
 
-def test_a_body_is_checked_and_taken_whole_or_not_at_all(client: httpx.Client, mirror: str) -> None:
+def test_a_body_is_checked_and_appended_atomically(client: httpx.Client, mirror: str) -> None:
     for body, said in (
         (rows(1, 2) + b"+\tkey\tchange\n", "line 3: a row begins with its SeqNo"),
         (rows(1, 2, 2), "line 3: row 2 does not come after row 2"),
@@ -154,7 +154,7 @@ def test_a_mirror_is_closed_after_its_last_row(client: httpx.Client, mirror: str
 
 
 def test_two_followers_write_to_one_mirror(client: httpx.Client, mirror: str) -> None:
-    """Both send every row, in batches of their own; each row is there once."""
+    """Both send every row, in different batches. Each row is stored once."""
     whole = list(range(1, 401))
 
     def follow(size: int) -> None:
@@ -174,7 +174,7 @@ def test_two_followers_write_to_one_mirror(client: httpx.Client, mirror: str) ->
     assert client.get(mirror, params=NOW).content == rows(*whole)
 
 
-def test_a_fork_of_a_mirror_goes_on_from_a_row(client: httpx.Client, mirror: str) -> None:
+def test_a_fork_of_a_mirror_continues_after_a_row(client: httpx.Client, mirror: str) -> None:
     post(client, mirror, 0, rows(2, 4, 6))
     path = client.get(mirror, params=NOW).url.path
     fork = {"stream-forked-from": path, "stp-fork-seqno": "4", "stp-mirror": "true"}
@@ -184,8 +184,8 @@ def test_a_fork_of_a_mirror_goes_on_from_a_row(client: httpx.Client, mirror: str
     assert client.get(mirror, params=NOW).content == rows(2, 4, 6)
 
 
-def test_a_fork_of_a_mirror_leaves_at_a_row_that_is_there(client: httpx.Client, mirror: str) -> None:
-    """With the SeqNo of a gap as its last row it could not go on with the next row of the source."""
+def test_a_fork_of_a_mirror_must_begin_at_an_existing_row(client: httpx.Client, mirror: str) -> None:
+    """If it began in a gap, it could not continue with the next row of the source."""
     post(client, mirror, 0, rows(2, 4, 6))
     fork = {"stream-forked-from": client.get(mirror, params=NOW).url.path, "stp-mirror": "true"}
     for seqno in ("1", "5", "7"):

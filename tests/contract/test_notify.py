@@ -1,4 +1,4 @@
-"""Notify over every edge: delivery, retries, withdrawal and the table of NURLs, which are ours.
+"""Notify over every edge: delivery, retries, withdrawal and the table of NURLs, which the specification leaves open.
 
 `test_stp_specification.py` has what the specification says.
 """
@@ -36,7 +36,7 @@ def until(expected: object, look: object, within_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_form_is_taken_whole_or_not_at_all(client: httpx.Client, table: str) -> None:
+def test_a_form_is_applied_atomically(client: httpx.Client, table: str) -> None:
     body = "a=https://example.com/a&b=https://10.0.0.1/"
     assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 403
     assert client.get(f"{table}/notify", params=NOW).status_code == 404
@@ -51,8 +51,8 @@ def test_there_must_be_a_table(client: httpx.Client) -> None:
     assert client.put("/none/notify").status_code == 405
 
 
-def test_every_answer_names_the_nurl_of_its_table(client: httpx.Client) -> None:
-    """Ours: `STP-Notify`, relative to the SURL, wherever the server is mounted."""
+def test_every_response_has_the_nurl_of_its_table(client: httpx.Client) -> None:
+    """`STP-Notify` is relative to the SURL, also if the server is mounted below a path."""
     for name in (f"/n/{uuid.uuid4().hex}", f"/{uuid.uuid4().hex}", f"/n/{uuid.uuid4().hex}/a:b%20%C3%A9"):
         assert client.put(name, headers=SCHEMA, content=rows(2)).status_code == 201
         tag = client.get(name, params=NOW).headers["etag"]
@@ -72,8 +72,8 @@ def test_every_answer_names_the_nurl_of_its_table(client: httpx.Client) -> None:
         assert "stp-notify" not in client.get(f"{name}/notify", params=NOW).headers  # NURLs have none themselves
 
 
-def test_a_surl_that_nobody_follows(client: httpx.Client, table: str) -> None:
-    """410 drops a NURL, so the remote server does not go on telling us. Tables that are no mirrors ignore it."""
+def test_a_surl_that_is_not_followed(client: httpx.Client, table: str) -> None:
+    """410 makes the remote server drop the NURL. Tables that are not mirrors ignore the notification."""
     body = "surl=https://example.com/state"
     assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 204
     refused = client.post("/none/notify", content=body, headers=FORM)
@@ -109,7 +109,7 @@ def test_nurls_are_withdrawn(client: httpx.Client, table: str, peer: Receiver) -
     assert client.delete(f"{table}/notify").status_code == 400
 
 
-def test_a_deleted_table_takes_its_nurls_along(client: httpx.Client, table: str, peer: Receiver) -> None:
+def test_the_nurls_of_a_deleted_table_are_deleted(client: httpx.Client, table: str, peer: Receiver) -> None:
     advertise(client, table, peer.nurl())
     assert client.delete(table).status_code == 204
     assert client.get(f"{table}/notify", params=NOW).status_code == 404
@@ -186,7 +186,7 @@ def test_a_restart_delivers_what_was_pending(peer: Receiver) -> None:
             assert len(advertised(client, "/prices")) == 1
 
 
-def test_a_nurl_that_never_answers_is_dropped(peer: Receiver) -> None:
+def test_a_nurl_that_never_responds_is_dropped(peer: Receiver) -> None:
     peer.statuses = [500] * 1000
     retries = ("--limit", "notify_retry_s=0.05", "--limit", "notify_give_up_s=0.5")
     with headwater("--memory", *retries) as server, opened(server) as client:
@@ -211,7 +211,7 @@ def test_the_number_of_nurls_is_bounded() -> None:
             assert limit in refused.json()["detail"]
 
 
-def test_the_public_url_is_told(peer: Receiver) -> None:
+def test_notifications_have_the_public_url(peer: Receiver) -> None:
     with headwater("--memory", "--public-url", "https://tables.example/base/") as server, opened(server) as client:
         client.put("/prices", headers=SCHEMA)
         advertise(client, "/prices", peer.nurl())
@@ -235,7 +235,7 @@ def test_the_table_of_nurls_is_not_forked(client: httpx.Client, table: str) -> N
 
 
 def test_a_killed_server_notifies_again(peer: Receiver) -> None:
-    """Notifications arrive at least once: the server was killed before the answer to the first one."""
+    """Notifications are delivered at least once: the server was killed before the response to the first one."""
     with tempfile.TemporaryDirectory() as directory:
         options = ("--data-dir", f"{directory}/data")
         with headwater(*options) as server, opened(server) as client:
@@ -264,7 +264,7 @@ def test_a_stopping_server_does_not_wait_for_nurls(peer: Receiver) -> None:
     assert time.monotonic() - began < 4
 
 
-def test_notifications_arrive_soon(peer: Receiver) -> None:
+def test_notifications_arrive_fast(peer: Receiver) -> None:
     with headwater("--memory") as server, opened(server) as client:
         client.put("/prices", headers=SCHEMA)
         advertise(client, "/prices", peer.nurl())

@@ -1,4 +1,4 @@
-"""Health checks, metrics, request ids and what `headwater top` asks for, over every edge; and logs of a process."""
+"""Health checks, metrics, request ids and the data of `headwater top`, over every edge; logs of a process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 @pytest.fixture(scope="module", params=EDGES)
 def api(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    """The server, from above the root of streams."""
+    """A client for the root of the server."""
     with (
         edge(request.param) as server,
         httpx.Client(base_url=root_of(request.param, server).removesuffix("/v1/stream"), timeout=10) as client,
@@ -42,14 +42,14 @@ def samples(api: httpx.Client) -> dict[tuple[str, tuple[tuple[str, str], ...]], 
     }
 
 
-def test_health_is_told_to_everyone(api: httpx.Client) -> None:
+def test_health_checks(api: httpx.Client) -> None:
     assert (api.get("/healthz").status_code, api.get("/healthz").text) == (200, "ok\n")
     assert (api.get("/readyz").status_code, api.get("/readyz").text) == (200, "ready\n")
     assert api.head("/healthz").status_code == api.head("/readyz").status_code == 200
     assert api.get("/readyz").headers["cache-control"] == "no-store"
 
 
-def test_what_is_done_is_counted(api: httpx.Client) -> None:
+def test_requests_are_counted(api: httpx.Client) -> None:
     api.put("/v1/stream/counted", headers=JSON)
     before = samples(api)
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_what_is_done_is_counted(api: httpx.Client) -> None:
     assert grown("headwater_http_sent_bytes_total") > 0
 
 
-def test_no_label_is_made_of_what_a_request_says(api: httpx.Client) -> None:
+def test_labels_do_not_contain_client_text(api: httpx.Client) -> None:
     before = len(samples(api))
     for number in range(20):
         api.request(f"METHOD{number}", f"/path/{number}", headers={"x-request-id": f"id-{number}"})
@@ -100,7 +100,7 @@ def test_an_error_has_the_id_of_its_request(api: httpx.Client) -> None:
     assert odd.json()["request_id"] == odd.headers["x-request-id"] != 'a"b<>'
 
 
-def test_the_busiest_streams_are_told(api: httpx.Client) -> None:
+def test_the_busiest_streams_are_listed(api: httpx.Client) -> None:
     api.put("/v1/stream/busy", headers=JSON)
     api.put("/v1/table/rows", headers={"content-type": "text/sequence"})
     url = "/v1/stream/__ds/top?limit=100"
@@ -149,7 +149,7 @@ def test_the_access_log_of_a_process_is_rotated(tmp_path: Path) -> None:
     assert "SECRET" not in (tmp_path / "old.log").read_text()
 
 
-def test_what_is_no_request_is_counted_and_logged(tmp_path: Path) -> None:
+def test_invalid_requests_are_counted_and_logged(tmp_path: Path) -> None:
     target = tmp_path / "access.log"
     with headwater("--memory", "--access-log", str(target)) as server:
         with socket.create_connection((server.host, server.port)) as sock:

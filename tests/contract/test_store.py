@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Bench:
-    """A store with the engine's side of the contract: it evolves states and hands them over with the records."""
+    """A store and the engine's part of the contract: evolve states and commit them with the records."""
 
     def __init__(self, store: Store, rest: Callable[[Store], Awaitable[None]]) -> None:
         self.store = store
@@ -67,7 +67,7 @@ class Bench:
         return piece.data
 
     def append(self, stream_id: int, at_ms: int, data: bytes) -> tuple[Event, ...]:
-        """An append at the tail, wherever that will be by then."""
+        """An append at the tail at the time of the commit."""
         tail = self._tails.setdefault(stream_id, self.states[stream_id].tail if stream_id in self.states else 0)
         self._tails[stream_id] = tail + len(data)
         return (Appended(stream_id, tail, at_ms, data),)
@@ -104,7 +104,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[B
 Run = Callable[[Callable[[Bench], Awaitable[None]]], None]
 
 
-def test_an_empty_store_knows_nothing(run: Run) -> None:
+def test_an_empty_store(run: Run) -> None:
     async def body(bench: Bench) -> None:
         assert bench.store.next_id == 1
         assert await bench.store.load("a") is None
@@ -115,7 +115,7 @@ def test_an_empty_store_knows_nothing(run: Run) -> None:
     run(body)
 
 
-def test_a_state_comes_back_as_it_was_committed(run: Run) -> None:
+def test_a_loaded_state_equals_the_committed_one(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit(
             (created(1, "a", b"one"),),
@@ -171,7 +171,7 @@ def test_large_and_many_records(run: Run) -> None:
     run(body)
 
 
-def test_a_fork_holds_its_own_bytes_only(run: Run) -> None:
+def test_a_fork_stores_only_its_own_bytes(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "a", b"source"),))
         await bench.commit((ForkAdded(1), created(2, "f", b"own", lineage=(Span(1, 0, 4),))))
@@ -184,7 +184,7 @@ def test_a_fork_holds_its_own_bytes_only(run: Run) -> None:
     run(body)
 
 
-def test_deleted_streams_are_gone_and_soft_deleted_ones_stay(run: Run) -> None:
+def test_deleted_streams_are_removed_and_soft_deleted_ones_stay(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "a", b"x"),), (created(2, "b", b"y"),))
         await bench.commit((SoftDeleted(1),), (Deleted(2),))
@@ -231,7 +231,7 @@ def test_pages_are_in_path_order(run: Run) -> None:
     run(body)
 
 
-def test_what_may_have_expired_is_due(run: Run) -> None:
+def test_expired_streams_are_due(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "ttl", ttl_s=2),), (created(2, "at", expires_ms=2500),), (created(3, "never"),))
         assert await bench.store.due(0, 2000, 10) == []
@@ -247,7 +247,7 @@ def test_what_may_have_expired_is_due(run: Run) -> None:
     run(body)
 
 
-def test_pages_skip_what_was_deleted_and_nothing_else(run: Run) -> None:
+def test_pages_skip_deleted_streams_only(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit(*[(created(number + 1, f"a{number}"),) for number in range(6)])
         await bench.commit((Deleted(1),), (Deleted(2),), (created(7, "z0"),), (created(8, "z1"),))
@@ -325,7 +325,7 @@ def test_a_loaded_state_is_a_copy(run: Run) -> None:
     run(body)
 
 
-def test_producers_of_all_times_come_back(run: Run) -> None:
+def test_all_producers_are_loaded(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "a"),))
         for number in range(6):
@@ -360,7 +360,7 @@ def test_documents(run: Run) -> None:
     run(body)
 
 
-def test_12_9_expired_producers_come_back(run: Run) -> None:
+def test_12_9_expired_producers_are_loaded(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "a"),))
         appends = [Appended(1, 0, 2000, b"", ProducerTuple(f"p{number}", 7, 0)) for number in range(1023)]
@@ -378,7 +378,7 @@ def test_12_9_expired_producers_come_back(run: Run) -> None:
 
 
 def test_a_fold_waits_for_the_batch_that_is_being_written(tmp_path: Path) -> None:
-    """The seal of a segment would be written over it."""
+    """Otherwise the seal of the segment would overwrite it."""
 
     async def main() -> None:
         store = embedded(tmp_path, threads=True)

@@ -129,7 +129,7 @@ def test_seqnos_are_integers_that_count_the_rows_of_their_table(client: httpx.Cl
 
 
 @shows("000 2.1 timestamp")
-def test_timestamps_never_run_backwards(client: httpx.Client, table: str) -> None:
+def test_timestamps_never_decrease(client: httpx.Client, table: str) -> None:
     for _ in range(5):
         client.post(table, content=rows(2))
     times = [line.split(b"\t")[1] for line in client.get(table, params=NOW).content.splitlines()]
@@ -174,7 +174,7 @@ def test_rows_in_strictly_increasing_order(client: httpx.Client, table: str) -> 
 @pytest.mark.slow
 @shows("000 2.2 duplicates", "001 duplicates")
 @pytest.mark.parametrize("shell", SHELLS)
-def test_clients_take_duplicate_rows_once(shell: str) -> None:
+def test_clients_ignore_duplicate_rows(shell: str) -> None:
     def repeating(number: int, path: str) -> Iterator[bytes]:
         yield head() + lines(1, 1, 2, 1, 2, 3, 3) + lines(*range(1, 5))
 
@@ -187,7 +187,7 @@ def test_clients_take_duplicate_rows_once(shell: str) -> None:
 
 @pytest.mark.slow
 @shows("000 2.2 duplicates", "001 duplicates")
-def test_a_mirror_has_duplicate_rows_once() -> None:
+def test_a_mirror_ignores_duplicate_rows() -> None:
     def repeating(number: int, path: str) -> Iterator[bytes]:
         yield head() + lines(1, 1, 2, 1, 2, 3, 3) + lines(*range(1, 5))
 
@@ -260,8 +260,8 @@ def test_delta_sync(client: httpx.Client, table: str) -> None:
 
 
 @shows("000 4.1 since", "001 since")
-def test_a_live_answer_has_no_row_up_to_since_id(client: httpx.Client, table: str) -> None:
-    """Not even if it begins beyond the end of the table."""
+def test_a_live_response_has_no_row_up_to_since_id(client: httpx.Client, table: str) -> None:
+    """Also if since_id is beyond the end of the table."""
     client.post(table, content=rows(2))
     with meanwhile(lambda: client.post(table, content=rows(2)), lambda: client.post(table, content=rows(2))):
         read = client.get(table, params={"since_id": "5", "idle": "0.5"})
@@ -326,7 +326,7 @@ def test_rows_are_streamed_until_idle(client: httpx.Client, table: str) -> None:
 
 
 @shows("000 4.2 stream", "001 stream")
-def test_rows_are_streamed_until_the_time_is_up(client: httpx.Client, table: str) -> None:
+def test_rows_are_streamed_until_the_timeout(client: httpx.Client, table: str) -> None:
     began = time.monotonic()
     with meanwhile(*[lambda: client.post(table, content=rows(1))] * 5):
         read = client.get(table, params={"timeout": "0.3", "idle": "5"})
@@ -454,7 +454,7 @@ def test_a_notification_changes_no_table(client: httpx.Client, table: str) -> No
 
 @pytest.mark.slow
 @shows("000 5.1 get", "001 get")
-def test_we_tell_recipients_the_surl(client: httpx.Client, table: str) -> None:
+def test_notifications_have_the_surl(client: httpx.Client, table: str) -> None:
     with receiver() as peer:
         client.post(table, content=rows(1))
         advertise(client, table, peer.nurl("/here?token=1"))
@@ -471,8 +471,8 @@ def test_we_tell_recipients_the_surl(client: httpx.Client, table: str) -> None:
 
 @pytest.mark.slow
 @shows("000 5.1 get", "001 get")
-def test_the_server_gets_the_surl_that_it_is_told() -> None:
-    """A Notify names the SURL, and may repeat; the rows come from the SURL."""
+def test_the_server_reads_the_surl_of_a_notification() -> None:
+    """A Notify contains the SURL and may be repeated; the rows are read from the SURL."""
     with table_server() as remote:
         remote.put("prices", "+ apples 1.20", "- apples")
         with headwater("--memory", "--allow-follow", f"{remote.url}/v1/table/") as server:
@@ -492,7 +492,7 @@ def test_the_server_gets_the_surl_that_it_is_told() -> None:
 
 @pytest.mark.slow
 @shows("000 6 retain")
-def test_seqnos_go_on_after_a_restart(tmp_path: object) -> None:
+def test_seqnos_continue_after_a_restart(tmp_path: object) -> None:
     with headwater("--data-dir", f"{tmp_path}/data") as server:
         url = f"http://{server.host}:{server.port}/v1/table/kept"
         httpx.put(url, headers=SCHEMA, content=rows(2))

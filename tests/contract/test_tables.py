@@ -1,4 +1,4 @@
-"""Tables over every edge: what is ours, as writing, closing, forks, active views, caching, expiry and lists.
+"""Tables over every edge, beyond the specification: writing, closing, forks, active views, caching, expiry and lists.
 
 `test_stp_specification.py` has what the specification says.
 """
@@ -35,7 +35,7 @@ def test_a_long_table_is_read_from_any_row(client: httpx.Client, table: str) -> 
     assert client.get(table, params={"since_id": -6_000, **NOW}).content == b"".join(lines[-6_000:])
 
 
-def test_finished_ranges_can_be_kept(client: httpx.Client, table: str) -> None:
+def test_finished_ranges_can_be_cached(client: httpx.Client, table: str) -> None:
     client.post(table, content=rows(5))
     read = client.get(table, params={"since_id": "1", "until_id": "3"})
     assert seqnos(read.content) == [2, 3]
@@ -55,7 +55,7 @@ def test_finished_ranges_can_be_kept(client: httpx.Client, table: str) -> None:
     assert problem(client.get(table, params={"until_id": "3", "live": "sse"})) == "invalid-query"
 
 
-def test_a_range_that_moves_with_the_table_is_not_kept(client: httpx.Client, table: str) -> None:
+def test_a_range_that_moves_with_the_table_is_not_cached(client: httpx.Client, table: str) -> None:
     client.post(table, content=rows(3))
     read = client.get(table, params={"since_id": "-2", "until_id": "3"})
     assert (seqnos(read.content), read.headers["cache-control"]) == ([2, 3], "no-cache")
@@ -66,14 +66,14 @@ def test_a_range_that_moves_with_the_table_is_not_kept(client: httpx.Client, tab
     assert (again.status_code, seqnos(again.content)) == (200, [3])
 
 
-def test_caches_tell_answers_by_what_the_client_accepts(client: httpx.Client, table: str) -> None:
+def test_cached_responses_vary_by_accept(client: httpx.Client, table: str) -> None:
     client.post(table, content=rows(3))
     for query in ({"until_id": "2"}, NOW, {"view": "active"}):
         read = client.get(table, params=query)
         assert {"accept", "accept-encoding"} <= set(re.split(", ?", read.headers["vary"]))
 
 
-def test_other_answers_are_validated_before_they_are_used_again(client: httpx.Client, table: str) -> None:
+def test_other_responses_are_revalidated(client: httpx.Client, table: str) -> None:
     client.post(table, content=rows(2))
     for query in (NOW, {"since_id": "1", **NOW}, {"since_id": "-1", **NOW}, {"since_id": "2", **NOW}):
         read = client.get(table, params=query)
@@ -85,7 +85,7 @@ def test_other_answers_are_validated_before_they_are_used_again(client: httpx.Cl
     assert (changed.status_code, seqnos(changed.content)) == (200, [1, 2, 3])
 
 
-def test_answers_are_compressed_as_asked(client: httpx.Client, table: str) -> None:
+def test_responses_are_compressed_as_requested(client: httpx.Client, table: str) -> None:
     client.post(table, content=rows(500))
     plain = client.get(table, params=NOW, headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
@@ -107,14 +107,14 @@ def test_answers_are_compressed_as_asked(client: httpx.Client, table: str) -> No
 # Long-poll
 
 
-def test_a_timeout_of_zero_answers_at_once(client: httpx.Client, table: str) -> None:
+def test_a_timeout_of_zero_responds_at_once(client: httpx.Client, table: str) -> None:
     began = time.monotonic()
     read = client.get(table, params=NOW)
     assert (read.status_code, read.content, read.headers["content-length"]) == (200, b"", "0")
     assert time.monotonic() - began < 2
 
 
-def test_a_closed_table_ends_an_answer(client: httpx.Client, table: str) -> None:
+def test_a_closed_table_ends_a_response(client: httpx.Client, table: str) -> None:
     close = {"stream-closed": "true"}
     with meanwhile(
         lambda: client.post(table, content=rows(1)), lambda: client.post(table, content=rows(1), headers=close)
@@ -127,7 +127,7 @@ def test_a_closed_table_ends_an_answer(client: httpx.Client, table: str) -> None
     assert client.post(table, headers=close).headers["stp-last-seqno"] == "2"
 
 
-def test_a_deleted_table_ends_an_answer(client: httpx.Client, table: str) -> None:
+def test_a_deleted_table_ends_a_response(client: httpx.Client, table: str) -> None:
     with meanwhile(lambda: client.post(table, content=rows(1)), lambda: client.delete(table)):
         read = client.get(table)
     assert seqnos(read.content) == [1]
@@ -280,7 +280,7 @@ def test_producers(client: httpx.Client, table: str) -> None:
     assert seqnos(client.get(table, params=NOW).content) == list(range(1, 7))
 
 
-def test_a_large_body_is_checked_and_appended_whole(client: httpx.Client, table: str) -> None:
+def test_a_large_body_is_checked_and_appended_atomically(client: httpx.Client, table: str) -> None:
     body = b"".join(b"+\tkey%d\t%b\n" % (n, b"x" * 60) for n in range(20_000))
     assert len(body) > 1 << 20
     assert client.post(table, content=body).headers["stp-last-seqno"] == "20000"
@@ -313,7 +313,7 @@ def test_names_and_routes(client: httpx.Client, table: str) -> None:
 # Forks
 
 
-def test_a_fork_counts_on_from_the_row_where_it_leaves(client: httpx.Client, table: str) -> None:
+def test_the_seqnos_of_a_fork_continue_after_its_last_inherited_row(client: httpx.Client, table: str) -> None:
     client.post(table, content=rows(1))
     client.post(table, content=rows(4, 2))
     client.post(table, content=rows(2, 6))
@@ -369,7 +369,7 @@ def test_tables_have_a_list_of_their_own(client: httpx.Client) -> None:
     assert client.get(f"{streams}{prefix}/0").status_code == 404
 
 
-def test_a_plain_stream_of_this_type_is_no_table(client: httpx.Client) -> None:
+def test_a_stream_of_this_type_is_not_a_table(client: httpx.Client) -> None:
     streams = str(client.base_url).replace("/v1/table", "/v1/stream")
     path = f"{streams}t/{uuid.uuid4().hex}"
     client.put(path, headers=SCHEMA, content=b"as it is")
@@ -386,7 +386,7 @@ def test_a_table_expires(client: httpx.Client) -> None:
     assert re.fullmatch(r"public, max-age=(599|600)", kept)
 
 
-def test_a_table_that_is_deleted_begins_anew(client: httpx.Client, table: str) -> None:
+def test_a_table_that_is_created_again_starts_at_row_1(client: httpx.Client, table: str) -> None:
     client.post(table, content=rows(3))
     tag = client.get(table, params={"until_id": "1"}).headers["etag"]
     assert client.delete(table).status_code == 204

@@ -1,4 +1,4 @@
-"""Views over every edge: tables over the state events of a stream, and streams of state events over a table."""
+"""Views over every edge: tables of the state events of a stream, and streams of the rows of a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VIEWS = "/v1/table/__stp/views"
 
 
 class Site:
-    """A server by its URL, with or without a mount point."""
+    """The URL of a server, with or without a mount point."""
 
     def __init__(self, root: str) -> None:
         self.mount = httpx.URL(root).path.removesuffix("/v1/stream")
@@ -106,7 +106,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 # A table over a stream
 
 
-def test_a_table_has_what_is_in_the_stream_and_what_comes(site: Site) -> None:
+def test_a_table_has_existing_and_new_events_of_the_stream(site: Site) -> None:
     stream = site.stream()
     site.append(stream, event("a", {"eur": 1}, "insert"), event("x", 1, kind="stock"), event("b", 2))
     view = site.table_view(stream)
@@ -119,7 +119,7 @@ def test_a_table_has_what_is_in_the_stream_and_what_comes(site: Site) -> None:
     assert [line.split("\t")[3] for line in site.http.get(view, params={"view": "active"}).text.splitlines()] == ["a"]
 
 
-def test_values_are_kept_as_they_were_written_and_without_white_space(site: Site) -> None:
+def test_values_keep_their_digits_and_lose_white_space(site: Site) -> None:
     stream = site.stream()
     view = site.table_view(stream)
     body = b'{ "type": "price", "key": "k", "value": { "n": 1e999, "t": "a b" }, "headers": { "operation": "insert" } }'
@@ -146,7 +146,7 @@ def test_invalid_events_are_counted_and_reported(site: Site) -> None:
     assert "headers" in status["last_skipped"]
 
 
-def test_a_table_that_escapes_takes_every_key(site: Site) -> None:
+def test_a_table_with_escapes_accepts_every_key(site: Site) -> None:
     stream = site.stream()
     view = site.table_view(stream, content_type="text/sequence; escape=backslash")
     site.append(stream, event("tab\there", "a\\b"))
@@ -165,7 +165,7 @@ def test_a_closed_stream_closes_its_view(site: Site) -> None:
     assert site.http.delete(view).status_code == 204
 
 
-def test_a_stream_that_is_made_again_empties_the_view_and_begins_anew(site: Site) -> None:
+def test_a_stream_that_is_created_again_resets_the_view(site: Site) -> None:
     stream = site.stream()
     site.append(stream, event("a", 1), event("b", 1))
     view = site.table_view(stream)
@@ -187,7 +187,7 @@ def test_a_stream_that_is_made_again_empties_the_view_and_begins_anew(site: Site
 # A stream over a table
 
 
-def test_a_stream_has_the_rows_that_are_there_and_those_that_come(site: Site) -> None:
+def test_a_stream_has_existing_and_new_rows_of_the_table(site: Site) -> None:
     table = site.table('+\ta\t{"eur":1}\n+\tb\t2\n')
     view = site.stream_view(table)
     site.http.post(table, content=b"-\ta\tsold out\n")
@@ -204,7 +204,7 @@ def test_a_stream_has_the_rows_that_are_there_and_those_that_come(site: Site) ->
     ]
 
 
-def test_records_that_are_not_json_are_left_out_or_taken_as_text(site: Site) -> None:
+def test_records_that_are_not_json_are_skipped_or_converted_to_text(site: Site) -> None:
     table = site.table("+\ta\tfree form\n+\tb\t2\n")
     as_json, as_text = site.stream_view(table), site.stream_view(table, stream_view_record="text")
     eventually(lambda: [one["value"] for one in site.http.get(as_json).json()], [2])
@@ -215,7 +215,7 @@ def test_records_that_are_not_json_are_left_out_or_taken_as_text(site: Site) -> 
     assert site.status(as_json)["last_skipped"].startswith("row 1: the record is not JSON")
 
 
-def test_a_table_that_is_made_again_resets_the_stream(site: Site) -> None:
+def test_a_table_that_is_created_again_resets_the_stream(site: Site) -> None:
     table = site.table("+\ta\t1\n")
     view = site.stream_view(table)
     eventually(lambda: len(site.http.get(view).json()), 1)
@@ -237,7 +237,7 @@ def test_a_view_of_a_view(site: Site) -> None:
 # What views share
 
 
-def test_nobody_else_appends_to_a_view(site: Site) -> None:
+def test_clients_cannot_append_to_a_view(site: Site) -> None:
     stream, table = site.stream(), site.table()
     view, other = site.table_view(stream), site.stream_view(table)
     for path, body, kind in ((view, b"+\tk\tr\n", "text/sequence"), (other, b"1", "application/json")):
@@ -248,7 +248,7 @@ def test_nobody_else_appends_to_a_view(site: Site) -> None:
         assert site.http.post(path, headers={"stream-closed": "true"}).status_code == 409
 
 
-def test_a_repeated_put_is_harmless_and_another_one_refused(site: Site) -> None:
+def test_a_repeated_put_succeeds_and_a_different_one_is_refused(site: Site) -> None:
     stream, other, table = site.stream(), site.stream(), site.table("+\ta\t1\n")
     view = site.table_view(stream)
     assert site.put_table_view(stream, view).status_code == 200
@@ -267,7 +267,7 @@ def test_a_repeated_put_is_harmless_and_another_one_refused(site: Site) -> None:
     eventually(lambda: site.changes(view), ["+ a 1"])
 
 
-def test_what_cannot_be_a_source(site: Site) -> None:
+def test_invalid_sources(site: Site) -> None:
     stream, table = site.stream(), site.table()
     missing = site.put_table_view("/v1/stream/missing")
     assert (missing.status_code, missing.json()["type"]) == (404, "urn:headwater:view-source-not-found")
@@ -288,7 +288,7 @@ def test_what_cannot_be_a_source(site: Site) -> None:
     assert site.http.get("/v1/table/v").status_code == 404
 
 
-def test_views_are_never_made_from_themselves(site: Site) -> None:
+def test_a_view_cannot_be_its_own_source(site: Site) -> None:
     stream = site.stream()
     table = site.table_view(stream)
     events = site.stream_view(table)
@@ -301,7 +301,7 @@ def test_views_are_never_made_from_themselves(site: Site) -> None:
     assert site.put_stream_view(table, events).status_code == 404
 
 
-def test_a_deleted_view_is_gone_and_its_name_free(site: Site) -> None:
+def test_the_name_of_a_deleted_view_can_be_used_again(site: Site) -> None:
     stream, other = site.stream(), site.stream()
     site.append(stream, event("a", 1))
     site.append(other, event("b", 2))
@@ -382,7 +382,7 @@ def test_a_mirror_of_a_remote_table_can_be_a_source() -> None:
                 assert found == [("1", "apples", 1.2), ("2", "apples", None), ("3", "pears", 2.1)]
 
 
-def test_an_app_stops_its_views_and_goes_on_where_they_were(tmp_path: Path) -> None:
+def test_an_app_stops_its_views_and_resumes_them(tmp_path: Path) -> None:
     async def main() -> None:
         async with asyncio.timeout(10):
             for number in range(3):

@@ -1,4 +1,4 @@
-"""Clients of a simulated server: they write, read, fork, follow, delete, and note what they were told."""
+"""Clients of a simulated server: they write, read, fork, follow and delete, and record the replies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ABSENT = (StreamNotFoundError, StreamGoneError, OffsetGoneError)
 
 
 class Clients:
-    """The clients of one life."""
+    """The clients of one life of the server."""
 
     def __init__(self, world: World, engine: Engine, limits: Limits) -> None:
         self.quiet = False
@@ -57,8 +57,8 @@ class Clients:
         self._disk = world.disk
         self._engine = engine
         self._stopping = False
-        self._changing: dict[str, tuple[str, int]] = {}  # path → what changes its life, and how many ask for it
-        self._reads: list[tuple[KnownStream, int, int, int]] = []  # stream, asked, answered, refusals then
+        self._changing: dict[str, tuple[str, int]] = {}  # path → pending create or delete, number of clients
+        self._reads: list[tuple[KnownStream, int, int, int]] = []  # stream, times of request and reply, refusals
         self._documents = DocumentClients(world, engine, self._ask)
         self._mirroring = False  # a table has one follower
         self._tasks: list[asyncio.Task[None]] = []
@@ -67,11 +67,11 @@ class Clients:
         self._tasks = [asyncio.ensure_future(self._client(number)) for number in range(6)]
 
     async def stop(self) -> None:
-        """Until everyone has an answer."""
+        """Wait until every client has its reply."""
         self._stopping = True
         _, waiting = await asyncio.wait(self._tasks, timeout=300)
         if waiting and not self._disk.crashed:
-            raise BrokenPromiseError(f"{len(waiting)} clients got no answer")
+            raise BrokenPromiseError(f"{len(waiting)} clients got no reply")
 
     def check(self) -> None:
         for task in self._tasks:
@@ -89,7 +89,7 @@ class Clients:
             path = self._random.choice(self._world.paths)
             known = self._world.streams.get(path)
             if known is not None and known.has_expired(self._engine.now_ms()):
-                known = None  # to be created over, or found to be gone
+                known = None  # the path may be created again, or read and not found
             if known is None:
                 await self._create(path)
             else:
@@ -111,10 +111,10 @@ class Clients:
         else:
             await self._delete(known)
 
-    # Asking
+    # Commands
 
     async def _ask(self, command: Command) -> Reply:
-        """A crash answers nobody; and a server whose disk works has no internal errors."""
+        """Execute a command. After a crash there is no reply. With a working disk there are no internal errors."""
         try:
             if not isinstance(command, WriteDocuments | Expire) and command.path.startswith(LOG_PREFIX):
                 reply = await self.tables.execute(command)
@@ -130,7 +130,7 @@ class Clients:
 
     @contextlib.contextmanager
     def using(self, known: KnownStream) -> Iterator[None]:
-        """The stream is used, and its time-to-live renewed, at any time until this ends."""
+        """The stream is used, and its time-to-live renewed, at some time until the context ends."""
         known.asking += 1
         try:
             yield
@@ -141,14 +141,14 @@ class Clients:
                     known.life.used_ms = max(known.life.used_ms, self._world.latest_ms, self._engine.now_ms())
 
     def _recorded(self, asked_ms: int) -> None:
-        """A request of this time is durable: so are the renewals by reads that were answered before it."""
+        """A request of this time is durable, and so are the renewals of all reads that ended before it."""
         for known, read_ms, answered_ms, refusals in self._reads:
             if answered_ms < asked_ms and refusals == self._disk.refusals and known.life is not None:
                 known.life.record_read(read_ms)
         self._reads = [read for read in self._reads if read[2] >= asked_ms]
 
     async def _change(self, what: str, path: str, change: Callable[[], Coroutine[None, None, None]]) -> None:
-        """What changes a path's life is done alone there, but for deletions, which may meet each other."""
+        """Create or delete a path. Only one client at a time does this, except that deletions may be concurrent."""
         doing, count = self._changing.get(path, (what, 0))
         if path in self._world.uncertain or (count and (doing != what or what != "delete")):
             return
@@ -171,10 +171,10 @@ class Clients:
             source = self._world.streams.get(command.fork.source) if command.fork is not None else None
             self._world.uncertain.add(path)
             try:
-                # To find the row where a fork begins is a read of its source.
+                # Finding the row at which a fork begins reads its source.
                 with self.using(source) if source is not None and source.is_table else contextlib.nullcontext():
                     reply = await self._ask(command)
-            except InternalError:  # leaves open what happened
+            except InternalError:  # the result is unknown
                 return
             except HeadwaterError as error:
                 self._world.uncertain.discard(path)
@@ -219,7 +219,7 @@ class Clients:
     async def _created(self, known: KnownStream, command: Create, reply: Reply) -> None:
         before = self._world.streams.get(known.path)
         if reply.existed or (before is not None and before.must_exist(command.now_ms)):
-            raise BrokenPromiseError(f"{known.path} was created and is there already")
+            raise BrokenPromiseError(f"{known.path} was created although it exists")
         self._world.expired.pop(known.path, None)
         self._world.streams[known.path] = known
         if reply.tail is not None:
@@ -272,7 +272,7 @@ class Clients:
         producer: ProducerTuple | None,
         documents: tuple[WriteDocument, ...],
     ) -> bool:
-        """Append a message; whether it was acknowledged."""
+        """Append a message. Returns whether it was acknowledged."""
         asked_ms = self._engine.now_ms()
         text = f"<{name}:{number}{'.' * random.Random(number).choice([0, 10, 700])}>"
         body = f'["{text}","x"]' if known.kind == "application/json" else text
@@ -313,7 +313,7 @@ class Clients:
         return True
 
     def _end_of(self, known: KnownStream) -> Offset | None:
-        """Where an append expects the stream to end; None for anywhere."""
+        """The tail that an append expects; None for any."""
         if not self._world.conditional or self._random.random() >= self._world.conditional:
             return None
         if known.is_table:
@@ -356,7 +356,7 @@ class Clients:
             return
         stream, whole = found
         if expired:
-            raise BrokenPromiseError(f"{known.path} has expired and is there")
+            raise BrokenPromiseError(f"{known.path} has expired but can be read")
         if known.id is not None and stream.id != known.id:
             raise BrokenPromiseError(f"{known.path} is another stream than before")
         known.id = stream.id
@@ -368,7 +368,7 @@ class Clients:
             if stream.last_seqno < last_seqno:
                 raise BrokenPromiseError(f"{known.path!r} lost rows that were acknowledged")
         self._world.names.note(stream, known.generation, whole)
-        if whole and not full and not self._engine._store.full:  # else renewals are not recorded, and nothing is read
+        if whole and not full and not self._engine._store.full:  # otherwise renewals are not stored
             self._reads.append((known, asked_ms, self._engine.now_ms(), refusals))
 
     def _note_life(self, known: KnownStream, stream: StreamInfo) -> None:
@@ -377,10 +377,10 @@ class Clients:
             latest_ms = max(self._world.latest_ms, self._engine.now_ms())
             known.life = Lifetime(stream.ttl_s, stream.expires_ms, stream.created_ms, latest_ms)
         elif (known.life.ttl_s, known.life.expires_ms) != (stream.ttl_s, stream.expires_ms):
-            raise BrokenPromiseError(f"{known.path} has another time-to-live than it was made with")
+            raise BrokenPromiseError(f"{known.path} has another time-to-live than it was created with")
 
     async def content(self, path: str) -> tuple[StreamInfo, bytes] | None:
-        """A stream and all its bytes; None where there is none."""
+        """A stream and all its bytes; None if it does not exist."""
         try:
             stream = await self._engine.info(path)
             whole = b""
@@ -396,9 +396,9 @@ class Clients:
                 if reply.stream.id != stream.id:
                     return None
                 if not reply.data or reply.start != len(whole) or reply.next != len(whole) + len(reply.data):
-                    raise BrokenPromiseError(f"{path}: a read from {len(whole)} did not go on")
+                    raise BrokenPromiseError(f"{path}: a read from {len(whole)} made no progress")
                 whole += reply.data
-        except (*ABSENT, InvalidOffsetError):  # that one if another stream was made there meanwhile
+        except (*ABSENT, InvalidOffsetError):  # InvalidOffsetError if another stream was created there in the meantime
             return None
         return stream, whole
 
@@ -412,7 +412,7 @@ class Clients:
             known.check_times(reply.records, stream.tail)
 
     async def _follow(self, known: KnownStream) -> None:
-        """Live, for a while: every update goes on where the one before ended."""
+        """Follow a stream for a while. Every update must continue where the one before ended."""
         with self.using(known):
             try:
                 stream = await self._engine.info(known.path)
@@ -469,7 +469,7 @@ class Clients:
 
 
 def _end_after(end: Offset, known: KnownStream, body: str) -> int:
-    """Where a stream ends after the append of a body, the position or the last SeqNo, if it ended there before."""
+    """The position or last SeqNo after an append of a body at a tail."""
     if known.is_table:
         return end.position + body.count("\n") + 1
     return end.position + len(body) - (1 if known.kind == "application/json" else 0)

@@ -1,4 +1,4 @@
-"""Backup, check and salvage of a simulated directory, each held to what it promises."""
+"""Backup, check and salvage of a simulated directory, and checks of their guarantees."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Directory:
 
 
 class Contents(NamedTuple):
-    """What a directory holds: the own bytes of each stream from where they begin, and the documents."""
+    """The contents of a directory: the own bytes of each stream with their start, and the documents."""
 
     streams: dict[int, tuple[str, int, bytes]]  # id → path, start, bytes
     documents: dict[str, bytes]
@@ -83,7 +83,7 @@ def _open(directory: Directory) -> EmbeddedStore:
 
 
 def _now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that never waits."""
+    """Run a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as result:
@@ -95,7 +95,7 @@ def _now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class SimJournal:
-    """The journal as a backup reads it, which holds nothing: a segment may be gone at any time."""
+    """The journal for a backup, without links: a segment may be removed at any time."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -111,7 +111,7 @@ class SimJournal:
             node.sync()
 
     def release(self, number: int) -> None:
-        """Nothing is held."""
+        """There are no links."""
 
 
 class Following:
@@ -133,7 +133,7 @@ class Following:
         )
 
     def step(self, bytes_max: int = 1 << 20) -> bool:
-        """Copy some batches; whether there were any."""
+        """Copy some batches. Returns whether there were any."""
         try:
             copied = self._tail.read(bytes_max)
         except GapError:
@@ -154,7 +154,7 @@ class Following:
 
 
 async def back_up_and_check(directory: Directory, world: World) -> None:
-    """A backup that follows the running server has everything that was acknowledged when it has caught up."""
+    """When a backup has caught up with a running server, it has all acknowledged writes."""
     disk = directory.disk
     if disk.no_descriptors:
         return
@@ -171,7 +171,7 @@ async def back_up_and_check(directory: Directory, world: World) -> None:
     }
     writes = list(world.joint)
     while following.step():
-        """Until it has caught up: nothing else happens meanwhile."""
+        """Until it has caught up."""
     copy = following.restored()
     copy.check()
     contents = contents_of(copy)
@@ -194,7 +194,7 @@ def _check_acknowledged(known: KnownStream, numbers: list[int], own: bytes) -> N
 
 
 def damage_and_salvage(directory: Directory, world: World) -> None:
-    """A copy with a flipped bit in its journal: what salvage leaves of it opens, and has a prefix of each stream."""
+    """Flip a bit in a copy of the journal. After salvage the copy opens and has a prefix of each stream."""
     whole = contents_of(directory.copy(random.Random(0)))
     damaged = directory.copy(random.Random(0))
     meta = IndexReader(damaged.index.connect()).meta()
@@ -216,4 +216,4 @@ def damage_and_salvage(directory: Directory, world: World) -> None:
         known = world.names.contents.get(stream_id, b"")[start:]
         after = whole.streams[stream_id][2] if stream_id in whole.streams else known
         if not (after.startswith(own) or (stream_id not in whole.streams and own.startswith(after))):
-            raise BrokenPromiseError(f"{path}: salvage left other bytes than there were")
+            raise BrokenPromiseError(f"{path}: salvage changed bytes")

@@ -1,4 +1,4 @@
-"""What clients of a simulated server do with documents: each write adds a number, on condition of the version."""
+"""Document clients of a simulated server: each conditional write adds a number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DocumentClients:
                     document.asking -= 1
 
     async def extend(self, document: KnownDocument, number: int) -> WriteDocument | None:
-        """What adds a number to a document as it is now."""
+        """A write that adds a number to the current document."""
         incarnation, before = document.incarnation, document.data
         found = await self._engine.document(document.key)
         if document.incarnation != incarnation or self._world.disk.crashed:

@@ -1,7 +1,7 @@
-"""A proxy that does what bad networks do, as a seed decides.
+"""A proxy with the faults of a bad network, determined by a seed.
 
-What befalls a request depends on the seed, the request and how often it was seen, not on timing: a seed that failed
-fails again. Every answer travels on a connection of its own.
+The fault of a request depends on the seed, the request and its number of repeats, not on timing, so that a failing seed
+fails again. Every response uses a separate connection.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.servers import Server as Inside
 
 CALM = "calm"
 KINDS = (
-    "refuse",  # the connection is closed before the request went anywhere
-    "lose",  # the server got the request, the client gets nothing
-    "reset",  # the connection is reset somewhere in the answer
-    "cut",  # ... or closed there
-    "trickle",  # the answer comes a few bytes at a time
+    "refuse",  # the connection is closed before the request is forwarded
+    "lose",  # the server gets the request, the client no response
+    "reset",  # the connection is reset within the response
+    "cut",  # or closed within the response
+    "trickle",  # the response arrives a few bytes at a time
     "delay",
-    "duplicate",  # the server gets the request twice, the client the second answer
+    "duplicate",  # the server gets the request twice, the client the second response
     "500",
     "503",
     "429",
@@ -42,7 +42,7 @@ _MOODS = {"500": b"500 Internal Server Error", "503": b"503 Unavailable", "429":
 class Fate:
     kind: str = CALM
     at_byte: int = 0
-    then: Callable[[], None] | None = None  # what else happens at that moment
+    then: Callable[[], None] | None = None  # called at the fault
 
 
 Decide = Callable[[str, int], Fate]
@@ -61,7 +61,7 @@ def seeded(seed: int, *, badness: float = 0.5) -> Decide:
 
 @dataclass
 class Proxy:
-    """What happened, for tests that want to know that something did."""
+    """A proxy and the faults that occurred."""
 
     url: str
     seen: Counter[str] = field(default_factory=Counter)
@@ -73,7 +73,7 @@ class Proxy:
 def hostile(
     server: Server | Inside, decide: Decide, *, without: tuple[str, ...] = (), of: tuple[str, ...] = ("",)
 ) -> Iterator[Proxy]:
-    """A proxy to a server, which takes some headers out of the requests that begin in one of the ways given."""
+    """A proxy to a server, which removes some headers from the requests that begin with one of the given texts."""
     with loop_in_thread(uvloop.new_event_loop) as loop, socket.create_server(("127.0.0.1", 0)) as listening:
         proxy = Proxy(f"http://127.0.0.1:{listening.getsockname()[1]}")
         relay = _Relay(server, decide, proxy, without, of)
@@ -86,7 +86,7 @@ def hostile(
 
 async def _end(serving: asyncio.Server) -> None:
     serving.close()
-    await asyncio.sleep(0)  # what was accepted just now becomes a task
+    await asyncio.sleep(0)  # accepted connections become tasks
     while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in tasks:
             task.cancel()
@@ -103,7 +103,7 @@ class _Relay:
         self._server = server
         self._decide = decide
         self._proxy = proxy
-        self._handling: set[asyncio.Task[None] | None] = set()  # asyncio itself holds them but weakly
+        self._handling: set[asyncio.Task[None] | None] = set()  # asyncio only has weak references
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._handling.add(asyncio.current_task())
@@ -126,13 +126,13 @@ class _Relay:
                 self._handling.discard(asyncio.current_task())
 
     def _note(self, head: bytes) -> str:
-        """What makes two requests the same one: all of it but what differs from run to run."""
+        """The identity of a request: everything except what differs between runs."""
         lines = head.decode().splitlines()
         given = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
         self._proxy.headers.append(given)
         line = re.sub(r"[&?]cursor=[^& ]*", "", lines[0])
-        line = re.sub(r"(offset|until)=\d{16}_", r"\1=", line)  # the first half is the server's as well
-        line = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "id", line)  # Spark makes one for every query
+        line = re.sub(r"(offset|until)=\d{16}_", r"\1=", line)  # the stream id differs between runs
+        line = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "id", line)  # Spark creates one for every query
         return f"{line} {given.get('producer-seq', '')}"
 
     async def _meet(self, fate: Fate, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:

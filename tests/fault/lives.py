@@ -1,9 +1,9 @@
-"""One seeded history of a server: clients write and read, it dies in every way, the next life must keep every promise.
+"""A seeded history of a server: clients write and read, the server crashes in many ways, and guarantees are checked.
 
-What is promised: an acknowledged write is there once and in order; what a reader saw is never taken back; a
-producer's retry is recognised across a crash; closed stays closed and deleted stays deleted; a fork keeps its bytes; a
-stream expires when it should and not before; what one request changes is changed as a whole; times never run
-backwards; and `check` finds nothing.
+The guarantees: an acknowledged write is stored once and in order; data that a reader has seen does not disappear; a
+retry of a producer is recognised after a crash; closed streams stay closed and deleted ones stay deleted; a fork keeps
+its bytes; a stream expires at its time and not before; a request is atomic; times never decrease; `check`
+finds nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LIMITS = Limits(
     sse_chunk_bytes=800,
 )
 ROUND_S = 0.05
-# Bounds of tables that a history would not reach as they are.
+# Smaller limits of tables, so that a history reaches them.
 SMALL = (
     (rows, "ROW_PROBE_BYTES", 1200),
     (active, "ACTIVE_STEP_BYTES", 500),
@@ -65,7 +65,7 @@ class Death(Enum):
 
 
 async def ended(tasks: set[asyncio.Task[object]]) -> None:
-    """A gather of nothing outside a loop would make a loop that nobody closes."""
+    """Wait for tasks. A gather without tasks outside a loop would create a loop that is never closed."""
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -91,7 +91,7 @@ class History:
         self.now_s = 1_000.0
 
     def run(self) -> str:
-        """Live all lives; a digest of everything that happened."""
+        """Run all lives. Returns a digest of everything that happened."""
         with contextlib.ExitStack() as small:
             for module, name, value in SMALL:
                 small.enter_context(patch.object(module, name, value))
@@ -99,7 +99,7 @@ class History:
 
     def _run(self) -> str:
         for life in range(self.lives):
-            self.random.seed(f"{self.seed} {life}")  # whatever the end of the life before has drawn
+            self.random.seed(f"{self.seed} {life}")  # independent of the random numbers at the end of the previous life
             if life:
                 self._restart()
             last = life == self.lives - 1
@@ -125,16 +125,16 @@ class History:
         except CrashError:
             pass
         except DeadlockError:
-            if not self.disk.crashed:  # then everybody waits for a machine that is off
+            if not self.disk.crashed:  # otherwise all tasks wait for a crashed machine
                 raise
         finally:
-            self.disk.crashed = True  # whatever is still under way, nothing of it reaches the disk
+            self.disk.crashed = True  # pending work does not reach the disk
             self.now_s = loop.time()
             self.world.end_life(int(self.now_s * 1000))
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()
-            with contextlib.suppress(BaseException):  # a machine that is off, or waits for ever
+            with contextlib.suppress(BaseException):  # a crashed machine, or an endless wait
                 loop.run_until_complete(ended(tasks))
             loop.close()
         if loop.failures:
@@ -160,7 +160,7 @@ class History:
         return self.make_store(parts, recover(disk, connect(disk, index), salt), LIMITS)
 
     async def _start(self, fatal: list[BaseException]) -> Engine:
-        """A server that finds no descriptors at its start says so, and nothing has happened."""
+        """Start a server. If there are no descriptors, it fails without any change."""
         if self.random.random() < 0.05:
             self.disk.no_descriptors = errno.EMFILE
             with contextlib.suppress(OSError, sqlite3.OperationalError):
@@ -209,7 +209,7 @@ class History:
             await back_up_and_check(self.directory, self.world)
 
     def _change_weather(self, clients: Clients, rounds: int, *, last: bool) -> None:
-        """Now and then the disk is full for a while, or no file can be opened, or nobody has anything to do."""
+        """At random times the disk is full, no file can be opened, or the clients pause."""
         if rounds % 4 == 0 and not last:
             self.disk.full = self.random.random() < 0.1
             self.disk.no_descriptors = self.random.choice([errno.EMFILE, errno.ENFILE]) * (self.random.random() < 0.08)
@@ -217,14 +217,14 @@ class History:
             clients.quiet = self.random.random() < 0.3
 
     async def _end(self, clients: Clients, engine: Engine, *, last: bool) -> None:
-        """The end of a life that nothing cut short."""
+        """End a life without a crash."""
         await self._check_recovered(engine)
         await self._check_promises(clients, engine)
         await self._check_catalogue(engine)
         if last or self.random.random() < 0.5:
             await engine.stop()
 
-    # Promises
+    # Guarantees
 
     async def _check_promises(self, clients: Clients, engine: Engine) -> None:
         found: dict[KnownStream, bytes] = {}
@@ -241,7 +241,7 @@ class History:
         self.world.uncertain.clear()
 
     async def _known_at(self, engine: Engine, path: str) -> KnownStream | None:
-        """What is known of the stream at a path, after a life in which its creation may have been under way."""
+        """The known stream at a path. Its creation may have been in progress at the crash."""
         streams, known = self.world.streams, self.world.streams.get(path)
         try:
             found = await engine.info(path)
@@ -251,11 +251,11 @@ class History:
             return known
         expired = self.world.expired.get(path)
         if known is None and expired is not None and expired.id == found.id:
-            streams[path] = self.world.expired.pop(path)  # if the clock was set back, which `look` finds out
+            streams[path] = self.world.expired.pop(path)  # `look` checks whether the clock was set back
         elif path in self.world.uncertain and (known is None or not known.must_exist(self.world.latest_ms)):
             streams[path] = KnownStream(path, self.world.next_generation(), may_be_closed=True)
         else:
-            raise BrokenPromiseError(f"{path} came back")
+            raise BrokenPromiseError(f"{path} exists again after its deletion")
         return streams[path]
 
     async def _check_stream(self, clients: Clients, known: KnownStream, found: dict[KnownStream, bytes]) -> None:
@@ -277,17 +277,17 @@ class History:
         known.closed, known.may_be_closed, known.may_be_deleted = stream.closed, False, False
 
     async def _check_recovered(self, engine: Engine) -> None:
-        """Once the disk works and has room, writes are accepted."""
+        """Writes are accepted again when the disk works and has space."""
         asked = WriteDocuments((WriteDocument("probe", b"0"),))
         for _ in range(30):
             with contextlib.suppress(StorageFullError):
                 await engine.execute(asked)
                 return
             await asyncio.sleep(1)
-        raise BrokenPromiseError("the disk has room again, and writes are refused")
+        raise BrokenPromiseError("the disk has space again, but writes are refused")
 
     async def _check_catalogue(self, engine: Engine) -> None:
-        """No stream in memory that the store does not have as it is; none that is deleted and kept for no fork."""
+        """Streams in memory equal those of the store, and no deleted stream without forks is kept."""
         store = engine._store
         for loaded in list(engine._catalogue._ids.values()):
             before = (0, loaded.state.version, loaded)
@@ -295,12 +295,12 @@ class History:
                 continue
             state = await store.load_id(loaded.id)
             if before != (loaded.pending, loaded.state.version, engine._catalogue.by_id(loaded.id)):
-                continue  # it changed meanwhile
+                continue  # it changed in the meantime
             if state is None:
-                raise BrokenPromiseError(f"{loaded.path} is a ghost: the store does not have it")
+                raise BrokenPromiseError(f"{loaded.path} is in memory, but not in the store")
             own = (loaded.tail, loaded.closed, loaded.state.soft_deleted, loaded.state.forks)
             if own != (state.tail, state.closed, state.soft_deleted, state.forks):
-                raise BrokenPromiseError(f"{loaded.path} is not in memory as it is in the store")
+                raise BrokenPromiseError(f"{loaded.path} differs between memory and store")
         for state in await store.page("", "", 1000):
             if state.soft_deleted and state.forks == 0:
-                raise BrokenPromiseError(f"{state.path} is deleted and kept for no fork")
+                raise BrokenPromiseError(f"{state.path} is deleted and has no forks, but is kept")

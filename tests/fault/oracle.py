@@ -1,4 +1,4 @@
-"""What the outside world may rely on, as far as it was told. It knows answers only, and nothing of the server."""
+"""The guarantees that clients can check: it only knows their requests and the replies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MESSAGE = re.compile(rb"<(w\d+):(\d+)\.*>")
 
 
 class BrokenPromiseError(AssertionError):
-    """What the simulation is there to find."""
+    """A guarantee is violated."""
 
 
 @dataclass
 class Lifetime:
-    """When a stream expires, between the last use that is certainly recorded and the last one that may be."""
+    """The earliest and latest time at which a stream expires, depending on which uses are stored."""
 
     ttl_s: int | None = None
     expires_ms: int | None = None
@@ -44,31 +44,31 @@ class Lifetime:
         self.recorded_ms = max(self.recorded_ms, at_ms)
 
     def record_read(self, at_ms: int) -> None:
-        """A read renews in steps: a crash can cost the last one."""
+        """Record a read. Renewals are stored in steps, so a crash can lose the last one."""
         if self.ttl_s is not None:
             self.record(at_ms - self.ttl_s * 1000 // TTL_RENEWAL_PARTS)
 
 
 @dataclass(eq=False)
 class KnownStream:
-    """What is known of one incarnation of the stream at a path."""
+    """The known facts on one incarnation of the stream at a path."""
 
     path: str
     generation: int
-    life: Lifetime | None = None  # None: not known yet
+    life: Lifetime | None = None  # None: unknown
     id: int | None = None
     kind: str = "text/plain"
     acknowledged: list[int] = field(default_factory=list)  # numbers of messages
-    tails: list[Offset] = field(default_factory=list)  # offsets that the server gave
-    seen: bytes = b""  # the most that any reader saw
+    tails: list[Offset] = field(default_factory=list)  # offsets from the server
+    seen: bytes = b""  # the longest content that any reader has seen
     times: tuple[RecordEnd, ...] = ()
     closed: bool = False
     may_be_closed: bool = False
     may_be_deleted: bool = False
-    asking: int = 0  # requests under way
+    asking: int = 0  # requests in progress
     is_mirror: bool = False
-    last_seqno: int = 0  # of a table: the largest that was acknowledged
-    last_seqnos: dict[int, int] = field(default_factory=dict)  # those of its appends, by the numbers of messages
+    last_seqno: int = 0  # of a table: the largest acknowledged SeqNo
+    last_seqnos: dict[int, int] = field(default_factory=dict)  # message number → SeqNo
 
     @property
     def is_table(self) -> bool:
@@ -78,20 +78,20 @@ class KnownStream:
         return self.life is not None and not self.may_be_deleted and not self.life.may_have_ended(now_ms)
 
     def has_expired(self, now_ms: int) -> bool:
-        """Whether it certainly has, nobody being about to renew it."""
+        """Whether it certainly has expired, and no request in progress may renew it."""
         return self.life is not None and not self.asking and self.life.has_ended(now_ms)
 
     def check_seen(self, whole: bytes, closed: bool, before: tuple[bytes, bool]) -> None:
-        """A reader that came after others had seen `before` finds this."""
+        """Check the content of a read that began after others had seen `before`."""
         if not whole.startswith(before[0]):
-            raise BrokenPromiseError(f"{self.path}: what a reader saw was taken back")
+            raise BrokenPromiseError(f"{self.path}: data that a reader saw disappeared")
         if before[1] and not closed:
-            raise BrokenPromiseError(f"{self.path} was closed and is open")
+            raise BrokenPromiseError(f"{self.path} was closed but is open")
         self.seen = max(self.seen, whole, key=len)
         self.closed = self.closed or closed
 
     def check_whole(self, whole: bytes) -> None:
-        """Everything acknowledged is there once and in order."""
+        """Check that all acknowledged messages are stored once and in order."""
         messages = check_messages(self.path, whole)
         missing = set(self.acknowledged) - messages
         if missing:
@@ -99,7 +99,7 @@ class KnownStream:
 
     def check_times(self, found: tuple[RecordEnd, ...], tail: int) -> None:
         if any(one.position >= other.position or one.at_ms > other.at_ms for one, other in pairwise(found)):
-            raise BrokenPromiseError(f"{self.path}: records or their times run backwards")
+            raise BrokenPromiseError(f"{self.path}: records or their times decrease")
         if (found[-1].position if found else 0) != tail:
             raise BrokenPromiseError(f"{self.path}: its records do not end at its tail")
         shorter = min(len(found), len(self.times))
@@ -109,13 +109,13 @@ class KnownStream:
 
 
 def check_messages(path: str, whole: bytes) -> set[int]:
-    """The numbers of a stream's messages, each there once and those of one writer in order."""
+    """Check that messages are unique and those of each writer in order. Returns their numbers."""
     by_writer: dict[bytes, list[int]] = {}
     for writer, number in MESSAGE.findall(whole):
         by_writer.setdefault(writer, []).append(int(number))
     for numbers in by_writer.values():
         if len(numbers) != len(set(numbers)):
-            raise BrokenPromiseError(f"{path}: a message is there twice")
+            raise BrokenPromiseError(f"{path}: a message is stored twice")
         if numbers != sorted(numbers):
             raise BrokenPromiseError(f"{path}: the messages of a writer are out of order")
     return {number for numbers in by_writer.values() for number in numbers}
@@ -139,22 +139,22 @@ class Follower:
         self.position = update.end
 
     def ended(self, reason: Ended) -> None:
-        """Deleted, or the server stops."""
+        """The stream was deleted, or the server stops."""
 
 
 class Names:
-    """Ids, and what each of them named: never two streams, never other bytes."""
+    """Checks that an id always belongs to the same stream and the same bytes."""
 
     def __init__(self) -> None:
         self._owners: dict[int, int] = {}  # id → generation
-        self.contents: dict[int, bytes] = {}  # the most that was seen of each, what it inherited included
+        self.contents: dict[int, bytes] = {}  # the longest content of each, including inherited bytes
 
     def note(self, stream: StreamInfo, generation: int, whole: bytes) -> None:
         if self._owners.setdefault(stream.id, generation) != generation:
             raise BrokenPromiseError(f"the id {stream.id} was used twice")
         before = self.contents.get(stream.id, b"")
         if not (whole.startswith(before) or before.startswith(whole)):
-            raise BrokenPromiseError(f"offsets of {stream.path} name two things")
+            raise BrokenPromiseError(f"offsets of {stream.path} have two meanings")
         self.contents[stream.id] = max(before, whole, key=len)
         for span in stream.lineage:
             known = self.contents.get(span.id, b"")[: span.end]
@@ -164,16 +164,16 @@ class Names:
 
 @dataclass(eq=False)
 class KnownDocument:
-    """A document that is only ever extended by one number with each write, on condition of its version; or deleted."""
+    """A document to which each conditional write adds one number, unless it is deleted."""
 
     key: str
     incarnation: int = 0
-    data: bytes = b""  # the most that is certain
+    data: bytes = b""  # the longest content that is certain
     may_be_deleted: bool = False
     asking: int = 0
 
     def check(self, found: Document | None, before: bytes) -> None:
-        """A reader that came after `before` was certain finds this."""
+        """Check a read that began after `before` was certain."""
         data = b"" if found is None else found.data
         if found is not None and found.version != len(data.split()):
             raise BrokenPromiseError(f"document {self.key}: version {found.version} of {len(data.split())} writes")
@@ -183,7 +183,7 @@ class KnownDocument:
             self.data = data
 
     def settle(self, found: Document | None) -> None:
-        """After a crash: what is there now is certain."""
+        """After a crash, the current content is certain."""
         self.check(found, self.data)
         data = b"" if found is None else found.data
         if self.may_be_deleted and not (data and data.startswith(self.data)):
@@ -200,7 +200,7 @@ class KnownDocument:
 
 @dataclass(frozen=True)
 class JointWrite:
-    """One request that changed several things, which are changed together or not at all."""
+    """A request that changed several streams and documents atomically."""
 
     number: int
     streams: tuple[KnownStream, ...]
@@ -210,7 +210,7 @@ class JointWrite:
 def check_joint(
     writes: Sequence[JointWrite], streams: Mapping[KnownStream, bytes], documents: Mapping[str, bytes]
 ) -> None:
-    """All that one request changed is there, or nothing of it; of what still exists."""
+    """Check that a request was atomic, for the streams and documents that still exist."""
     messages = {known: {int(number) for _, number in MESSAGE.findall(whole)} for known, whole in streams.items()}
     numbers = {key: set(map(int, data.split())) for key, data in documents.items()}
     for write in writes:
@@ -221,4 +221,4 @@ def check_joint(
             if known.incarnation == incarnation and not known.may_be_deleted
         }
         if len(found) > 1:
-            raise BrokenPromiseError(f"of request {write.number} a part became durable")
+            raise BrokenPromiseError(f"request {write.number} was stored in part")

@@ -1,4 +1,4 @@
-"""The rest of the simulated machine: the parts of a store that take virtual time, and a loop that has it."""
+"""The simulated machine: parts of a store that take virtual time, and an event loop with virtual time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.fault.sim_disk import CrashError, SimDisk
 
 T = TypeVar("T")
 
-PAGE = 2048  # what the index takes from the disk to go on; it lies elsewhere, so nothing is taken
+PAGE = 2048  # free space that the index needs; it does not use this space
 
 
 class DeadlockError(RuntimeError):
-    """Everybody waits and nothing will ever happen."""
+    """All tasks wait, and no timer is pending."""
 
 
 class SimIndex:
-    """SQLite itself, in memory. That its commits are atomic and durable is taken from its own tests: a crash finds
-    the image of the last commit."""
+    """SQLite in memory. Its commits are assumed to be atomic and durable: a crash restores the image of the last
+    commit."""
 
     def __init__(self, image: bytes | None = None) -> None:
         self._image = image
@@ -47,7 +47,7 @@ class SimIndex:
         self._image = self.connect().serialize()
 
     def copy(self) -> SimIndex:
-        """What a backup finds: the last commit."""
+        """A copy with the last commit."""
         return SimIndex(self._image)
 
     def restart(self) -> None:
@@ -57,7 +57,7 @@ class SimIndex:
 
 
 class SimConnection(index.IndexReader):
-    """Opening one takes a descriptor; closing it leaves the others."""
+    """A shared connection. Opening it needs a descriptor; closing it does nothing."""
 
     def close(self) -> None:
         """The connection is shared."""
@@ -71,7 +71,7 @@ def connect(disk: SimDisk, sim_index: SimIndex) -> index.IndexReader:
 
 
 class SimFolder:
-    """The fold worker without its process: it takes its time, and a crash can fall before and after its commit."""
+    """The fold worker without a process. It takes virtual time, and a crash can occur before and after its commit."""
 
     def __init__(self, disk: SimDisk, sim_index: SimIndex) -> None:
         self._disk = disk
@@ -99,11 +99,11 @@ class SimFolder:
             raise IndexFullError(answer["error"]) if answer["full"] else RuntimeError(answer["error"])
 
     async def close(self) -> None:
-        """There is no process to end."""
+        """There is no process to stop."""
 
 
 class SimRunner:
-    """Blocking work, done a little later on the loop itself."""
+    """Runs blocking work on the loop, a little later."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -120,11 +120,11 @@ class SimRunner:
         asyncio.get_running_loop().call_later(self._disk.random.choice([0.0, 0.005, 0.05]), run)
 
     def close(self) -> None:
-        """There is no thread to end."""
+        """There is no thread to stop."""
 
 
 class SimReaders(concurrent.futures.Executor):
-    """Reads of the index that wait before they happen, and whose results arrive later still."""
+    """Runs reads of the index with delays before the read and before its result."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -143,7 +143,7 @@ class SimReaders(concurrent.futures.Executor):
                 return
             try:
                 result = work(*arguments, **more)
-            except Exception as error:  # noqa: BLE001 - whoever asked decides what it means
+            except Exception as error:  # noqa: BLE001 - reported to the caller
                 loop.call_later(after, future.set_exception, error)
             else:
                 loop.call_later(after, future.set_result, result)
@@ -153,13 +153,13 @@ class SimReaders(concurrent.futures.Executor):
 
 
 class SimSyncer:
-    """A sync that takes its time, so that batches form and a crash can fall into it."""
+    """A sync that takes virtual time, so that batches form and a crash can occur during it."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
 
     def start(self) -> None:
-        """Ready at once."""
+        """There is nothing to attach."""
 
     def delay_s(self) -> float:
         return self._disk.random.choice([0.0, 0.001, 0.001, 0.02, 0.02, 0.3])
@@ -176,7 +176,7 @@ class SimSyncer:
         asyncio.get_running_loop().call_later(self.delay_s(), run)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """There is nothing to release."""
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -192,7 +192,7 @@ class _VirtualSelector(selectors.SelectSelector):
 
 
 class SimLoop(asyncio.SelectorEventLoop):
-    """Time passes only when nobody has anything to do."""
+    """An event loop whose time advances only when no task is ready."""
 
     def __init__(self, now_s: float = 1_000.0) -> None:
         self._virtual = _VirtualSelector(now_s)
@@ -206,7 +206,7 @@ class SimLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: concurrent.futures.Executor | None, work: Callable[..., T], *arguments: Any
     ) -> asyncio.Future[T]:
-        """There are no threads: what would be done in one is done a little later."""
+        """There are no threads: work runs on the loop, a little later."""
         if executor is not None:
             return super().run_in_executor(executor, work, *arguments)
         future: asyncio.Future[T] = self.create_future()
@@ -216,14 +216,14 @@ class SimLoop(asyncio.SelectorEventLoop):
                 return
             try:
                 future.set_result(work(*arguments))
-            except Exception as error:  # noqa: BLE001 - whoever asked decides what it means
+            except Exception as error:  # noqa: BLE001 - reported to the caller
                 future.set_exception(error)
 
         self.call_later(0.003, run)
         return future
 
     def _write_to_self(self) -> None:
-        """There is no other thread to wake it."""
+        """No other thread wakes the loop."""
 
     def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")

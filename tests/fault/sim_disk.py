@@ -1,6 +1,6 @@
-"""A simulated disk that crashes, tears, reorders, fills and runs out of descriptors, as a disk may.
+"""A simulated disk with crashes, torn and reordered writes, full disks and missing file descriptors.
 
-Everything random comes from one seed, so a seed is a run.
+All randomness comes from one seed, so a seed determines a run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ SECTOR = 512
 
 
 class CrashError(BaseException):
-    """The machine lost power or the process was killed. Not an Exception: nothing may catch it and go on."""
+    """The machine lost power or the process was killed. It is not an Exception, so that no code catches it."""
 
 
 class Node:
-    """A file's bytes: as everyone sees them, as a power loss would leave them, and what is in between."""
+    """The bytes of a file: in the page cache, on the disk, and the writes that are not synced."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -38,13 +38,13 @@ class Node:
         self.pending.append((position, data))
 
     def sync(self) -> None:
-        """Only what was written since the last sync reaches the disk, as in a kernel that writes dirty pages."""
+        """Write the changes since the last sync to the disk, as a kernel writes dirty pages."""
         for position, data in self.pending:
             _put(self.durable, position, data)
         self.pending.clear()
 
     def scatter(self, rng: random.Random) -> None:
-        """Some sectors of what was not synced reach the disk, in any combination."""
+        """Write a random subset of the unsynced sectors to the disk."""
         chance = rng.choice([0.0, 0.3, 0.7, 1.0])
         for position, data in self.pending:
             for start in range(0, len(data), SECTOR):
@@ -57,7 +57,7 @@ class Node:
         self.data = bytearray(self.durable)
 
     def fail_sync(self, rng: random.Random) -> None:
-        """Nobody knows what reached the disk. The page cache is dropped, or keeps the bytes and calls them clean."""
+        """A random part reaches the disk. The page cache is dropped, or keeps the bytes and marks them as clean."""
         self.scatter(rng)
         if rng.random() < 0.5:
             self.data = bytearray(self.durable)
@@ -96,7 +96,7 @@ class SimFile:
         return bytes(self._node.data)
 
     def allocate(self, size: int) -> None:
-        """Zeros up to a size, or nothing at all."""
+        """Extend the file with zeros, or fail without a change."""
         end = len(self._node.data)
         self._disk.step("allocate", size)
         if size > end:
@@ -111,11 +111,11 @@ class SimFile:
         self._node.pending.clear()
 
     def close(self) -> None:
-        """Nothing is lost or won by closing."""
+        """Closing has no effect."""
 
 
 class SimDisk:
-    """The journal's directory. Names survive a power loss in the order they were changed, up to some point."""
+    """The directory of the journal. After a power loss, a prefix of the changes of names survives."""
 
     def __init__(self, rng: random.Random) -> None:
         self.random = rng
@@ -123,23 +123,23 @@ class SimDisk:
         self.durable_names: dict[str, Node] = {}
         self.crashed = False
         self.crash_in: int | None = None  # steps until the machine or the process dies
-        self._capacity: int | None = None  # of a disk that is full
-        self.no_descriptors = 0  # the error that opening gives, if any
+        self._capacity: int | None = None  # of a full disk
+        self.no_descriptors = 0  # errno of opening a file; 0 if it succeeds
         self.failing_sync_in: int | None = None
-        self.refusals = 0  # how often there was no room or no descriptor
+        self.refusals = 0  # number of failures for lack of space or descriptors
         self.failed_syncs = 0
         self.trace = hashlib.sha256()
         self._changes: list[Callable[[dict[str, Node]], object]] = []
 
     def copy(self, rng: random.Random) -> SimDisk:
-        """Another disk with the same files, all of it durable."""
+        """Another disk with the same files, all of them durable."""
         other = SimDisk(rng)
         other.nodes = {name: node.copy() for name, node in self.nodes.items()}
         other.durable_names = dict(other.nodes)
         return other
 
     def step(self, what: str, size: int) -> None:
-        """One operation: the moment before and after which the machine may crash."""
+        """Start an operation. The machine may crash before it."""
         if self.crashed:
             raise CrashError
         self.trace.update(f"{what} {size}\n".encode())
@@ -164,7 +164,7 @@ class SimDisk:
 
     @full.setter
     def full(self, full: bool) -> None:
-        """From now on there is only the room that is given back."""
+        """Set the capacity to the used space, so that only freed space can be used."""
         if full != self.full:
             self._capacity = self._used_bytes() if full else None
 
@@ -176,7 +176,7 @@ class SimDisk:
         return sum(len(node.data) for node in self.nodes.values())
 
     def room_for(self, node: Node, position: int, size: int) -> int:
-        """How many of some bytes find room: over others, or behind the end."""
+        """How many bytes can be written at a position."""
         return max(0, min(size, len(node.data) + self.free_bytes - position))
 
     def refuse(self, number: int, name: str) -> None:
@@ -184,8 +184,8 @@ class SimDisk:
         raise OSError(number, os.strerror(number), name)
 
     def restart(self, *, power_lost: bool) -> None:
-        """A new life. After a power loss, what was not synced is there in part or not at all; a process that was
-        killed leaves everything in the page cache."""
+        """Restart the machine or the process. After a power loss, a random part of the unsynced data survives. After a
+        kill, everything is in the page cache."""
         if power_lost:
             kept = self.random.randint(0, len(self._changes))
             for change in self._changes[:kept]:

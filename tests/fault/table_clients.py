@@ -1,4 +1,4 @@
-"""What clients of a simulated server do with tables, through the handlers of the wire: only sockets are left out."""
+"""Table clients of a simulated server. They use the HTTP handlers, without sockets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """The sink of an answer that stays open: a client that now and then does not read for a while."""
+    """The client of a live response, which sometimes does not read for a while."""
 
     def __init__(self, rng: random.Random) -> None:
         self.blocked = False
@@ -105,7 +105,7 @@ class Tables:
         return Answer(response.status, dict(response.headers), whole)
 
     async def execute(self, command: Create | Append | Delete) -> Reply:
-        """The command as a request."""
+        """Send a command as a request."""
         if isinstance(command, Create) and command.kind is ContentKind.MIRROR:
             return await self._create_mirror(name_of(command.path))
         if isinstance(command, Create):
@@ -141,23 +141,23 @@ class Tables:
     # Reads
 
     async def read(self, known: KnownStream) -> None:
-        """Read a part of a table in one of the ways there are, and compare it with all of its rows."""
+        """Read a part of a table with a random kind of request, and compare it with all rows."""
         try:
             before = await self._engine.info(known.path)
             if before.id != known.id:
                 return
             how = self._random.choice([self._range, self._range, self._live, self._live, self._active])
             if how == self._active and before.ttl_s is not None:
-                return  # a view is a live reader, which keeps the table from expiring for as long as it is kept
+                return  # an active view is a live reader, which prevents the expiry of the table
             await how(known, before.last_seqno)
         except HeadwaterError as error:
             if isinstance(error, InternalError) and not self._disk.crashed and not self._disk.failed_syncs:
                 raise BrokenPromiseError(f"a read of {known.path!r}: {error}") from error
             if isinstance(error, errors.StreamNotFoundError) and await self._is_there(known):
-                raise BrokenPromiseError(f"{known.path!r} is there and a read did not find it") from error
+                raise BrokenPromiseError(f"{known.path!r} exists, but a read did not find it") from error
 
     async def check(self, known: KnownStream) -> None:
-        """A server whose disk works answers reads of any part, and has the active view."""
+        """With a working disk, reads of any part and of the active view succeed."""
         await self.read(known)
         try:
             table = await self._engine.info(known.path)
@@ -174,7 +174,7 @@ class Tables:
             return False
 
     async def _rows(self, known: KnownStream) -> bytes | None:
-        """All rows, if the table is still the same one."""
+        """All rows, if the table is still the same incarnation."""
         whole = (await self.ask("GET", known.path, "timeout=0")).body
         return whole if await self._is_there(known) else None
 
@@ -196,7 +196,7 @@ class Tables:
         check_range(known, answer.body, shown, since_id)
 
     async def _live(self, known: KnownStream, last_seqno: int) -> None:
-        """An answer that stays open: the rows that were there, and those that came, none left out."""
+        """A live response: it has all existing and new rows."""
         since_id = self._random.randint(0, last_seqno + 1)
         timeout, idle = self._random.choice([("0.3", "0.1"), ("2", "1"), ("1", "2")])
         answer = await self.ask("GET", known.path, f"since_id={since_id}&timeout={timeout}&idle={idle}")
@@ -215,7 +215,7 @@ class Tables:
         if whole is None or answer.body is None:
             return
         if answer.last_seqno < last_seqno:
-            raise BrokenPromiseError(f"{known.path!r}: an active view lacks rows that were there before")
+            raise BrokenPromiseError(f"{known.path!r}: an active view lacks rows that existed before")
         live = live_rows(whole.splitlines(keepends=True), answer.last_seqno)
         if key is not None:
             live = [row for row in live if row.split(b"\t")[3] == key.encode()]
@@ -245,7 +245,7 @@ class Tables:
         )
 
     async def _fork_request(self, source: KnownStream) -> ForkRequest:
-        """A fork with all rows, or with those up to a SeqNo, which may be within an append."""
+        """A fork with all rows, or with rows up to a SeqNo, which may be inside an append."""
         if self._random.random() < 0.3:
             return ForkRequest(source.path)
         try:
@@ -255,7 +255,7 @@ class Tables:
         return ForkRequest(source.path, BEGINNING, last_seqno=self._random.randint(0, last_seqno))
 
     async def _create_mirror(self, name: str) -> Reply:
-        """As a follower does when the remote table first answers."""
+        """Create a mirror, as a follower does after the first response of the remote table."""
         mirror = await open_mirror(self._engine, name)
         if mirror.table is not None:
             return Reply(existed=True)
@@ -263,7 +263,7 @@ class Tables:
         return Reply()
 
     async def extend_mirror(self, known: KnownStream) -> int:
-        """Append what the remote table has after the last row of the mirror; the last SeqNo that is durable then."""
+        """Append the next rows of the remote table. Returns the last durable SeqNo."""
         mirror = await open_mirror(self._engine, name_of(known.path))
         if mirror.table is None:
             raise errors.StreamNotFoundError

@@ -1,4 +1,4 @@
-"""What a table must hold, as far as its clients know: whole batches, byte for byte, numbered without gaps."""
+"""The expected contents of tables: whole batches, byte for byte, with SeqNos without gaps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0
 
 
 def changes_of(name: str, number: int) -> list[bytes]:
-    """The changes of an append, by its number: what is sent and what must be found are made by the same rule."""
+    """The changes of the append with a number. They are used for the request and for the check."""
     rng = random.Random(number)
     changes = [f"+\tk{rng.randrange(6)}\t<{name}:{number}{'.' * rng.choice([0, 10, 700])}>"]
     for place in range(rng.choice([0, 0, 0, 1, 4, 20])):
@@ -30,7 +30,7 @@ def changes_of(name: str, number: int) -> list[bytes]:
 
 
 def remote_rows(first: int, count: int) -> list[bytes]:
-    """Rows of the remote table that is mirrored, which never ends. Its SeqNos have gaps."""
+    """Rows of the mirrored remote table, which is endless and has gaps in its SeqNos."""
     return [
         b"%d\t2026-01-08T00:00:%02dZ\t%c\tk%d\t%b\n"
         % (place * 3 + place % 3, place % 60, b"+-"[place % 5 == 4], place % 7, b"r" * (place * 37 % 300))
@@ -39,14 +39,14 @@ def remote_rows(first: int, count: int) -> list[bytes]:
 
 
 def place_after(seqno: int) -> int:
-    """Where in the remote table the rows after a SeqNo begin."""
+    """The index of the first row after a SeqNo in the remote table."""
     return 1 if not seqno else next(place for place in range(seqno // 4, seqno) if place * 3 + place % 3 == seqno) + 1
 
 
 def check_table(stream: StreamInfo, whole: bytes, last_seqnos: Mapping[int, int]) -> None:
-    """All bytes of a table; `last_seqnos` are those that appends were acknowledged with, by their numbers."""
+    """Check all bytes of a table. `last_seqnos` has the acknowledged SeqNo of each append."""
     if whole and not whole.endswith(b"\n"):
-        raise BrokenPromiseError(f"{stream.path!r}: its last row is not whole")
+        raise BrokenPromiseError(f"{stream.path!r}: its last row is incomplete")
     if stream.kind is ContentKind.MIRROR:
         _check_mirror(stream, whole)
         return
@@ -54,10 +54,10 @@ def check_table(stream: StreamInfo, whole: bytes, last_seqnos: Mapping[int, int]
     if [row[0] for row in rows] != [b"%d" % seqno for seqno in range(1, len(rows) + 1)]:
         raise BrokenPromiseError(f"{stream.path!r}: its SeqNos do not count its rows")
     if len(rows) != stream.last_seqno:
-        raise BrokenPromiseError(f"{stream.path!r} says that it has {stream.last_seqno} rows and has {len(rows)}")
+        raise BrokenPromiseError(f"{stream.path!r} reports {stream.last_seqno} rows but has {len(rows)}")
     stamps = [row[1] for row in rows]
     if not all(map(_STAMP.fullmatch, stamps)) or any(one > other for one, other in pairwise(stamps)):
-        raise BrokenPromiseError(f"{stream.path!r}: its timestamps run backwards")
+        raise BrokenPromiseError(f"{stream.path!r}: its timestamps decrease")
     ends = [0]
     for line in whole.split(b"\n")[:-1]:
         ends.append(ends[-1] + len(line) + 1)
@@ -66,19 +66,19 @@ def check_table(stream: StreamInfo, whole: bytes, last_seqnos: Mapping[int, int]
 
 
 def _check_batches(path: str, changes: Sequence[bytes], cuts: Collection[int], last_seqnos: Mapping[int, int]) -> None:
-    """Each append is there as it was sent, whole but for those that a fork was cut from."""
+    """Check that each append is stored as it was sent, and complete unless a fork begins inside it."""
     done = 0
     while done < len(changes):
         head = _BATCH.fullmatch(changes[done])
         if head is None:
-            raise BrokenPromiseError(f"{path!r}: row {done + 1} begins no append")
+            raise BrokenPromiseError(f"{path!r}: no append begins at row {done + 1}")
         number = int(head[2])
         expected = changes_of(head[1].decode(), number)
         end = min((cut for cut in cuts if done < cut < done + len(expected)), default=done + len(expected))
         if list(changes[done:end]) != expected[: end - done]:
             raise BrokenPromiseError(f"{path!r}: the rows from {done + 1} on are not what was appended")
         if head[1] != b"created" and last_seqnos.get(number, end) != end:
-            raise BrokenPromiseError(f"{path!r}: append {number} was acknowledged with another SeqNo than {end}")
+            raise BrokenPromiseError(f"{path!r}: append {number} was not acknowledged with SeqNo {end}")
         done = end
 
 
@@ -92,7 +92,7 @@ def _check_mirror(stream: StreamInfo, whole: bytes) -> None:
 
 
 def live_rows(rows: Sequence[bytes], last_seqno: int) -> list[bytes]:
-    """The active view of a table once the rows up to a SeqNo are applied."""
+    """The active view of a table after the row with a SeqNo."""
     live: dict[bytes, bytes] = {}
     for row in rows:
         seqno, _, action, key, _ = row.split(b"\t", 4)
@@ -105,8 +105,8 @@ def live_rows(rows: Sequence[bytes], last_seqno: int) -> list[bytes]:
 
 
 def check_range(known: KnownStream, found: bytes, whole: bytes, since_id: int) -> None:
-    """A read of the rows after a SeqNo, or of the last ones, against all rows of the table."""
+    """Compare a read from `since_id` with all rows of the table."""
     rows = whole.splitlines(keepends=True)
     expected = rows[since_id:] if since_id < 0 else [row for row in rows if int(row.split(b"\t")[0]) > since_id]
     if found != b"".join(expected):
-        raise BrokenPromiseError(f"{known.path!r}: a read from {since_id} brought other rows than there are")
+        raise BrokenPromiseError(f"{known.path!r}: a read from {since_id} returned other rows than the table has")

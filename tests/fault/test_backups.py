@@ -1,4 +1,4 @@
-"""Servers and backups that are stopped and killed under load: nothing acknowledged is lost, here or in a restore."""
+"""Servers and backups are stopped and killed under load: no acknowledged write is lost, here or in a restore."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Following:
 
 
 async def run_timed(producer: Producer, client: httpx.AsyncClient, stop: asyncio.Event, times: list[float]) -> None:
-    """Append until told to stop; `times` has when each message was acknowledged."""
+    """Append until stopped. `times` gets the time of each acknowledgement."""
     while not stop.is_set():
         await producer._append(client)
         times.append(time.time())
 
 
 def contents_of(directory: Path) -> dict[str, bytes]:
-    """The bytes of each stream and table of a directory that was restored: all of it is folded."""
+    """The bytes of each stream and table of a restored directory, which is completely folded."""
     reader = index.IndexReader(index.connect(directory / "index.db", write=False))
     try:
         found = {}
@@ -66,7 +66,7 @@ def contents_of(directory: Path) -> dict[str, bytes]:
 
 
 def check_restored(directory: Path, at_s: float, acknowledged: dict[Producer, list[float]]) -> int:
-    """Every message that was acknowledged before a moment is there, each request whole; how many there are."""
+    """Check that all messages acknowledged before a time are there, in whole requests. Returns their number."""
     assert check_directory(directory, lambda _: None).problems == []
     contents, count = contents_of(directory), 0
     for producer, times in acknowledged.items():
@@ -87,7 +87,7 @@ def check_restored(directory: Path, at_s: float, acknowledged: dict[Producer, li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.long)])
-def test_a_restore_to_a_moment_under_load_has_every_write_acknowledged_before_it(tmp_path: Path, rounds: int) -> None:
+def test_a_restore_to_a_time_under_load_has_every_write_acknowledged_before_it(tmp_path: Path, rounds: int) -> None:
     rng = random.Random(11)
     port = free_port()
     directory, target = tmp_path / "data", str(tmp_path / "target")
@@ -127,7 +127,7 @@ def test_a_restore_to_a_moment_under_load_has_every_write_acknowledged_before_it
         code, err = await asyncio.to_thread(following.end, signal.SIGTERM)
         assert (code, err) == (0, "")
         ended_s = max(times[-1] for times in acknowledged.values()) + 0.001
-        spans = spans_of(DirectoryTarget(Path(target)))  # several, if a backup was away for too long
+        spans = spans_of(DirectoryTarget(Path(target)))  # several, if the backup was down for too long
         assert spans[-1].to_ms / 1000 > ended_s
         chosen = [rng.choice(spans) for _ in range(2 * rounds)]
         moments = [min(ended_s, rng.uniform(span.from_ms, span.to_ms) / 1000) for span in chosen] + [ended_s]
@@ -144,7 +144,7 @@ def test_a_restore_to_a_moment_under_load_has_every_write_acknowledged_before_it
 
 
 async def _when_restorable(target: str) -> None:
-    """Wait until some moment can be restored."""
+    """Wait until some time can be restored."""
     async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(BackupError):
@@ -154,8 +154,8 @@ async def _when_restorable(target: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_drain_and_restart_under_load_shows_as_retries_only(tmp_path: Path) -> None:
-    """Producers of the client see no error at all; plain requests see answers that say to try again."""
+def test_a_drain_and_restart_under_load_cause_retries_only(tmp_path: Path) -> None:
+    """Producers of the client get no error. Other requests get retryable responses."""
     port = free_port()
 
     async def produce(client: AsyncClient, number: int, stop: asyncio.Event) -> int:

@@ -1,6 +1,6 @@
 """A chain of three servers, A to B to C, each following the one before, while B and C are killed.
 
-Nobody tells them of each other's NURLs: each follower registers by its handshake. `CHANGES=100000` makes it a long run.
+NURLs are not configured: each follower registers by its handshake. `CHANGES=100000` makes it a long run.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import pytest
 from tests.edges import free_port
 
 CHANGES = int(os.environ.get("CHANGES", "5000"))
-KILLS = 6  # at least; they go on as long as there are changes
+KILLS = 6  # minimum; kills continue as long as there are changes
 TYPE = {"content-type": "text/sequence; charset=utf-8; schema=chain; version=1"}
 
 log = logging.getLogger("chains")  # figures: --log-cli-level=info
 
 HEADWATER = ["-m", "headwater"]
-# The same with followers that ask for answers at once: what is left to them is polling, and Notify.
+# Followers whose reads are not held, so that they depend on polling and Notify.
 POLLING = ["-c", "from headwater import cli, limits; limits.FOLLOW_HOLD_S = 0.0; cli.app(prog_name='headwater')"]
-REFUSED = ["--public-url", "http://example.com"]  # a NURL there is taken by nobody
+REFUSED = ["--public-url", "http://example.com"]  # no server accepts this NURL
 
 
 class Link:
@@ -60,7 +60,7 @@ class Link:
         command += ["--port", str(self.port), "--limit", "segment_bytes=300000", "--limit", "fold_idle_s=0.2"]
         self.process = subprocess.Popen([*command, *self.options], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        assert "http://" in self.process.stdout.readline(), "the server did not come back"
+        assert "http://" in self.process.stdout.readline(), "the server did not restart"
 
     def end(self, number: signal.Signals) -> int:
         assert self.process is not None
@@ -133,7 +133,7 @@ def wait_for_status(link: Link, **expected: object) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300 + CHANGES // 50)
 @pytest.mark.parametrize("program", [HEADWATER, POLLING], ids=["held", "polling"])
-def test_every_change_arrives_exactly_once_whoever_is_killed(program: list[str], tmp_path: Path) -> None:
+def test_every_change_arrives_exactly_once_whichever_server_is_killed(program: list[str], tmp_path: Path) -> None:
     chosen, kills, begun = random.Random(13), 0, time.monotonic()
     with chain(tmp_path, program) as (a, b, c):
         writer = threading.Thread(target=write, args=(a, random.Random(14)))
@@ -157,13 +157,13 @@ def test_every_change_arrives_exactly_once_whoever_is_killed(program: list[str],
         wait_for_status(c, state="following", last_seqno=CHANGES, lag_rows=0)
         for link, follower in ((a, b), (b, c)):
             wait_for_status(follower, notify="registered")
-            assert link.nurls() == [f"{follower.url}/notify"]  # by handshakes alone, however often they were repeated
+            assert link.nurls() == [f"{follower.url}/notify"]  # from handshakes only, repeated or not
         for link in (c, b, a):
-            assert link.end(signal.SIGTERM) == 0  # followers end with their server
+            assert link.end(signal.SIGTERM) == 0  # followers stop with their server
 
 
 def latencies_s(a: Link, c: Link, count: int, pause_s: float) -> list[float]:
-    """How long changes of A take until a reader of C has them."""
+    """The time from an append to A until a reader of C has the row."""
     found = []
     with httpx.Client() as client, httpx.Client() as writer:
         writer.post(a.url, content="+\tk\t0\n", headers=TYPE).raise_for_status()
@@ -187,7 +187,7 @@ def test_with_notify_a_change_arrives_within_50_ms(program: list[str], tmp_path:
         wait_for_status(b, notify="registered")
         wait_for_status(c, notify="registered")
         found = latencies_s(a, c, 100, 0.02)
-        # Of 20 each: other processes may keep the machine busy for a while.
+        # Several rounds of 20, because other processes may keep the machine busy.
         median_s = min(statistics.median(found[begin : begin + 20]) for begin in range(0, 100, 20))
         log.info("median latency with Notify: %.1f ms", median_s * 1000)
         assert median_s < 0.05
@@ -195,7 +195,7 @@ def test_with_notify_a_change_arrives_within_50_ms(program: list[str], tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "count"), [(HEADWATER, 60), (POLLING, 5)], ids=["held", "polling"])
-def test_without_notify_changes_arrive_all_the_same(program: list[str], count: int, tmp_path: Path) -> None:
+def test_without_notify_changes_still_arrive(program: list[str], count: int, tmp_path: Path) -> None:
     with chain(tmp_path, program, *REFUSED) as (a, b, c):
         wait_for_status(b, notify="refused: answered 403")
         wait_for_status(c, notify="refused: answered 403")

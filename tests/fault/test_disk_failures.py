@@ -1,4 +1,4 @@
-"""A server whose disk fails or fills, seen by its clients and by whoever started it."""
+"""A server whose disk fails or is full, as its clients and its parent process see it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.contract.stores import embedded
 
 LIMITS = Limits(segment_bytes=20_000, fold_idle_s=3600, disk_reserve_bytes=20_000)
 TEXT = {"content-type": "text/plain"}
-# More than a segment has room for: small ones go on for as long as the fold gives segments back, which may be for ever.
+# Larger than a segment: small appends could continue as long as the fold frees segments.
 LARGE = b"x" * 50_000
 
 
@@ -59,7 +59,7 @@ class FaultyDisk(RealDisk):
 
 
 def serve_and(client: Callable[[httpx.Client, FaultyDisk], None], directory: Path) -> int:
-    """Run a server over a faulty disk until it stops by itself or the client is done; its exit code."""
+    """Run a server on a faulty disk until it stops or the client has finished. Returns its exit code."""
     disks: list[FaultyDisk] = []
 
     def faulty(path: Path) -> FaultyDisk:
@@ -92,7 +92,7 @@ def test_a_failed_sync_stops_the_server_and_says_why(tmp_path: Path, caplog: pyt
         assert http.put("/a", headers=TEXT).status_code == 201
         disk.failing = True
         assert http.post("/a", headers=TEXT, content=b"lost?").status_code == 500
-        disk.failing = False  # too late: one failure is final
+        disk.failing = False  # a failed sync is final
         with contextlib.suppress(httpx.TransportError):  # it may have stopped already
             assert http.post("/a", headers=TEXT, content=b"more").status_code == 503
 
@@ -111,7 +111,7 @@ def test_a_full_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
         assert answer.headers["retry-after"] == "1"
         assert answer.json()["type"] == "urn:headwater:storage-full"
         assert http.put("/b", headers=TEXT).status_code == 507
-        assert http.get("/a").content == b"kept;"  # reads go on, and nothing of what was refused is there
+        assert http.get("/a").content == b"kept;"  # reads work, and refused data is not stored
         disk.full = False
         deadline = time.monotonic() + 5
         while (answer := http.post("/a", headers=TEXT, content=b"again;")).status_code == 507:
@@ -131,7 +131,7 @@ def test_12_3_deletions_are_accepted_while_the_disk_is_full(tmp_path: Path) -> N
         disk.full = True
         assert http.post("/a", headers=TEXT, content=LARGE).status_code == 507
         assert http.put("/d", headers=TEXT).status_code == 507
-        disk.full = False  # the room of the reserve
+        disk.full = False  # the space of the reserve
         assert http.delete("/b").status_code == 204
         disk.full = True
         assert http.get("/b").status_code == 404
@@ -150,7 +150,7 @@ def test_12_3_a_full_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptu
         while time.monotonic() < deadline:
             assert http.post("/a", headers=TEXT, content=b"x" * 1500).status_code == 507
             time.sleep(0.1)
-        assert disk.bytes_written - written < 100_000  # it does not write zeros to look for room
+        assert disk.bytes_written - written < 100_000  # it does not check for space by writing zeros
 
     with caplog.at_level(logging.WARNING):
         assert serve_and(client, tmp_path / "data") == -1

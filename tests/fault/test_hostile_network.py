@@ -1,4 +1,4 @@
-"""The client behind a hostile network: every message once, in order, read or produced, over both shells."""
+"""The client over a hostile network: every message is read or stored once and in order, in both shells."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SEEDS = range(int(os.environ.get("SEEDS", "6")))
 PATIENT = Retry(attempts=1_000, first_s=0.001, most_s=0.004)
 TIMEOUTS = Timeouts(answer_s=5, long_poll_s=5, sse_idle_s=5, sse_first_s=5)
 LIVE_MODES: tuple[Any, ...] = (False, "long-poll", "sse", True)
-MET: Counter[str] = Counter()  # what befell the reads of this run
+MET: Counter[str] = Counter()  # faults of this run
 MESSAGES = [{"n": number, "text": "é" * (number % 7) + "\r\n\n"} for number in range(300)]
 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Server]:
-    """A server whose every answer is short, so that a read is made of many."""
+    """A server with short responses, so that a read needs many."""
     limits = ("read_chunk_bytes=1500", "sse_chunk_bytes=700", "long_poll_s=0.3", "sse_lifetime_s=0.4")
     with headwater("--memory", *(part for limit in limits for part in ("--limit", limit))) as server:
         yield server
@@ -36,7 +36,7 @@ def small() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Server]:
-    """A server whose answers have a few hundred bytes, for tests that end one at every byte."""
+    """A server with responses of a few hundred bytes, for tests that close them at every byte."""
     with headwater("--memory", "--limit", "read_chunk_bytes=300") as server:
         yield server
 
@@ -115,7 +115,7 @@ def test_a_producer_is_exact(small: Server, seed: int, shell: str) -> None:
 
 
 def test_without_producer_headers_the_same_network_duplicates(small: Server) -> None:
-    """The test above can fail: it does when the numbers are taken away."""
+    """Shows that the test above can fail: without sequence numbers there are duplicates."""
     wrong = 0
     for seed in SEEDS:
         with _direct(small) as direct, hostile(small, seeded(seed)) as proxy:
@@ -136,8 +136,8 @@ def test_without_producer_headers_the_same_network_duplicates(small: Server) -> 
 
 @pytest.mark.parametrize("kind", ["cut", "reset"])
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_connection_ended_at_every_byte_of_an_answer(tiny: Server, shell: str, kind: str) -> None:
-    """Each byte of each answer of a read in turn, the one after the last included."""
+def test_a_connection_closed_at_every_byte_of_a_response(tiny: Server, shell: str, kind: str) -> None:
+    """The connection is closed at each byte of each response of a read, also after the last byte."""
     with _direct(tiny) as direct:
         stream = direct.stream(f"every/{shell}-{kind}")
         stream.create()
@@ -160,8 +160,8 @@ def test_a_connection_ended_at_every_byte_of_an_answer(tiny: Server, shell: str,
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_a_live_answer_ended_at_every_byte(small: Server, live: Any, shell: str) -> None:
-    """One long read whose live connections end one byte later each time, while messages keep coming."""
+def test_a_live_response_closed_at_every_byte(small: Server, live: Any, shell: str) -> None:
+    """One long read whose live connections are closed one byte later each time, while messages arrive."""
     with _direct(small) as direct:
         stream = direct.stream(f"live/{live}-{shell}")
         stream.create(messages=MESSAGES[:1])
@@ -179,7 +179,7 @@ def test_a_live_answer_ended_at_every_byte(small: Server, live: Any, shell: str)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_producer_answer_ended_at_every_byte(small: Server, shell: str) -> None:
+def test_a_producer_response_closed_at_every_byte(small: Server, shell: str) -> None:
     with _direct(small) as direct:
         stream = direct.stream(f"acks/{shell}")
         stream.create()
@@ -196,7 +196,7 @@ def test_a_producer_answer_ended_at_every_byte(small: Server, shell: str) -> Non
         assert stream.read().all() == list(range(300))
 
 
-def test_a_seed_decides_everything_and_reaches_every_kind() -> None:
+def test_a_seed_determines_all_faults_and_reaches_every_kind() -> None:
     fates = [seeded(3)(f"GET /{number}", times) for number in range(100) for times in range(3)]
     assert fates == [seeded(3)(f"GET /{number}", times) for number in range(100) for times in range(3)]
     assert {fate.kind for fate in fates} == {CALM, *KINDS}

@@ -1,4 +1,4 @@
-"""The real server, killed at random moments under load: every acknowledged message is there exactly once."""
+"""A real server is killed at random times under load: every acknowledged message is stored exactly once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Life:
             [*command, *(word for limit in limits for word in ("--limit", limit))], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
-        assert "http://" in self.process.stdout.readline(), "the server did not come back"
+        assert "http://" in self.process.stdout.readline(), "the server did not restart"
 
     def end(self, number: signal.Signals) -> int:
         assert self.process.stdout is not None
@@ -62,7 +62,7 @@ class Producer:
             await self._append(client)
 
     async def _append(self, client: httpx.AsyncClient) -> None:
-        """Repeat one message until its answer comes, even after the stop: the one before may have been stored."""
+        """Retry one message until there is a response, also after the stop, because it may have been stored."""
         headers = {"producer-id": self.name, "producer-epoch": "0", "producer-seq": str(self.acknowledged)}
         while True:
             try:
@@ -90,7 +90,7 @@ class TableProducer(Producer):
 
 
 async def check_table(client: httpx.AsyncClient, path: str, producers: list[Producer]) -> None:
-    """Rows that count without gaps, with both rows of every request, in order."""
+    """Check that SeqNos have no gaps, and that both rows of every request are there in order."""
     read = await client.get(path, params={"timeout": "0"})
     rows = [line.split("\t") for line in read.text.splitlines()]
     assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1))
@@ -156,7 +156,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path) -> Non
     assert acknowledged > 1000
 
 
-def test_a_second_server_is_told_at_once(tmp_path: Path) -> None:
+def test_a_second_server_on_the_directory_is_refused_at_once(tmp_path: Path) -> None:
     life = Life(tmp_path / "data", free_port())
     try:
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""A simulation that cannot fail proves nothing: each guard is taken away in turn, and it must notice."""
+"""Each safeguard is removed in turn, and the simulation must notice it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FOUND = (BrokenPromiseError, CorruptJournalError, HeadwaterError, OSError, Runti
 
 
 def caught(seeds: int, *, first: int = 0, **sabotage: object) -> str:
-    """What is found within so many seeds: a broken promise, or an error of the server."""
+    """The first violated guarantee or error of the server within a number of seeds."""
     for seed in range(first, first + seeds):
         try:
             History(seed, **sabotage).run()  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def test_a_missing_checksum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class NoAtomicity(EmbeddedStore):
-    """Keeps the data of an append first and its producer afterwards."""
+    """Stores the data of an append first and its producer afterwards."""
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         data, producers = [], []
@@ -117,13 +117,13 @@ def settle_without_sync(disk: Disk, last: Segment, sequence: int, salt: Callable
     return None if last.sealed else Unsealed(disk.open(segment_name(last.number)), last.end, last.salt)
 
 
-def test_12_7_recovery_that_builds_on_the_page_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_12_7_recovery_without_a_sync_of_the_page_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_sync", lambda disk, numbers: None)
     monkeypatch.setattr(recovery, "_settle", settle_without_sync)
     assert caught(300)
 
 
-def test_recovery_that_needs_room_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_that_needs_disk_space_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def settle(disk: Disk, last: Segment, sequence: int, salt: Callable[[], int]) -> Unsealed | None:
         if not last.sealed:
             seal_tail(disk, last, sequence, salt)
@@ -138,7 +138,7 @@ def test_recovery_that_needs_room_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_12_1_loads_that_miss_a_deletion_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Catalogue, "removals", property(lambda self: 0, lambda self, value: None), raising=False)
-    assert caught(100, first=300, paths=STREAMS)  # few seeds find it: these are some of them
+    assert caught(100, first=300, paths=STREAMS)  # few seeds find it; these do
 
 
 def test_12_1_loads_that_miss_a_fold_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +146,9 @@ def test_12_1_loads_that_miss_a_fold_are_caught(monkeypatch: pytest.MonkeyPatch)
     assert caught(60)
 
 
-def test_a_refused_batch_that_is_not_undone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_batch_that_is_not_rolled_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     async def roll_back(self: Loader, streams: object, documents: object) -> None:
-        """Leave it as it is."""
+        """Do nothing."""
 
     monkeypatch.setattr(Loader, "roll_back", roll_back)
     assert caught(60)
@@ -172,7 +172,7 @@ def test_conditions_that_are_not_checked_are_caught(monkeypatch: pytest.MonkeyPa
     assert "the tail had moved" in caught(20, conditional=0.3)
 
 
-def test_times_that_run_backwards_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decreasing_times_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "max", lambda before, now: now, raising=False)
     assert caught(60)
 
@@ -225,17 +225,17 @@ def test_rows_of_a_fork_that_are_looked_for_in_its_source_are_caught(monkeypatch
         ]
 
     monkeypatch.setattr(Piece, "records", records)
-    assert caught(20, first=160)  # few seeds find it: these are some of them
+    assert caught(20, first=160)  # few seeds find it; these do
 
 
-def test_a_deletion_that_is_told_before_it_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_that_is_published_before_it_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Catalogue, "visible_by_id", Catalogue.by_id)
     assert "did not find it" in caught(60)
 
 
 def test_rows_up_to_since_id_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "position_after", lambda rows, since_id: 0)
-    assert "brought other rows" in caught(60)
+    assert "returned other rows" in caught(60)
 
 
 def test_an_active_view_that_misses_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_a_mirror_that_forgets_its_position_is_caught(monkeypatch: pytest.Monkey
         self.last_seqno = 0
 
     monkeypatch.setattr(Mirror, "__init__", forgetful)
-    assert "other rows than" in caught(60)  # than its remote, or than there are
+    assert "other rows than" in caught(60)  # than the remote table, or than the table has
 
 
 # Commands

@@ -1,4 +1,4 @@
-"""The durable store and the engine over a simulated machine, seed by seed: `make simulate SEEDS=n` for more of them."""
+"""The durable store and the engine on a simulated machine. `make simulate SEEDS=n` runs more seeds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GROUPS = 20
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_every_promise_survives_every_crash(group: int) -> None:
+def test_every_guarantee_holds_after_every_crash(group: int) -> None:
     for seed in range(group, SEEDS, GROUPS):
         try:
             History(seed, conditional=0.3 * (seed % 2)).run()
@@ -41,7 +41,7 @@ def test_every_promise_survives_every_crash(group: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
-def test_a_seed_is_a_run(seed: int) -> None:
+def test_a_seed_determines_a_run(seed: int) -> None:
     assert History(seed).run() == History(seed).run()
     assert History(seed).run() != History(seed + 100).run()
 
@@ -73,7 +73,7 @@ REACHED = [
 ]
 
 
-def test_the_seeds_reach_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seeds_reach_the_rare_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str] = set()
 
     def spying(name: str, real: Callable[..., object]) -> Callable[..., object]:
@@ -101,4 +101,4 @@ def test_the_seeds_reach_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> N
         History(seed).run()
     assert seen == {name for _, name in REACHED} | {"back_up_and_check", "damage_and_salvage"}
     assert refused == {errno.ENOSPC, errno.EMFILE, errno.ENFILE}
-    assert any(torn)  # a batch that was broken off, and not just the end of the journal
+    assert any(torn)  # an incomplete batch, not only the end of the journal

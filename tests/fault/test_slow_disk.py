@@ -1,4 +1,4 @@
-"""Requests that interleave on a slow disk, and starts after a kill: single cases of what the simulation looks for.
+"""Concurrent requests on a slow disk, and recovery after a kill: single cases of the simulation.
 
 The fuzzing part of 12.1 (seeds with slow loads and slow syncs) is `test_simulation.py`.
 """
@@ -30,7 +30,7 @@ LIMITS = Limits(segment_bytes=4096, fold_idle_s=3600, expiry_sweep_s=3600, unfol
 
 
 class Machine:
-    """A simulated machine whose disk is as slow as a test says."""
+    """A simulated machine with given delays of its disk."""
 
     def __init__(self, seed: int = 0) -> None:
         self.disk = SimDisk(random.Random(seed))
@@ -68,7 +68,7 @@ class Machine:
         return EmbeddedStore(parts, recover(self.disk, connect(self.disk, self.index), parts.salt), LIMITS)
 
     def run(self, body: Callable[[Engine], Awaitable[None]]) -> None:
-        """One life, ended by the body, in order or by a CrashError."""
+        """Run one life, which ends with the body, or with a CrashError."""
 
         async def live() -> None:
             engine = Engine(self.store(), LIMITS, clock=LoopClock())
@@ -113,7 +113,7 @@ async def content(engine: Engine, path: str) -> bytes:
 # 12.1: deletes, expiry and loads that interleave
 
 
-def test_12_1_a_deletion_stays_beside_a_sweep_and_a_create() -> None:
+def test_12_1_a_deletion_holds_despite_a_concurrent_sweep_and_create() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -147,7 +147,7 @@ def test_12_1_a_deletion_stays_beside_a_sweep_and_a_create() -> None:
     machine.run(again)
 
 
-def test_12_1_a_load_by_path_does_not_bring_back_a_stream_loaded_by_its_id_and_deleted() -> None:
+def test_12_1_a_load_by_path_does_not_restore_a_stream_that_was_loaded_by_id_and_deleted() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -170,7 +170,7 @@ def test_12_1_a_load_by_path_does_not_bring_back_a_stream_loaded_by_its_id_and_d
 
 
 def test_12_1_a_load_during_a_fold_finds_the_newest_state() -> None:
-    """The index is read before the fold, the answer comes after it: what was folded was in neither."""
+    """The index is read before the fold, and the result arrives after it, so folded data was in neither."""
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -192,7 +192,7 @@ def test_12_1_a_load_during_a_fold_finds_the_newest_state() -> None:
     machine.check()
 
 
-def test_12_1_a_load_during_a_roll_back_finds_what_is_durable() -> None:
+def test_12_1_a_load_during_a_rollback_finds_the_durable_state() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -215,7 +215,7 @@ def test_12_1_a_load_during_a_roll_back_finds_what_is_durable() -> None:
     machine.check()
 
 
-def test_12_1_a_fork_is_cut_where_its_own_source_is() -> None:
+def test_12_1_a_fork_uses_the_record_of_its_own_source() -> None:
     """The source is deleted and created again while a create looks for the sub-offset in it."""
     machine = Machine()
 
@@ -234,7 +234,7 @@ def test_12_1_a_fork_is_cut_where_its_own_source_is() -> None:
         await engine.info("s")
         machine.read_s = (0.5, 0.0)
         fork = asyncio.ensure_future(engine.execute(created("f", b"[0]", fork=ForkRequest("s", BEGINNING, 2))))
-        await asyncio.sleep(0.7)  # it reads the record
+        await asyncio.sleep(0.7)  # the create reads the record
         await engine.execute(Delete("s", engine.now_ms()))
         await engine.execute(created("s", b'["longer", "longest", "x"]'))
         await fork
@@ -244,7 +244,7 @@ def test_12_1_a_fork_is_cut_where_its_own_source_is() -> None:
     machine.check()
 
 
-def test_12_1_an_expired_stream_does_not_come_back_by_a_slow_request() -> None:
+def test_12_1_a_slow_request_does_not_restore_an_expired_stream() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -279,12 +279,12 @@ def test_12_1_an_expired_stream_is_not_seen_while_its_deletion_is_written() -> N
     machine.run(body)
 
 
-# 12.7 and starts in general
+# 12.7 and recovery
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_12_7_what_a_kill_left_in_the_page_cache_is_synced_before_it_is_built_on(seed: int) -> None:
-    """Killed between writing a seal and syncing it; started again; power lost before the fold."""
+def test_12_7_data_in_the_page_cache_after_a_kill_is_synced_at_recovery(seed: int) -> None:
+    """The process is killed between writing and syncing a seal and restarted, and power is lost before the fold."""
     machine = Machine(seed)
     machine.folds = False
 
@@ -312,8 +312,8 @@ def test_12_7_what_a_kill_left_in_the_page_cache_is_synced_before_it_is_built_on
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_12_7_what_a_failed_sync_left_in_the_page_cache_is_written_again(seed: int) -> None:
-    """The kernel calls pages clean whose write failed: another sync would leave them as they are."""
+def test_12_7_data_in_the_page_cache_after_a_failed_sync_is_rewritten(seed: int) -> None:
+    """The kernel marks pages as clean although their write failed, so another sync does not write them."""
     machine = Machine(seed)
 
     async def fails(engine: Engine) -> None:
@@ -366,7 +366,7 @@ def test_a_server_starts_while_the_disk_is_full() -> None:
     machine.check()
 
 
-def test_running_out_of_descriptors_passes() -> None:
+def test_running_out_of_descriptors_is_temporary() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -375,7 +375,7 @@ def test_running_out_of_descriptors_passes() -> None:
         machine.disk.no_descriptors = errno.ENFILE
         with pytest.raises(StorageFullError, match="Too many open files in system"):
             await engine.execute(append(engine, "a", b"two;"))
-        assert await content(engine, "a") == b"one;"  # read from the index, by a connection that is open
+        assert await content(engine, "a") == b"one;"  # read from the index, over an open connection
         machine.disk.no_descriptors = 0
         await asyncio.sleep(5)
         await engine.execute(append(engine, "a", b"three;"))

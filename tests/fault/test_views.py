@@ -1,4 +1,4 @@
-"""Views of a server that is killed while events are appended: each event becomes one row, in order."""
+"""Views of a server that is killed during appends: each event becomes one row, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = ("price", "price", "stock")
 
 
 def event(number: int) -> dict[str, Any]:
-    """Events of two types, a few of them invalid or resets; each row says which event it came from."""
+    """Events of two types, a few of them invalid or resets. Each row contains the number of its event."""
     if number % 211 == 210:
         return {"headers": {"control": "reset"}}
     if number % 97 == 96:
@@ -53,7 +53,7 @@ def expected() -> list[str]:
 
 
 class Writer(threading.Thread):
-    """Appends events as a producer: what a killed server did not answer is sent again and stored once."""
+    """Appends events as a producer: a request without a response is retried and stored once."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Writer(threading.Thread):
 
 
 @pytest.mark.slow
-def test_a_view_has_each_event_once_and_in_order_whenever_the_server_is_killed(tmp_path: Path) -> None:
+def test_a_view_has_each_event_once_and_in_order_although_the_server_is_killed(tmp_path: Path) -> None:
     chosen = random.Random(16)
     link = Link(tmp_path / "data")
     root = f"http://127.0.0.1:{link.port}/v1"

@@ -1,4 +1,4 @@
-"""Everything that the clients of a simulated server know, through all its lives."""
+"""The knowledge of all clients of a simulated server, across its lives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = ("d0", "d1", "d2")
 
 @dataclass
 class Writer:
-    """An idempotent producer that retries what was not acknowledged until it knows."""
+    """An idempotent producer that retries until it has a reply."""
 
     generation: int
     seq: int = 0
@@ -26,19 +26,19 @@ class Writer:
 
 
 class World:
-    """Everything that clients know, through all lives of the server."""
+    """The knowledge of all clients, across the lives of the server."""
 
     def __init__(
         self, rng: random.Random, disk: SimDisk, paths: tuple[str, ...] = PATHS, conditional: float = 0.0
     ) -> None:
         self.paths = paths
-        self.conditional = conditional  # how many of the appends say where the stream ends
+        self.conditional = conditional  # share of the appends that expect a tail
         self.random = rng
         self.disk = disk
         self.names = Names()
         self.streams: dict[str, KnownStream] = {}
-        self.expired: dict[str, KnownStream] = {}  # not found since; a clock that is set back may show it again
-        self.uncertain: set[str] = set()  # paths where a create or delete was under way at a crash
+        self.expired: dict[str, KnownStream] = {}  # not found since; may exist again if the clock is set back
+        self.uncertain: set[str] = set()  # paths with a create or delete in progress at a crash
         self.documents = {key: KnownDocument(key) for key in KEYS}
         self.joint: list[JointWrite] = []
         self.writers: dict[str, Writer] = {}
@@ -55,7 +55,7 @@ class World:
         return self.generation
 
     def end_life(self, now_ms: int) -> None:
-        """The server is gone: whatever was under way may have happened up to now."""
+        """End a life. Requests in progress may have been executed at any time until now."""
         self.latest_ms = max(self.latest_ms, now_ms)
         for known in self.streams.values():
             if known.asking and known.life is not None:
@@ -68,7 +68,7 @@ class World:
             return
         self.latest_ms = max(self.latest_ms, now_ms)
         if known.must_exist(self.latest_ms):
-            raise BrokenPromiseError(f"{known.path} is not there")
+            raise BrokenPromiseError(f"{known.path} was not found")
         del self.streams[known.path]
         if known.life is None or known.life.may_have_ended(self.latest_ms):
             self.expired[known.path] = known

@@ -32,7 +32,7 @@ def test_every_error_says_what_to_do() -> None:
         assert kind.advice.endswith(".")
 
 
-def test_whether_a_retry_can_help_follows_from_the_status() -> None:
+def test_retryable_follows_from_the_status() -> None:
     for kind in tree(errors.HeadwaterError):
         if kind.status:
             assert kind.retryable == kind().retryable == errors.is_retryable(kind.status), kind

@@ -1,4 +1,4 @@
-"""What the core must not know, and how large its parts may be."""
+"""The boundaries of the layers, and the size of classes and modules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def names(paths: list[Path]) -> list[str]:
 
 
 def constants(path: Path) -> Iterator[ast.Constant]:
-    """Every constant but docstrings."""
+    """All constants except docstrings."""
     module = ast.parse(path.read_text())
     docstrings = {
         id(node.body[0].value)
@@ -51,7 +51,7 @@ def constants(path: Path) -> Iterator[ast.Constant]:
 
 
 @pytest.mark.parametrize("path", CORE, ids=names(CORE))
-def test_the_core_holds_no_word_of_http(path: Path) -> None:
+def test_the_core_has_no_http_terms(path: Path) -> None:
     for node in constants(path):
         where = f"{path.name}:{node.lineno}: {node.value!r}"
         if isinstance(node.value, str):
@@ -65,7 +65,7 @@ def test_the_core_holds_no_word_of_http(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CORE, ids=names(CORE))
-def test_the_core_holds_no_offset_as_text(path: Path) -> None:
+def test_the_core_has_no_offsets_as_text(path: Path) -> None:
     assert not OFFSET_TEXT.search(path.read_text()), path
 
 
@@ -93,7 +93,7 @@ def test_every_limit_is_defined_once() -> None:
 
 
 def private_names(nodes: list[ast.AST], *, of_itself: bool) -> set[str]:
-    """What is used as `self._name`, or as the private name of anything else."""
+    """The private names that are used as `self._name`, or of any other object."""
     return {
         node.attr
         for node in nodes
@@ -125,7 +125,7 @@ def nodes_in(paths: Iterable[Path]) -> list[ast.AST]:
 
 
 def test_private_names_are_used_in_the_module_that_defines_them() -> None:
-    """The shells of the client are packages whose modules share theirs."""
+    """The modules of a shell of the client may share private names."""
     shells = [SOURCE / "client" / name for name in ("aio", "sync")]
     groups = [[path] for path in sorted(SOURCE.rglob("*.py")) if path.parent not in shells]
     for group in [*groups, *(list(shell.glob("*.py")) for shell in shells)]:

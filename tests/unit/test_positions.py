@@ -13,12 +13,12 @@ def test_a_position_can_be_kept_as_text(offset: str, skip: int) -> None:
     assert Position.parse(str(position)) == position
 
 
-def test_what_a_position_is_written_as() -> None:
+def test_the_text_of_a_position() -> None:
     assert (str(Position()), str(Position("7")), str(Position("7", 2))) == ("-1", "7", "7+2")
     assert Position("7", 2).after(3) == Position("7", 5)
 
 
 @pytest.mark.parametrize("wrong", ["", "+", "+3", "7+", "7+x", "7+-1", "7+²", "7+ 1", "7+" + "9" * 10_000])
-def test_other_text_is_no_position(wrong: str) -> None:
+def test_invalid_positions(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Position.parse(wrong)

@@ -1,4 +1,4 @@
-"""These tests measure the server's memory, which takes a process of its own."""
+"""These tests measure the memory of the server, so it runs in a separate process."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ BINARY = "application/octet-stream"
 
 
 @pytest.mark.slow
-def test_12_14_a_client_that_hangs_up_takes_its_body_with_it() -> None:
+def test_12_14_the_body_of_a_lost_connection_is_freed() -> None:
     """The bodies were held by a reference cycle until the next garbage collection."""
     with headwater("--memory") as own:
         head = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16000000\r\n\r\n"
@@ -82,7 +82,7 @@ def limited(*limits: str) -> AbstractContextManager[Server]:
 
 
 def trickle(wire: Wire, seconds: float) -> bool:
-    """Send a byte now and then; whether the server answers meanwhile."""
+    """Send a byte at intervals. Returns whether the server responds in the meantime."""
     started = time.monotonic()
     while time.monotonic() - started < seconds:
         wire.send(b"a")
@@ -150,14 +150,14 @@ def test_12_16_unread_responses_of_all_connections_together_are_bounded() -> Non
 
 
 @pytest.mark.slow
-def test_12_16_a_body_may_not_trickle() -> None:
+def test_12_16_a_slow_body_is_refused() -> None:
     with limited("body_stall_s=1", "body_bytes_per_s_min=1000") as own, Wire(own) as wire:
         wire.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10000\r\n\r\n")
         assert trickle(wire, 5)
         assert wire.answer().status == 408
 
 
-def test_12_16_a_body_that_keeps_the_pace_is_not_cut_off() -> None:
+def test_12_16_a_body_above_the_minimum_rate_is_accepted() -> None:
     rig = Rig(Limits(body_stall_s=10, body_bytes_per_s_min=100))
     rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n")
     for _ in range(50):
@@ -179,7 +179,7 @@ def test_12_16_a_pipelined_head_has_the_same_time_as_the_first() -> None:
         assert wire.answer().status == 408
 
 
-def test_12_16_budgets_are_given_back_however_a_connection_ends() -> None:
+def test_12_16_budgets_are_released_however_a_connection_ends() -> None:
     rig = Rig()
     rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc" * 4)
     incomplete = b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nabc"
@@ -204,7 +204,7 @@ def test_12_18_pipelined_upgrades_are_declined_in_a_loop(server: Server) -> None
         assert [wire.answer().status for _ in range(3000)] == [404] * 3000
 
 
-def test_12_18_an_upgrade_does_not_hide_what_else_is_wrong(server: Server) -> None:
+def test_12_18_an_upgrade_does_not_hide_other_errors(server: Server) -> None:
     with Wire(server) as wire:
         wire.send(
             b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" * 2
@@ -237,7 +237,7 @@ def test_12_18_many_small_headers_are_bounded(server: Server) -> None:
         assert wire.answer().status == 431
 
 
-def test_12_18_an_encoded_body_is_refused_and_the_connection_goes_on(server: Server) -> None:
+def test_12_18_an_encoded_body_is_refused_and_the_connection_stays_open(server: Server) -> None:
     path = f"/v1/stream/{uuid.uuid4().hex}"
     with Wire(server) as wire:
         answer = wire.ask("PUT", path, b"xyz", content_encoding="gzip")
@@ -269,7 +269,7 @@ def half_closed(server: Server, data: bytes) -> Wire:
     return wire
 
 
-def test_12_18_a_get_followed_by_a_half_close_is_answered(server: Server) -> None:
+def test_12_18_a_get_followed_by_a_half_close_gets_its_response(server: Server) -> None:
     path = f"/v1/stream/{uuid.uuid4().hex}"
     with Wire(server) as control:
         assert control.ask("PUT", path, b"data").status == 201
@@ -283,7 +283,7 @@ def test_12_18_a_get_followed_by_a_half_close_is_answered(server: Server) -> Non
         assert wire.at_end()
 
 
-def test_12_18_three_writes_followed_by_a_half_close_are_answered(tmp_path: Path) -> None:
+def test_12_18_three_writes_followed_by_a_half_close_get_their_responses(tmp_path: Path) -> None:
     post = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx"
     with headwater("--data-dir", str(tmp_path / "data")) as own, Wire(own) as control:
         assert control.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
@@ -293,7 +293,7 @@ def test_12_18_three_writes_followed_by_a_half_close_are_answered(tmp_path: Path
                 assert wire.at_end()
 
 
-def test_12_18_all_of_what_was_pipelined_before_a_half_close_is_answered(server: Server) -> None:
+def test_12_18_all_requests_before_a_half_close_get_their_responses(server: Server) -> None:
     path = f"/v1/stream/{uuid.uuid4().hex}"
     post = (
         b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx" % path.encode()
@@ -310,7 +310,7 @@ def test_12_18_all_of_what_was_pipelined_before_a_half_close_is_answered(server:
 
 
 @pytest.mark.slow
-def test_12_18_a_half_closed_client_is_not_waited_for_without_end() -> None:
+def test_12_18_a_half_closed_connection_has_a_timeout() -> None:
     with limited("half_closed_s=1", "long_poll_s=20") as own, Wire(own) as control:
         assert control.ask("PUT", "/v1/stream/a").status == 201
         poll = b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -322,7 +322,7 @@ def test_12_18_a_half_closed_client_is_not_waited_for_without_end() -> None:
 
 
 @pytest.mark.slow
-def test_12_19_a_server_that_stops_answers_and_resets_nobody() -> None:
+def test_12_19_a_stopping_server_completes_responses_and_resets_no_connection() -> None:
     with limited("long_poll_s=20", "read_chunk_bytes=20000000") as own, ExitStack() as stack:
         control, idle, partial, upload = (stack.enter_context(Wire(own)) for _ in range(4))
         assert control.ask("PUT", "/v1/stream/a", b"x").status == 201
@@ -350,7 +350,7 @@ def test_12_19_a_server_that_stops_answers_and_resets_nobody() -> None:
 
 @contextlib.contextmanager
 def slow_reader(server: Server) -> Iterator[socket.socket]:
-    """A client that has asked for 10 MB and has not read them yet."""
+    """A client that has requested 10 MB and has not read the response."""
     with Wire(server) as wire:
         assert wire.ask("PUT", "/v1/stream/big", b"x" * 10_000_000).status == 201
     with socket.socket() as sock:
@@ -369,7 +369,7 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 @pytest.mark.slow
-def test_12_2_connections_above_the_limit_are_told_so() -> None:
+def test_12_2_connections_above_the_limit_get_503() -> None:
     with limited("connections_max=5") as own, ExitStack() as stack:
         served = [stack.enter_context(Wire(own)) for _ in range(5)]
         assert [wire.ask("GET", "/v1/stream/none").status for wire in served] == [404] * 5
@@ -385,7 +385,7 @@ def test_12_2_connections_above_the_limit_are_told_so() -> None:
 
 
 @pytest.mark.slow
-def test_12_2_connections_that_are_being_refused_take_no_place() -> None:
+def test_12_2_refused_connections_do_not_count() -> None:
     with limited("connections_max=2") as own, ExitStack() as stack:
         first, second = (stack.enter_context(Wire(own)) for _ in range(2))
         assert [wire.ask("GET", "/v1/stream/none").status for wire in (first, second)] == [404, 404]
@@ -400,7 +400,7 @@ def test_12_2_connections_that_are_being_refused_take_no_place() -> None:
 
 @pytest.mark.slow
 def test_12_2_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None:
-    """Without a limit of their own they used up all descriptors, and the next fold or segment failed the server."""
+    """Without this limit, connections could use up all descriptors, and the next fold or segment failed."""
     command = [sys.executable, "-m", "headwater", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
     command += ["--limit", "segment_bytes=100000", "--limit", "fold_idle_s=0.1"]
     script = f"ulimit -Sn 60; ulimit -Hn 120; exec {shlex.join(command)}"
@@ -419,15 +419,15 @@ def test_12_2_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None
             assert wire.ask("HEAD", "/v1/stream/a").status == 200
 
 
-def test_12_2_descriptors_decide_how_many_connections_there_may_be() -> None:
+def test_12_2_the_descriptor_limit_bounds_the_connections() -> None:
     assert fit_descriptors(Limits(), 1_048_576).connections_max == 65_536
     assert fit_descriptors(Limits(), 20_000).connections_max == 19_744
     assert fit_descriptors(Limits(), 100).connections_max == 43
     assert fit_descriptors(Limits(connections_max=10), 100).connections_max == 10
 
 
-def test_12_2_running_out_of_descriptors_at_accept_passes() -> None:
-    """In a process of its own, as the limit of descriptors and libuv's reserve are those of a process."""
+def test_12_2_running_out_of_descriptors_at_accept_is_temporary() -> None:
+    """In a separate process, because the descriptor limit and libuv's reserve are per process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         refused, served, logged = pool.apply(_run_out_of_descriptors)
     assert (refused, served, logged) == (20, True, 0)
@@ -477,7 +477,7 @@ async def _accept_without_descriptors() -> tuple[int, bool, int]:
     return refused, served, logged
 
 
-def test_a_large_record_that_is_known_is_answered_without_a_body() -> None:
+def test_a_large_record_with_a_matching_etag_gets_304() -> None:
     with headwater("--memory", "--limit", "read_chunk_bytes=70000") as own, Wire(own) as wire:
         assert wire.ask("PUT", "/v1/stream/large", b"x" * 200_000).status == 201
         tag = dict(wire.ask("HEAD", "/v1/stream/large").headers)["etag"]
@@ -491,7 +491,7 @@ def test_a_large_record_that_is_known_is_answered_without_a_body() -> None:
 
 
 @pytest.mark.parametrize("requests", [2, 40])
-def test_the_end_of_a_client_is_noticed_although_the_pipeline_was_full(server: Server, requests: int) -> None:
+def test_a_lost_connection_is_noticed_although_the_pipeline_was_full(server: Server, requests: int) -> None:
     path = f"/v1/stream/{uuid.uuid4().hex}".encode()
     get = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
     with Wire(server) as wire:
@@ -506,15 +506,15 @@ def test_the_end_of_a_client_is_noticed_although_the_pipeline_was_full(server: S
         assert wire.at_end()
 
 
-def test_12_15_requests_of_one_connection_are_begun_in_turns(server: Server) -> None:
+def test_12_15_requests_of_one_connection_are_started_in_turns(server: Server) -> None:
     count = 5 * REQUESTS_PER_TURN
     with Wire(server) as wire:
         wire.send(b"PUT / HTTP/1.1\r\nhost: localhost\r\n\r\n" * count)
         assert [wire.answer().status for _ in range(count)] == [405] * count
 
 
-def test_damaged_requests_to_tables_leave_the_server_as_it_is(server: Server) -> None:
-    """Bytes of good requests are changed, left out and repeated at random: never an error of the server."""
+def test_damaged_requests_to_tables_cause_no_server_error(server: Server) -> None:
+    """Bytes of valid requests are changed, removed and repeated at random. No response is a server error."""
     rng = random.Random(13)
     path = f"/v1/table/{uuid.uuid4().hex}"
     with Wire(server) as wire:

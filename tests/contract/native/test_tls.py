@@ -1,4 +1,4 @@
-"""The native edge over TLS: what HTTP/1.1 promises, and the limits of connections, hold there too."""
+"""The native edge over TLS: HTTP/1.1 and the limits of connections."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def connect(server: Server | Inside, pair: Pair, **options: int) -> ssl.SSLSocke
 
 
 def received(sock: socket.socket, until: bytes = b"") -> bytes:
-    """What comes until some bytes do, or until the end."""
+    """Receive until some bytes have arrived, or until the end."""
     found = bytearray()
     while not (until and until in found) and (piece := sock.recv(1 << 16)):
         found += piece
@@ -124,7 +124,7 @@ def test_many_requests_in_one_record_wait_for_their_turn(pair: Pair) -> None:
         assert received(sock).count(b"HTTP/1.1 200") == 501
 
 
-def test_a_client_that_closes_its_sending_side_is_answered(pair: Pair) -> None:
+def test_a_half_closed_client_gets_its_response(pair: Pair) -> None:
     with over_tls(pair) as server, connect(server, pair) as sock:
         sock.sendall(CREATE + READ)
         with socket.socket(fileno=os.dup(sock.fileno())) as below:
@@ -132,8 +132,8 @@ def test_a_client_that_closes_its_sending_side_is_answered(pair: Pair) -> None:
         assert received(sock).count(b"HTTP/1.1 20") == 2
 
 
-def test_a_client_that_says_goodbye_is_answered(pair: Pair) -> None:
-    """Its close_notify comes in the same bytes as its last request; the answer follows, and then the server's own."""
+def test_a_client_that_sends_close_notify_gets_its_response(pair: Pair) -> None:
+    """Its close_notify arrives with its last request. The server sends the response and then its close_notify."""
     with over_tls(pair) as server:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = pair.trust().wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -155,7 +155,7 @@ def test_a_client_that_says_goodbye_is_answered(pair: Pair) -> None:
             tls.read(1)
 
 
-def test_a_refused_request_is_answered_while_its_body_comes(pair: Pair) -> None:
+def test_a_refused_request_gets_its_response_while_its_body_arrives(pair: Pair) -> None:
     with over_tls(pair, body_bytes_max=1000) as server, connect(server, pair) as sock:
         sock.sendall(CREATE.replace(b"length: 0", b"length: 9000000"))
         with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ def test_a_refused_request_is_answered_while_its_body_comes(pair: Pair) -> None:
         assert received(sock, b"\r\n").startswith(b"HTTP/1.1 413")
 
 
-def test_a_handshake_counts_as_a_connection_and_has_to_end(pair: Pair) -> None:
+def test_a_handshake_counts_as_a_connection_and_has_a_timeout(pair: Pair) -> None:
     with over_tls(pair, connections_max=1, tls_handshake_s=1) as server:
         with socket.create_connection((server.host, server.port), timeout=10) as silent:
             started = time.monotonic()
@@ -186,7 +186,7 @@ NO_TLS = {
 
 
 @pytest.mark.parametrize("data", NO_TLS.values(), ids=NO_TLS.keys())
-def test_bytes_that_are_no_tls_end_the_connection(pair: Pair, data: bytes) -> None:
+def test_invalid_tls_closes_the_connection(pair: Pair, data: bytes) -> None:
     with over_tls(pair, tls_handshake_s=0.3, header_s=0.3) as server:
         with socket.create_connection((server.host, server.port), timeout=10) as sock:
             with contextlib.suppress(ConnectionError):
@@ -203,13 +203,13 @@ def test_bytes_that_are_no_tls_end_the_connection(pair: Pair, data: bytes) -> No
             assert received(sock, b"\r\n").startswith(b"HTTP/1.1 404")
 
 
-def test_http_is_told_to_use_https(pair: Pair) -> None:
+def test_plain_http_gets_an_error_that_names_https(pair: Pair) -> None:
     with over_tls(pair) as server, socket.create_connection((server.host, server.port), timeout=10) as sock:
         sock.sendall(READ)
         assert received(sock).endswith(b"This server takes https, and not http.\r\n")
 
 
-def test_what_a_client_does_not_read_is_counted_and_ends_it(pair: Pair) -> None:
+def test_unread_bytes_are_counted_and_close_the_connection(pair: Pair) -> None:
     with over_tls(pair, response_bytes_in_flight_max=200_000, write_stall_s=2) as server:
         below = socket.socket()
         below.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -279,7 +279,7 @@ def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, capfd: pyte
             os.kill(server.pid, signal.SIGHUP)
             deadline = time.monotonic() + 10
             told = ""
-            while "stays as it was" not in told:
+            while "stays in use" not in told:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
                 told += capfd.readouterr().err
@@ -299,7 +299,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-def test_a_pair_that_cannot_be_used_is_refused(tmp_path: Path, kind: str) -> None:
+def test_an_invalid_certificate_or_key_is_refused(tmp_path: Path, kind: str) -> None:
     pair, other = make_pair(tmp_path), make_pair(tmp_path, "other", password=b"hush" if kind == "encrypted" else None)
     if kind == "missing":
         other.key.unlink()

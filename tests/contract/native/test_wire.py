@@ -1,4 +1,4 @@
-"""The native edge on the wire: what is malformed, oversized, pipelined, slow, or gone in the middle."""
+"""The native edge on the wire: invalid, too large, pipelined, slow and interrupted requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def healthy(server: Server) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS on the plain port
     ],
 )
-def test_malformed_http_gets_a_problem_and_the_connection_closes(server: Server, garbage: bytes) -> None:
+def test_invalid_http_gets_a_problem_and_the_connection_closes(server: Server, garbage: bytes) -> None:
     with Wire(server) as wire:
         wire.send(garbage)
         answer = wire.answer()
@@ -193,7 +193,7 @@ def test_http_1_0_and_connection_close(server: Server) -> None:
         assert wire._file.readline() == b"event: data\n"
 
 
-def test_an_upgrade_is_declined_by_answering(server: Server) -> None:
+def test_an_upgrade_is_declined_by_a_normal_response(server: Server) -> None:
     with Wire(server) as wire:
         wire.send(GET.replace(b"\r\n\r\n", b"\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"))
         assert wire.answer().status == 404
@@ -206,7 +206,7 @@ def test_a_request_line_may_name_the_whole_url(server: Server) -> None:
         assert wire.ask("OPTIONS", "*").status == 404
 
 
-def test_a_client_that_is_done_sending_still_gets_its_answer(server: Server) -> None:
+def test_a_client_that_closed_its_sending_side_gets_its_response(server: Server) -> None:
     with Wire(server) as wire:
         wire.send(b"PUT %b HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n" % fresh().encode())
         wire.sock.shutdown(socket.SHUT_WR)
@@ -246,7 +246,7 @@ def test_a_source_with_forks_ends_its_live_readers_with_410(server: Server) -> N
         assert poll.answer().status == 410
 
 
-def test_readers_that_do_not_drain_are_not_buffered_for(server: Server) -> None:
+def test_data_is_not_buffered_for_readers_that_do_not_drain(server: Server) -> None:
     path = fresh()
     message = b"Z" * 60_000
     with contextlib.ExitStack() as stack:
@@ -291,7 +291,7 @@ def test_time_outs() -> None:
             assert feed.chunk() == b""
 
 
-def test_it_says_where_it_serves_and_stops_in_good_order() -> None:
+def test_a_server_prints_its_url_and_stops_cleanly() -> None:
     with headwater("--memory") as own, Wire(own) as feed, Wire(own) as poll:
         with Wire(own) as wire:
             assert wire.ask("PUT", "/v1/stream/a").status == 201
@@ -305,7 +305,7 @@ def test_it_says_where_it_serves_and_stops_in_good_order() -> None:
         assert poll.answer().status == 204
 
 
-def test_an_offered_upgrade_loses_neither_the_body_nor_what_follows(server: Server) -> None:
+def test_a_declined_upgrade_keeps_the_body_and_the_next_request(server: Server) -> None:
     path = fresh()
     offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n"
     head = b"PUT %b HTTP/1.1\r\nhost: localhost\r\n%bcontent-length: 5\r\n\r\n" % (path.encode(), offer)
@@ -338,7 +338,7 @@ def test_any_number_of_requests_may_be_pipelined(server: Server) -> None:
         assert wire.answer().status == 204
 
 
-def test_an_invitation_never_lands_in_another_response(server: Server) -> None:
+def test_100_continue_never_appears_inside_another_response(server: Server) -> None:
     path = fresh()
     with Wire(server) as wire:
         assert wire.ask("PUT", path, b"x").status == 201
@@ -355,7 +355,7 @@ def test_an_invitation_never_lands_in_another_response(server: Server) -> None:
         assert wire.answer().status == 404
 
 
-def test_trailers_mean_nothing_and_are_bounded(server: Server) -> None:
+def test_trailers_are_ignored_and_bounded(server: Server) -> None:
     path = fresh()
     head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
     chunked = head + b"1\r\nx\r\n0\r\n"

@@ -30,7 +30,7 @@ class Answer:
 
 class _Tls(ssl.SSLSocket):
     def shutdown(self, how: int) -> None:
-        """Below TLS. The method of the class ends TLS on this side."""
+        """Shut down the TCP socket. The method of the TLS class would shut down TLS."""
         with socket.socket(fileno=os.dup(self.fileno())) as below:
             below.shutdown(how)
 
@@ -82,7 +82,7 @@ class Wire:
         return data
 
     def at_end(self) -> bool:
-        """Whether the server closes; anything it still says first is a failure."""
+        """Whether the server closes the connection without sending anything more."""
         return self._file.read(1) == b""
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:

@@ -35,7 +35,7 @@ from headwater.store.memory import MemoryStore
 
 
 class SlowStore(MemoryStore):
-    """A store that makes a batch durable only when told to."""
+    """A store that completes a commit when `release` is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def test_nothing_is_visible_before_it_is_durable() -> None:
     with_engine(body, store)
 
 
-def test_a_condition_is_decided_on_the_newest_state_and_answered_once_that_is_durable() -> None:
+def test_a_condition_is_decided_on_the_newest_state_and_replied_to_when_it_is_durable() -> None:
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
@@ -145,8 +145,8 @@ def test_a_condition_is_decided_on_the_newest_state_and_answered_once_that_is_du
     with_engine(body, store)
 
 
-def test_a_stream_is_there_until_its_deletion_is_durable() -> None:
-    """For those who read it by its id too: a crash could undo the deletion."""
+def test_a_stream_can_be_read_until_its_deletion_is_durable() -> None:
+    """Also for readers by id, because a crash could undo the deletion."""
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
@@ -169,7 +169,7 @@ def test_a_stream_is_there_until_its_deletion_is_durable() -> None:
     with_engine(body, store)
 
 
-def test_answers_that_depend_on_a_record_under_way_wait_for_it() -> None:
+def test_replies_that_depend_on_a_pending_record_wait_for_it() -> None:
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
@@ -199,7 +199,7 @@ def test_answers_that_depend_on_a_record_under_way_wait_for_it() -> None:
     with_engine(body, store)
 
 
-def test_everything_that_waits_shares_the_next_batch() -> None:
+def test_waiting_appends_share_the_next_batch() -> None:
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
@@ -272,7 +272,7 @@ class Reader:
         self.reason = reason
 
 
-def test_live_readers_are_told_once_a_batch_and_of_the_end() -> None:
+def test_live_readers_get_one_update_per_batch_and_the_end() -> None:
     async def body(engine: Engine) -> None:
         await engine.execute(create(engine, "a"))
         stream = await engine.info("a")
@@ -308,7 +308,7 @@ def test_draining_ends_live_readers() -> None:
     with_engine(body)
 
 
-def test_waiting_ends_with_data_closure_deletion_or_time() -> None:
+def test_a_waiting_read_ends_with_data_close_deletion_or_timeout() -> None:
     async def wait(engine: Engine, wait_s: float) -> ReadReply:
         return await asyncio.wait_for(engine.read(Read("a", None, bytes_max=10, wait_s=wait_s)), 1)
 
@@ -359,7 +359,7 @@ def test_reads_cross_forks_and_stay_bounded() -> None:
     with_engine(body)
 
 
-def test_records_have_the_times_of_their_appends_and_those_never_run_backwards() -> None:
+def test_records_have_the_times_of_their_appends_which_never_decrease() -> None:
     clock = ManualClock()
 
     async def body(engine: Engine) -> None:
@@ -432,7 +432,7 @@ def test_documents_change_with_a_stream_and_are_seen_once_durable() -> None:
     with_engine(body, store)
 
 
-def test_a_refused_batch_is_undone_and_answered() -> None:
+def test_a_refused_batch_is_rolled_back_and_its_writers_get_an_error() -> None:
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
@@ -463,7 +463,7 @@ def test_a_refused_batch_is_undone_and_answered() -> None:
 
 
 class SlowLoads(SlowStore):
-    """A store whose loads take as long as the test wants."""
+    """A store whose loads wait for the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -481,7 +481,7 @@ class SlowLoads(SlowStore):
         return state
 
 
-def test_a_load_that_began_before_a_deletion_does_not_bring_the_stream_back() -> None:
+def test_a_load_that_began_before_a_deletion_does_not_restore_the_stream() -> None:
     store = SlowLoads()
 
     async def done(engine: Engine, command: Create | Delete) -> None:
@@ -496,7 +496,7 @@ def test_a_load_that_began_before_a_deletion_does_not_bring_the_stream_back() ->
         await engine._catalogue.evict(0, 0)
         await engine._catalogue.evict(0, 0)
         store.gate.clear()
-        deleting = asyncio.ensure_future(engine.execute(Delete("fork", engine.now_ms())))  # loads the source by its id
+        deleting = asyncio.ensure_future(engine.execute(Delete("fork", engine.now_ms())))  # loads the source by id
         looking = asyncio.ensure_future(engine.info("source"))
         await turn()
         store.gate.set()
@@ -535,7 +535,7 @@ def test_a_time_to_live_slides_with_reads_and_live_readers() -> None:
     with_engine(body, clock=clock)
 
 
-def test_expired_streams_are_deleted_and_their_readers_told() -> None:
+def test_expired_streams_are_deleted_and_their_readers_notified() -> None:
     clock = ManualClock()
     store = MemoryStore()
 
@@ -552,7 +552,7 @@ def test_expired_streams_are_deleted_and_their_readers_told() -> None:
 
 
 def test_an_append_to_an_incarnation_does_not_reach_the_next_one() -> None:
-    """The deletion and the new stream are under way when the append is decided."""
+    """The deletion and the new stream are not durable when the append is decided."""
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
@@ -569,7 +569,7 @@ def test_an_append_to_an_incarnation_does_not_reach_the_next_one() -> None:
         ):
             asked.append(asyncio.ensure_future(engine.execute(command)))
             await turn()
-        assert not any(future.done() for future in asked)  # nobody learns what is not durable
+        assert not any(future.done() for future in asked)  # no reply before the states are durable
         while store.held:
             store.release()
             await turn()
@@ -600,7 +600,7 @@ def test_the_steady_clock_does_not_jump_ahead() -> None:
     assert 1_010_000 <= clock.now_ms() <= 1_010_100
     wall[0] = 1_000.0 + 5
     elapsed[0] += 10
-    assert 1_020_000 - 200 <= clock.now_ms() <= 1_020_100  # a little behind: followed slowly
+    assert 1_020_000 - 200 <= clock.now_ms() <= 1_020_100  # the clock approaches the wall clock slowly
 
 
 def test_12_11_a_wall_clock_that_is_set_back_is_followed_at_once() -> None:
@@ -626,16 +626,16 @@ def test_12_11_a_clock_that_is_ahead_at_the_start_deletes_nothing_at_once() -> N
         await asyncio.sleep(0.1)
         with pytest.raises(StreamNotFoundError):
             await engine.info("a")
-        clock.ms -= 3600_000  # set right
+        clock.ms -= 3600_000  # the clock is corrected
         assert (await engine.info("a")).tail == 8
-        clock.ms += 3600_000 + 61_000  # it was right after all
+        clock.ms += 3600_000 + 61_000  # the deadline has passed
         for _ in range(100):
             await asyncio.sleep(0.01)
             if await store.load("a") is None:
                 return
         raise AssertionError("an expired stream was never deleted")
 
-    store.close = lambda: asyncio.sleep(0)  # type: ignore[method-assign]  # it outlives its engines
+    store.close = lambda: asyncio.sleep(0)  # type: ignore[method-assign]  # the store is used by the next engine
     with_engine(fill, store, clock=clock, limits=limits)
     clock.ms += 3600_000
     with_engine(wrong, store, clock=clock, limits=limits)
@@ -652,12 +652,12 @@ def test_12_11_live_readers_renew_a_stream_durably() -> None:
             await asyncio.sleep(0.03)
         state = await store.load("a")
         assert state is not None
-        assert clock.ms - state.accessed_ms <= 2_000  # a crash costs a twentieth of the time-to-live
+        assert clock.ms - state.accessed_ms <= 2_000  # a crash loses at most a twentieth of the time-to-live
 
     with_engine(body, store, clock=clock, limits=Limits(expiry_sweep_s=0.01))
 
 
-def test_12_11_a_renewal_without_room_is_recorded_later() -> None:
+def test_12_11_a_renewal_on_a_full_disk_is_stored_later() -> None:
     clock, store = ManualClock(), MemoryStore()
 
     async def body(engine: Engine) -> None:
@@ -666,7 +666,7 @@ def test_12_11_a_renewal_without_room_is_recorded_later() -> None:
         clock.ms += 15_000
         store.full = "no room"
         await engine.read(Read("a"))
-        await asyncio.sleep(0.05)  # neither recorded nor evicted
+        await asyncio.sleep(0.05)  # neither stored nor evicted
         store.full = None
         await asyncio.sleep(0.05)
         clock.ms += 15_000
@@ -724,7 +724,7 @@ def test_12_10_renewed_streams_do_not_hide_expired_ones() -> None:
     with_engine(body, store, clock=clock)
 
 
-def test_12_5_ids_move_past_everything_given_before_a_restore() -> None:
+def test_12_5_new_ids_are_larger_than_those_before_a_restore() -> None:
     clock = ManualClock()
     ids: list[int] = []
 
@@ -734,13 +734,13 @@ def test_12_5_ids_move_past_everything_given_before_a_restore() -> None:
         ids.extend([(await engine.info(f"s{number}")).id for number in range(50)])
 
     with_engine(body, MemoryStore(), clock=clock)
-    clock.ms += 1  # the restored store knows nothing of what was given
+    clock.ms += 1  # the restored store does not have the ids that were used
     with_engine(body, MemoryStore(), clock=clock)
     assert len(set(ids)) == 100
     assert ids == sorted(ids)
 
 
-def test_a_fork_made_beside_its_source_has_the_larger_id() -> None:
+def test_a_fork_created_together_with_its_source_has_the_larger_id() -> None:
     async def body(engine: Engine) -> None:
         fork = create(engine, "f", fork=ForkRequest("a"))
         source = create(engine, "a", body=b"abc")
@@ -754,7 +754,7 @@ def test_a_fork_made_beside_its_source_has_the_larger_id() -> None:
     with_engine(body)
 
 
-def test_a_gone_stream_leaves_nothing_behind_for_each_request() -> None:
+def test_requests_for_a_deleted_stream_leave_nothing_in_memory() -> None:
     async def body(engine: Engine) -> None:
         await engine.execute(create(engine, "a"))
         await engine.execute(create(engine, "f", fork=ForkRequest("a")))
@@ -801,7 +801,7 @@ def test_unused_streams_are_evicted_and_loaded_again() -> None:
     with_engine(body, limits=Limits(streams_loaded_max=5, expiry_sweep_s=0.01))
 
 
-def test_an_answer_that_fails_does_not_concern_the_others() -> None:
+def test_a_failing_callback_does_not_affect_other_replies() -> None:
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
@@ -836,7 +836,7 @@ def test_streams_that_are_not_durable_yet_count() -> None:
     with_engine(body, store, limits=Limits(streams_max=2))
 
 
-def test_a_batch_that_was_refused_leaves_the_count_right() -> None:
+def test_a_refused_batch_does_not_change_the_stream_count() -> None:
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
@@ -863,7 +863,7 @@ async def until_held(store: SlowStore) -> None:
     raise AssertionError("no batch reached the store")
 
 
-def test_while_a_batch_takes_long_no_more_than_a_little_may_wait() -> None:
+def test_a_slow_batch_limits_the_bytes_that_may_wait() -> None:
     store = SlowStore()
     part = b"x" * (bounds.COMMIT_BYTES_MIN // 4)
 
@@ -875,7 +875,7 @@ def test_while_a_batch_takes_long_no_more_than_a_little_may_wait() -> None:
         first = asyncio.ensure_future(engine.execute(append(engine, "a", b"x")))
         await until_held(store)
         quick = [asyncio.ensure_future(engine.execute(append(engine, "a", part))) for _ in range(6)]
-        await asyncio.sleep(bounds.COMMIT_S * 1.5)  # the first batch is slow from now on
+        await asyncio.sleep(bounds.COMMIT_S * 1.5)  # the first batch now counts as slow
         late = asyncio.ensure_future(engine.execute(append(engine, "a", part)))
         with pytest.raises(OverloadedError):
             await late

@@ -1,4 +1,4 @@
-"""The report of an engine, and the streams that are busy."""
+"""The report of an engine, and its busiest streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def create(engine: Engine, *paths: str) -> None:
         await engine.execute(Create(path=path, now_ms=engine.now_ms(), content_type="text/plain"))
 
 
-def test_what_was_committed_is_measured() -> None:
+def test_commits_are_measured() -> None:
     async def work(engine: Engine) -> None:
         await create(engine, "a", "b")
         await asyncio.gather(*[append(engine, "a") for _ in range(10)])
@@ -60,7 +60,7 @@ def test_live_readers_are_counted_by_their_class() -> None:
     async def work(engine: Engine) -> None:
         await create(engine, "a")
         stream, reader = await engine.info("a"), Reader()
-        for _ in range(2):  # who follows twice counts once
+        for _ in range(2):  # a subscriber that follows twice counts once
             engine.follow(stream.id, reader)
         engine.follow(stream.id, Reader())
         waiting = asyncio.create_task(_wait(engine))
@@ -79,7 +79,7 @@ async def _wait(engine: Engine) -> None:
     await engine.read(Read("a", None, wait_s=5))
 
 
-def test_rates_are_the_difference_of_two_looks() -> None:
+def test_rates_are_the_difference_of_two_samples() -> None:
     async def work(engine: Engine) -> None:
         now_s = 0.0
         sampler = Sampler(engine._catalogue, lambda: now_s)
@@ -87,7 +87,7 @@ def test_rates_are_the_difference_of_two_looks() -> None:
         await append(engine, "large", b"x" * 1000)
         first = await sampler.busiest(10, by_size=False)
         assert (first.over_s, first.loaded) == (0.0, 3)
-        assert first.streams[0].path == "large"  # nothing is known of rates, so the largest is first
+        assert first.streams[0].path == "large"  # there are no rates yet, so the largest is first
         for _ in range(4):
             await append(engine, "busy")
         now_s = 2.0
@@ -99,7 +99,7 @@ def test_rates_are_the_difference_of_two_looks() -> None:
     run(work)
 
 
-def test_those_who_ask_at_once_share_a_look() -> None:
+def test_concurrent_requests_share_a_sample() -> None:
     async def work(engine: Engine) -> None:
         now_s = 0.0
         sampler = Sampler(engine._catalogue, lambda: now_s)

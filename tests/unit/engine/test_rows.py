@@ -1,4 +1,4 @@
-"""Finding rows by SeqNo, against all rows in a list."""
+"""Finding rows by SeqNo, compared with a list of all rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def filled(engine: Engine, kind: ContentKind, batches: list[list[bytes]]) 
 
 
 async def rows_after(engine: Engine, since_id: int, path: str = "t") -> list[bytes]:
-    """The rows that a reader gets that begins where it is told to."""
+    """The rows that a reader gets from the position that the engine found."""
     reply = await engine.find_row(FindRow(path, since_id))
     offset = reply.table.offset(reply.start.record)
     data = (await engine.read(Read(path, offset, bytes_max=1 << 30))).data
@@ -116,7 +116,7 @@ def test_a_row_costs_a_few_reads_in_a_long_table() -> None:
 
 @pytest.mark.parametrize("cut", [1, 3, 5, 7])
 def test_rows_of_forks_that_leave_within_a_record(cut: int) -> None:
-    """What a fork has of the record that it was cut from ends there, though the source's record goes on."""
+    """A fork has a part of a record of its source."""
 
     async def body(engine: Engine) -> None:
         batch = [b"+\tk%d\t%b\n" % (n, b"r" * 30) for n in range(4)]
@@ -134,7 +134,7 @@ def test_rows_of_forks_that_leave_within_a_record(cut: int) -> None:
 
 
 class SlowReads(MemoryStore):
-    """While a read is under way, others do something."""
+    """A store that runs a callback during a read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def test_a_table_that_is_evicted_during_a_search_is_loaded_again() -> None:
         await filled(engine, ContentKind.ROWS, [[b"+\tk\tr\n"] * 5])
 
         async def evict() -> None:
-            for _ in range(2):  # the first look finds that it was used
+            for _ in range(2):  # the first call finds that it was used
                 await engine._catalogue.evict(0, 0)
 
         store.meanwhile = evict
@@ -166,7 +166,7 @@ def test_a_table_that_is_evicted_during_a_search_is_loaded_again() -> None:
     with_engine(body, store)
 
 
-def test_a_table_that_is_made_again_during_a_search_is_searched_again() -> None:
+def test_a_table_that_is_created_again_during_a_search_is_searched_again() -> None:
     store = SlowReads()
 
     async def body(engine: Engine) -> None:

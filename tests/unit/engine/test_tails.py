@@ -1,4 +1,4 @@
-"""Tails: many readers are told in turns, each in order."""
+"""Tails: many readers are notified in turns, each in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def update(start: int) -> Update:
     return Update(1, ContentKind.TEXT, start, start + 1, Offset(1, start + 1), b"x", False, 0)
 
 
-def test_12_15_many_readers_are_told_in_turns_and_in_order() -> None:
+def test_12_15_many_readers_are_notified_in_turns_and_in_order() -> None:
     async def main() -> None:
         tail = Tail()
         readers = [Reader() for _ in range(MANY)]
@@ -39,7 +39,7 @@ def test_12_15_many_readers_are_told_in_turns_and_in_order() -> None:
         assert sum(len(reader.told) for reader in readers) == limits.TOLD_PER_TURN
         late = Reader()
         tail.subscribers[late] = None
-        for start in range(1, 50):  # behind what not everybody was told yet, joined to one
+        for start in range(1, 50):  # published before all readers got the previous update, so merged
             tail.publish(update(start))
         tail.end(Ended.DRAINING)
         assert sum(len(reader.told) for reader in readers) == limits.TOLD_PER_TURN
@@ -51,7 +51,7 @@ def test_12_15_many_readers_are_told_in_turns_and_in_order() -> None:
     asyncio.run(main())
 
 
-def test_what_waits_to_be_told_is_bounded() -> None:
+def test_pending_updates_are_bounded() -> None:
     async def main() -> None:
         tail = Tail()
         readers = [Reader() for _ in range(MANY)]
@@ -61,7 +61,7 @@ def test_what_waits_to_be_told_is_bounded() -> None:
             tail.publish(msgspec.structs.replace(update(start), end=start + size, data=bytes(size)))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert all(reader.told == [(0, size), (4 * size, 5 * size)] for reader in readers)  # the rest is read
+        assert all(reader.told == [(0, size), (4 * size, 5 * size)] for reader in readers)  # the rest is in the store
 
     asyncio.run(main())
 
@@ -90,7 +90,7 @@ def test_12_15_many_reads_that_wait_are_woken_in_turns() -> None:
     asyncio.run(main())
 
 
-def test_a_reader_that_fails_does_not_keep_others_from_being_told() -> None:
+def test_a_failing_reader_does_not_affect_other_readers() -> None:
     class Broken(Reader):
         def deliver(self, update: Update) -> None:
             raise RuntimeError("broken")

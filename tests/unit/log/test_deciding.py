@@ -1,4 +1,4 @@
-"""Decisions that the random model does not ask for."""
+"""Decisions that the random model does not cover."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def test_a_document_is_written_replaced_and_deleted() -> None:
     world.run(write("a", b"2"))
     assert world.documents == {"a": Document("a", b"2", 2)}
     world.run(write("a", None))
-    world.run(write("a", None))  # it is gone already
+    world.run(write("a", None))  # already deleted
     assert world.documents == {}
     with pytest.raises(ValueError, match="does not exist"):
         evolve_document(None, DocumentDeleted("a"))
@@ -44,7 +44,7 @@ def test_one_command_can_write_a_key_twice() -> None:
     assert world.documents == {"a": Document("a", b"2", 2)}
 
 
-def test_documents_change_with_a_stream_or_not_at_all() -> None:
+def test_documents_change_atomically_with_a_stream() -> None:
     world = World()
     position = (WriteDocument("position", b"7"),)
     world.run(Create(path="s", stream_id=1, now_ms=1, content_type="text/plain", documents=position))

@@ -33,7 +33,7 @@ values = st.recursive(
         ('"é"'.encode(), '"é",'.encode()),
     ],
 )
-def test_one_level_is_flattened_and_the_bytes_are_kept(body: bytes, kept: bytes) -> None:
+def test_one_level_is_flattened_and_bytes_are_stored_unchanged(body: bytes, kept: bytes) -> None:
     assert json_framing.stored(body, 10) == kept
 
 
@@ -54,7 +54,7 @@ def test_one_level_is_flattened_and_the_bytes_are_kept(body: bytes, kept: bytes)
         b"[" * 5000 + b"]" * 5000,
     ],
 )
-def test_what_is_not_json_is_refused(body: bytes) -> None:
+def test_invalid_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidJsonError) as error:
         json_framing.stored(body, 10)
     assert error.value.detail
@@ -67,7 +67,7 @@ def test_an_empty_array_is_an_empty_stream_but_not_an_append() -> None:
 
 
 @given(st.lists(values, min_size=1))
-def test_what_is_kept_reads_as_what_was_sent(messages: list[object]) -> None:
+def test_stored_messages_read_as_they_were_sent(messages: list[object]) -> None:
     kept = json_framing.stored(json.dumps(messages).encode(), 1000)
     assert json.loads(b"[" + kept[:-1] + b"]") == messages
     ends = [end for number in range(1, len(messages) + 2) if (end := json_framing.message_end(kept, number))]
@@ -132,7 +132,7 @@ def test_12_15_steps_find_every_message(messages: list[object], indent: int | No
         max_size=8,
     )
 )
-def test_elements_are_what_is_between_commas_valid_or_not(texts: list[str]) -> None:
+def test_elements_are_split_at_commas_valid_or_not(texts: list[str]) -> None:
     data = ",".join(texts).encode()
     assert elements(data) == ([text.encode() for text in texts] if data else [])
 

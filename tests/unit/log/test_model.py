@@ -1,4 +1,4 @@
-"""Random commands against a naive model of the protocol: the same answers, the same bytes, the same replay."""
+"""Random commands against a simple model of the protocol: same results, same bytes, same replay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JSON, TEXT = "application/json", "text/plain"
 
 @dataclass
 class Naive:
-    """A stream as somebody would first write it down: a list of records, each a list of messages."""
+    """The simplest stream: a list of records, each a list of messages."""
 
     content_type: str
     ttl_s: int | None
@@ -48,7 +48,7 @@ class Naive:
 
 
 class Model:
-    """The protocol by the letter, one `if` after the other; errors are their status."""
+    """The rules of the protocol as plain conditions. Errors are statuses."""
 
     def __init__(self) -> None:
         self.streams: dict[str, Naive] = {}
@@ -231,7 +231,7 @@ PAST_THE_TAIL = 10**15
 
 
 def offset_of(world: World, source: str, index: int) -> Offset:
-    """The offset after so many records of a stream; one past its tail when it has not that many."""
+    """The offset after a number of records; beyond the tail if there are fewer."""
     state = world.at(source)
     if state is None:
         return BEGINNING
@@ -262,7 +262,7 @@ def ends_of(world: World, path: str, names: list[str] | None) -> tuple[Offset, .
 
 
 def run(world: World, model: Model, now_ms: int, command: tuple) -> tuple[int, int]:  # type: ignore[type-arg]
-    """What the model and the protocol answer to one command."""
+    """The results of the model and of `decide` for one command."""
     kind, path, *rest = command
     if kind == "create":
         content_type, ttl_s, closed, messages, fork = rest
@@ -326,7 +326,7 @@ def answer(world: World, command: Create | Append | Delete | Expire) -> int:
 @pytest.mark.slow
 @settings(max_examples=600)
 @given(commands)
-def test_the_protocol_answers_as_the_model_does(sequence: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_decisions_agree_with_the_model(sequence: list[tuple]) -> None:  # type: ignore[type-arg]
     world, model, now_ms = World(), Model(), 1_000_000
     for command in sequence:
         if command[0] == "later":

@@ -15,7 +15,7 @@ def test_a_fork_keeps_the_offsets_of_its_ancestors() -> None:
     assert offset_at(7, LINEAGE, 21) == Offset(7, 21)
     assert resolve(7, LINEAGE, 30, Offset(7, 20)) == 20
     with pytest.raises(InvalidOffsetError):
-        resolve(7, LINEAGE, 30, Offset(5, 21))  # what the source appended after the fork
+        resolve(7, LINEAGE, 30, Offset(5, 21))  # data that the source appended after the fork
 
 
 def test_offsets_of_other_incarnations() -> None:
@@ -42,11 +42,11 @@ def test_12_10_a_fork_at_the_beginning_has_the_first_offset_of_its_source() -> N
     assert offset_at(7, lineage, 0) == Offset(5, 0)
     assert resolve(7, lineage, 30, Offset(5, 0)) == 0
     with pytest.raises(InvalidOffsetError):
-        resolve(7, lineage, 30, Offset(5, 1))  # what the source appended after the fork
+        resolve(7, lineage, 30, Offset(5, 1))  # data that the source appended after the fork
     with pytest.raises(OffsetGoneError):
-        resolve(7, lineage, 30, Offset(6, 0))  # of a stream that it does not come from
+        resolve(7, lineage, 30, Offset(6, 0))  # of a stream that is not an ancestor
     assert list(owners(7, lineage, 0, 30)) == [(7, 30)]
-    for position in (0, 4):  # a fork of the fork, where it has none and where it has some bytes of its own
+    for position in (0, 4):  # a fork of the fork, before and within its own bytes
         again = inherited(7, lineage, position)
         assert offset_at(9, again, 0) == Offset(5, 0)
         assert resolve(9, again, 30, Offset(5, 0)) == 0

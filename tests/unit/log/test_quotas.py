@@ -11,7 +11,7 @@ from tests.unit.log.world import World
 
 
 class Bounded(World):
-    """A world whose decisions are checked before they are applied."""
+    """A world with quotas."""
 
     def __init__(self, **quotas: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Bounded(World):
         self.run(command)
 
 
-def test_no_quota_is_no_check() -> None:
+def test_without_quotas_nothing_is_checked() -> None:
     assert not Quotas()
     assert Quotas(streams_max=1)
     assert Quotas(stream_bytes_max=1)
@@ -47,12 +47,12 @@ def test_a_create_beyond_the_quota_is_refused_until_a_stream_is_deleted() -> Non
     world.create("b")
     with pytest.raises(TooManyStreamsError, match="2 streams"):
         world.create("c")
-    world.create("a")  # it is there
+    world.create("a")  # it exists
     world.ask(Delete("a", 3))
     world.create("c")
 
 
-def test_an_expired_stream_makes_room_for_its_successor() -> None:
+def test_an_expired_stream_does_not_count_when_it_is_replaced() -> None:
     world = Bounded(streams_max=1)
     world.create("a", expires_ms=1_000)
     again = Create(path="a", now_ms=2_000, stream_id=9, content_type="text/plain")
@@ -60,14 +60,14 @@ def test_an_expired_stream_makes_room_for_its_successor() -> None:
     assert world.count == 1
 
 
-def test_a_fork_is_a_stream() -> None:
+def test_a_fork_counts_as_a_stream() -> None:
     world = Bounded(streams_max=1)
     world.create("a", b"one")
     with pytest.raises(TooManyStreamsError):
         world.create("b", fork=ForkRequest("a"))
 
 
-def test_an_append_that_does_not_fit_is_refused_whole() -> None:
+def test_an_append_beyond_the_quota_is_refused_as_a_whole() -> None:
     world = Bounded(stream_bytes_max=10)
     world.create("a", b"12345")
     with pytest.raises(StreamFullError, match="has 5 bytes; 6 more"):
@@ -79,7 +79,7 @@ def test_an_append_that_does_not_fit_is_refused_whole() -> None:
     world.append("a", b"", close=True)
 
 
-def test_a_create_with_a_body_that_does_not_fit_is_refused() -> None:
+def test_a_create_with_a_body_beyond_the_quota_is_refused() -> None:
     with pytest.raises(StreamFullError):
         Bounded(stream_bytes_max=2).create("a", b"123")
 

@@ -1,4 +1,4 @@
-"""How a table keeps its rows, and what an append to one decides."""
+"""How a table stores its rows, and decisions on appends to it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def contents(world: World) -> bytes:
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(-3_000, 3_000)), max_size=12),
 )
-def test_seqnos_count_without_gaps_and_timestamps_never_run_backwards(batches: list[tuple[int, int]]) -> None:
+def test_seqnos_have_no_gaps_and_timestamps_never_decrease(batches: list[tuple[int, int]]) -> None:
     world = table()
     now_ms, number = 10_000, 0
     for count, step_ms in batches:
@@ -81,7 +81,7 @@ def test_a_table_can_begin_with_rows() -> None:
     assert contents(world).startswith(b"1\t1970-01-01T00:00:01.000Z\t+\ta\tone\n2\t")
 
 
-def test_a_close_and_a_retry_answer_the_last_seqno() -> None:
+def test_the_reply_to_a_close_and_a_retry_has_the_last_seqno() -> None:
     world = table()
     producer = ProducerTuple("p", 0, 0)
     assert append(world, b"+\ta\tone", producer=producer).last_seqno == 1
@@ -93,7 +93,7 @@ def test_a_close_and_a_retry_answer_the_last_seqno() -> None:
         append(world, b"+\ta\ttwo")
 
 
-def test_a_create_must_name_the_same_schema_version_and_kind() -> None:
+def test_a_repeated_create_needs_the_same_schema_version_and_kind() -> None:
     world = table()
     same = {"path": "t", "now_ms": 3_000, "content_type": TYPE, "kind": ContentKind.ROWS}
     assert world.run(Create(**same)).existed  # type: ignore[arg-type]
@@ -102,14 +102,14 @@ def test_a_create_must_name_the_same_schema_version_and_kind() -> None:
             world.run(Create(**{**same, **other}))  # type: ignore[arg-type]
 
 
-def test_a_text_stream_of_the_same_type_is_no_table() -> None:
+def test_a_stream_with_the_content_type_of_a_table_is_not_a_table() -> None:
     world = World()
     world.run(Create(path="t", now_ms=1_000, stream_id=1, content_type=TYPE))
     append(world, b"+\ta\tone\n")
     assert (state_of(world).kind, contents(world)) == (ContentKind.TEXT, b"+\ta\tone\n")
 
 
-def test_a_table_is_forked_as_a_table_only() -> None:
+def test_a_fork_of_a_table_must_be_a_table() -> None:
     world = table(body=b"+\ta\tone\n+\tb\ttwo")
     with pytest.raises(InvalidForkError):
         world.run(Create(path="f", now_ms=3_000, stream_id=2, fork=ForkRequest("t")))
@@ -130,7 +130,7 @@ def test_a_mirror_keeps_rows_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("rows", [b"7\tt\t+\ta\t\n", b"6\tt\t+\ta\t\n", b"8\tt\t+\ta\t\n8\tt\t+\ta\t\n", b"9\t\n8\t\n"])
-def test_a_mirror_takes_rows_only_in_order(rows: bytes) -> None:
+def test_a_mirror_refuses_rows_out_of_order(rows: bytes) -> None:
     world = table(ContentKind.MIRROR)
     append(world, b"7\tt\t+\ta\t\n")
     with pytest.raises(SeqNoRegressionError):
@@ -138,7 +138,7 @@ def test_a_mirror_takes_rows_only_in_order(rows: bytes) -> None:
     assert state_of(world).last_seqno == 7
 
 
-def test_an_append_can_be_for_one_last_row_only() -> None:
+def test_an_append_can_require_a_last_row() -> None:
     world = table(ContentKind.MIRROR)
     append(world, b"7\tt\t+\ta\t\n", last_seqno=0)
     for rows, close in ((b"9\tt\t+\ta\t\n", False), (b"", True)):
@@ -149,7 +149,7 @@ def test_an_append_can_be_for_one_last_row_only() -> None:
 
 
 @given(st.lists(st.integers(1, 60), unique=True, min_size=1), st.integers(0, 61))
-def test_rows_are_found_by_halving(seqnos: list[int], seqno: int) -> None:
+def test_rows_are_found_by_binary_search(seqnos: list[int], seqno: int) -> None:
     lines = [b"%d\tt\t+\tk\t%b\n" % (n, b"r" * (n % 7)) for n in sorted(seqnos)]
     rows = b"".join(lines)
     at = position_after(rows, seqno)
@@ -162,7 +162,7 @@ def test_timestamps() -> None:
 
 
 @given(st.lists(st.binary(max_size=5).map(lambda data: data.replace(b"\n", b"")), min_size=1), st.integers(1, 10**12))
-def test_rows_are_formatted_as_one_after_the_other(changes: list[bytes], first: int) -> None:
+def test_formatting_many_rows_equals_formatting_each(changes: list[bytes], first: int) -> None:
     expected = [b"%d\tt\t%b\n" % (seqno, change) for seqno, change in enumerate(changes, first)]
     rows = format_rows(changes, first, "t")
     assert rows == b"".join(expected)
@@ -172,7 +172,7 @@ def test_rows_are_formatted_as_one_after_the_other(changes: list[bytes], first: 
 
 
 @given(st.lists(st.integers(0, 9), min_size=1), st.integers(0, 9))
-def test_an_order_is_checked_row_by_row(seqnos: list[int], last_seqno: int) -> None:
+def test_the_order_of_rows_is_checked(seqnos: list[int], last_seqno: int) -> None:
     rows = b"".join(b"%d\tt\t+\tk\t\n" % seqno for seqno in seqnos)
     if all(one < other for one, other in itertools.pairwise([last_seqno, *seqnos])):
         assert check_order(rows, last_seqno) == seqnos[-1]

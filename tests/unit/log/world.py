@@ -1,4 +1,4 @@
-"""Streams as plain dictionaries: a view to decide on and bytes to read, with no engine in between."""
+"""Streams in dictionaries: a view for `decide` and the bytes of each stream, without an engine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class World:
             self.records[event.id].append(event.data)
 
     def bytes_of(self, state: StreamState) -> bytes:
-        """All that a reader of the stream sees, inherited bytes first."""
+        """All bytes of the stream, inherited bytes first."""
         whole = b""
         for span in state.lineage:
             ancestor = self.states[span.id]
@@ -65,7 +65,7 @@ class World:
         return whole + b"".join(self.records[state.id])
 
     def record_at(self, state: StreamState, position: int) -> bytes:
-        """The record that starts at a position, in whoever holds it; empty at the tail."""
+        """The record that starts at a position, also if an ancestor stores it; empty at the tail."""
         for span in state.lineage:
             if span.start <= position < span.end:
                 return self._own_record(span.id, position)[: span.end - position]

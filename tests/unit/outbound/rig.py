@@ -1,4 +1,4 @@
-"""A server that answers with given bytes, on loopback, and a client that reaches it as tables.example."""
+"""A server on loopback that sends given bytes, and a client that connects to it as tables.example."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Respond = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 class Peer:
-    """What the server saw: the heads of requests, the names in TLS, how many connections and at most at a time."""
+    """A server that records request headers, TLS names and the number of connections."""
 
     def __init__(self, respond: Respond) -> None:
         self._respond = respond
@@ -91,7 +91,7 @@ async def peer(respond: Respond | bytes, *, tls: bool = True) -> AsyncIterator[P
 
 
 class Names:
-    """A resolver: the answers of a name in turn, the last one for ever."""
+    """A resolver that returns the answers of a name in turn, and then repeats the last one."""
 
     def __init__(self, **answers: Sequence[Sequence[str]]) -> None:
         self._answers = {name.replace("_", "."): list(each) for name, each in answers.items()}
@@ -106,7 +106,7 @@ class Names:
 
 
 class Wire:
-    """A connector that takes every address to one port of this machine, and says which it was given."""
+    """A connector that connects every address to one local port, and records the addresses."""
 
     def __init__(self, port: int, dead: Sequence[str] = ()) -> None:
         self._port = port
@@ -128,7 +128,7 @@ def trusting() -> ssl.SSLContext:
 async def public_client(
     found: Peer, names: Names | None = None, limits: Limits = LIMITS
 ) -> AsyncIterator[OutboundClient]:
-    """A client to which the peer is https://tables.example."""
+    """A client that reaches the peer as https://tables.example."""
     resolver = names or Names(tables_example=[[PUBLIC]])
     async with open_outbound(limits=limits, resolver=resolver, connector=Wire(found.port), tls=trusting()) as client:
         yield client

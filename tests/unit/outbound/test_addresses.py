@@ -1,4 +1,4 @@
-"""Which addresses are called: by examples, and against the tables of the standard library."""
+"""Allowed addresses: examples, and a comparison with the tables of the standard library."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("address", CALLED)
-def test_public_addresses_are_called(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert refusal(ip_address(address)) is None
 
 
@@ -86,7 +86,7 @@ def test_other_addresses_are_refused(address: str, why: str) -> None:
 
 
 @given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
-def test_what_the_standard_library_calls_special_is_refused(address: IPv4Address | IPv6Address) -> None:
+def test_addresses_that_ipaddress_calls_special_are_refused(address: IPv4Address | IPv6Address) -> None:
     special = not address.is_global or address.is_multicast or address.is_reserved
     if special and not str(address).startswith("64:ff9b::"):
         assert refusal(address) is not None
@@ -108,7 +108,7 @@ def test_one_bad_address_refuses_a_name() -> None:
         check_addresses("a.example", [good, bad], development=False)
 
 
-def test_in_development_loopback_is_reached_under_its_own_names_only() -> None:
+def test_development_mode_allows_loopback_by_its_own_names_only() -> None:
     loopback, other = [ip_address("127.0.0.1"), ip_address("::1")], [ip_address("93.184.216.34")]
     for host in ("localhost", "a.localhost", "127.0.0.1", "127.9.9.9", "::1"):
         assert names_loopback(host)

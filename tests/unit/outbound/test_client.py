@@ -1,4 +1,4 @@
-"""The client against a peer on loopback: pinned addresses, TLS by name, and hostile answers."""
+"""The client with a peer on loopback: pinned addresses, TLS by name, and hostile responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headwater.outbound.backend import BoundedStream
 from headwater.outbound.resolver import SystemResolver
 from tests.unit.outbound.rig import LIMITS, PUBLIC, Names, Peer, Respond, Wire, peer, public_client, trusting
 
-pytestmark = pytest.mark.slow  # servers, and time-outs that pass
+pytestmark = pytest.mark.slow  # starts servers and waits for timeouts
 
 URL = "https://tables.example/v1/table/a?since_id=3"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -38,7 +38,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 
 def against(respond: Respond | bytes, act: Callable[[OutboundClient, Peer], Awaitable[None]]) -> None:
-    """Act on a client whose tables.example answers like this, and see that nothing is left behind."""
+    """Use a client whose tables.example responds like this, and check that nothing is left open."""
 
     async def main() -> None:
         async with peer(respond) as found, public_client(found) as client:
@@ -121,7 +121,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused() -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_development_mode_calls_loopback_by_http_without_a_lookup(
+def test_development_mode_requests_loopback_by_http_without_a_lookup(
     new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -163,7 +163,7 @@ def test_cookies_are_not_kept() -> None:
 # Addresses
 
 
-def test_an_answer_of_dns_that_changes_after_the_check_has_no_effect() -> None:
+def test_a_dns_answer_that_changes_after_the_check_has_no_effect() -> None:
     async def main() -> None:
         closing = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
         names = Names(tables_example=[[PUBLIC], ["127.0.0.1"]])
@@ -179,7 +179,7 @@ def test_an_answer_of_dns_that_changes_after_the_check_has_no_effect() -> None:
     run(main)
 
 
-def test_the_next_address_is_tried_and_all_failures_are_told() -> None:
+def test_the_next_address_is_tried_and_all_failures_are_reported() -> None:
     async def main() -> None:
         dead = [f"93.184.216.{number}" for number in range(1, 7)]
         names = Names(tables_example=[[dead[0], PUBLIC]], dead_example=[dead])
@@ -251,7 +251,7 @@ def test_lookups_are_bounded_even_if_nobody_waits_for_them(monkeypatch: pytest.M
     run(main)
 
 
-# Hostile answers
+# Hostile responses
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
@@ -266,7 +266,7 @@ def test_redirects_are_not_followed(status: int) -> None:
     against(b"HTTP/1.1 %d X\r\nLocation: https://127.0.0.1/\r\nContent-Length: 0\r\n\r\n" % status, act)
 
 
-def test_other_statuses_are_answers() -> None:
+def test_other_statuses_are_returned() -> None:
     for status in (204, 304, 404, 503):
         length = b"" if status == 204 else b"Content-Length: 0\r\n"
 
@@ -319,7 +319,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         (endless(CHUNKED + b"1;", b"x" * 1000), TargetUnreachableError, "lost"),
     ],
 )
-def test_hostile_answers_are_refused(respond: Respond | bytes, kind: type[OutboundError], match: str) -> None:
+def test_hostile_responses_are_refused(respond: Respond | bytes, kind: type[OutboundError], match: str) -> None:
     failing(respond, kind, match)
 
 
@@ -401,7 +401,7 @@ def test_a_stream_is_read_in_bounded_pieces_as_they_come() -> None:
         for number in range(5):
             writer.write(b"2\r\n%d\n\r\n" % number)
             await writer.drain()
-            await asyncio.sleep(0.1)  # together longer than the idle time-out
+            await asyncio.sleep(0.1)  # together longer than the idle timeout
         writer.write(b"30d40\r\n" + bytes(200_000) + b"\r\n0\r\n\r\n")
 
     async def act(client: OutboundClient, _found: Peer) -> None:
@@ -409,7 +409,7 @@ def test_a_stream_is_read_in_bounded_pieces_as_they_come() -> None:
             assert answer.status == 200
             pieces = [piece async for piece in answer]
         assert pieces[:5] == [b"%d\n" % number for number in range(5)]
-        assert sum(map(len, pieces[5:])) == 200_000  # more than a whole answer may have
+        assert sum(map(len, pieces[5:])) == 200_000  # more than the limit of a response that is not streamed
         assert max(map(len, pieces)) <= OUTBOUND_READ_BYTES
 
     against(respond, act)
@@ -422,14 +422,14 @@ def test_a_stream_is_read_in_bounded_pieces_as_they_come() -> None:
         ({"total_s": 0.3}, TargetUnreachableError),
     ],
 )
-def test_an_endless_stream_ends_at_the_callers_bounds(given: dict[str, Any], kind: type[OutboundError]) -> None:
+def test_an_endless_stream_ends_at_the_limits_of_the_caller(given: dict[str, Any], kind: type[OutboundError]) -> None:
     async def act(client: OutboundClient, found: Peer) -> None:
         async with client.stream("GET", URL, **given) as answer:
             with pytest.raises(kind):
                 async for _ in answer:
                     pass
         await asyncio.sleep(0.05)
-        assert found.open == 0  # the connection is closed, not kept
+        assert found.open == 0  # the connection is closed
 
     against(endless(CHUNKED, b"3e8\r\n" + bytes(1000) + b"\r\n"), act)
 
@@ -444,14 +444,14 @@ def test_a_silent_stream_ends_after_the_idle_time() -> None:
     against(endless(CHUNKED + b"1\r\nx\r\n", b"", 0.05), act)
 
 
-def test_a_stream_that_is_left_or_cancelled_gives_its_connection_back() -> None:
+def test_a_stream_that_is_left_or_cancelled_releases_its_connection() -> None:
     async def act(client: OutboundClient, found: Peer) -> None:
         async def read() -> None:
             async with client.stream("GET", URL) as answer:
                 async for _ in answer:
                     pass
 
-        for _ in range(6):  # more than there are connections to a host
+        for _ in range(6):  # more than the limit of connections per host
             async with client.stream("GET", URL) as answer:
                 async for _ in answer:
                     break
@@ -520,7 +520,7 @@ def test_waiting_for_a_connection_times_out() -> None:
         ("GET", {"A": "\u0100"}, b""),
     ],
 )
-def test_requests_that_a_caller_must_not_make(method: str, headers: dict[str, str], body: bytes) -> None:
+def test_invalid_requests_are_refused(method: str, headers: dict[str, str], body: bytes) -> None:
     async def act(client: OutboundClient, found: Peer) -> None:
         with pytest.raises(ValueError, match=r"method|header|body"):
             await client.request(method, URL, headers=headers, body=body)
@@ -529,7 +529,7 @@ def test_requests_that_a_caller_must_not_make(method: str, headers: dict[str, st
     against(OK, act)
 
 
-def test_a_head_has_no_body_whatever_its_length_says() -> None:
+def test_a_head_response_has_no_body_despite_its_content_length() -> None:
     async def act(client: OutboundClient, _found: Peer) -> None:
         answer = await client.request("HEAD", URL)
         assert (answer.body, answer.headers["content-length"]) == (b"", "1000000")
@@ -559,7 +559,7 @@ def test_after_failures_of_every_kind_the_client_still_works() -> None:
     against(respond, act)
 
 
-def test_a_connection_that_is_lost_at_once_has_no_socket_to_ask() -> None:
+def test_a_connection_that_is_lost_at_once_has_no_socket() -> None:
     class Lost:
         def get_extra_info(self, info: str) -> object:
             raise AttributeError("'NoneType' object has no attribute 'getpeername'")

@@ -1,4 +1,4 @@
-"""Hostile URLs are refused by the client without a connection, and good ones keep their meaning."""
+"""Hostile URLs are refused without a connection, and valid ones are parsed."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ MALFORMED = (
     ),
 )
 
-# Well-formed, and addresses or names of what is not to be called; in development mode loopback ones are.
+# Valid URLs with refused addresses or names. Development mode allows those of loopback.
 LOOPBACK = (
     *("https://127.0.0.1/", "https://127.9.9.9:8443/", "https://[::1]/", "https://localhost/", "https://LOCALHOST./"),
     *("https://a.localhost/", "https://[0:0:0:0:0:0:0:1]/", "https://localhost:4437/"),
@@ -190,7 +190,7 @@ PRIVATE = (
     ),
 )
 
-# Names that the resolver gives bad addresses for, alone or beside a good one.
+# Names that resolve to refused addresses, alone or together with an allowed one.
 RESOLVING = {
     "loopback.example": ["127.0.0.1"],
     "loopback6.example": ["::1"],
@@ -232,7 +232,7 @@ def refused(url: str, *, development: bool) -> str:
     return asyncio.run(main())
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_hostile_urls() -> None:
     assert len({*MALFORMED, *LOOPBACK, *PRIVATE}) > 150
 
 
@@ -279,7 +279,7 @@ def test_names_of_bad_addresses_are_refused(name: str) -> None:
         ("https://tables.example/%C3%A9?since_id=-10&url=https://127.0.0.1/", None, "tables.example"),
     ],
 )
-def test_good_urls_pass(url: str, same: str | None, host: str) -> None:
+def test_valid_urls_are_parsed(url: str, same: str | None, host: str) -> None:
     target = parse_target(url)
     assert str(target) == (same or url)
     assert target.host == host

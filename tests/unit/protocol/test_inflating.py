@@ -24,7 +24,7 @@ ENCODERS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("encoding", ENCODERS)
 @given(data=st.binary(max_size=3_000), cut=st.integers(1, 500))
-def test_a_body_comes_out_as_it_went_in_however_it_is_cut(encoding: str, data: bytes, cut: int) -> None:
+def test_a_body_round_trips_however_it_is_split(encoding: str, data: bytes, cut: int) -> None:
     body, inflater = ENCODERS[encoding](data * 20), Inflater(encoding, 1_000)
     pieces = [one for start in range(0, len(body), cut) for one in inflater.feed(body[start : start + cut])]
     inflater.finish()
@@ -32,7 +32,7 @@ def test_a_body_comes_out_as_it_went_in_however_it_is_cut(encoding: str, data: b
 
 
 @pytest.mark.parametrize("encoding", ENCODERS)
-def test_a_bomb_does_not_go_off(encoding: str) -> None:
+def test_a_decompression_bomb_is_read_in_bounded_pieces(encoding: str) -> None:
     bomb = ENCODERS[encoding](b"\0" * 100_000_000)
     tracemalloc.start()
     size = sum(map(len, Inflater(encoding).feed(bomb)))
@@ -43,7 +43,7 @@ def test_a_bomb_does_not_go_off(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ENCODERS)
-def test_a_body_that_ends_too_soon_is_an_error(encoding: str) -> None:
+def test_an_incomplete_body_is_an_error(encoding: str) -> None:
     inflater = Inflater(encoding)
     list(inflater.feed(ENCODERS[encoding](b"rows" * 100)[:-1]))
     with pytest.raises(ProtocolError, match="is incomplete"):
@@ -51,7 +51,7 @@ def test_a_body_that_ends_too_soon_is_an_error(encoding: str) -> None:
 
 
 @given(st.lists(st.binary(max_size=3_000), min_size=1, max_size=3), st.integers(1, 500), st.integers(1, 500))
-def test_members_come_out_as_they_went_in_however_they_are_cut(members: list[bytes], cut: int, piece: int) -> None:
+def test_members_round_trip_however_they_are_split(members: list[bytes], cut: int, piece: int) -> None:
     body = b"".join(map(gzip.compress, members))
     inflater = Inflater("gzip", piece)
     pieces = [one for start in range(0, len(body), cut) for one in inflater.feed(body[start : start + cut])]

@@ -55,7 +55,7 @@ def test_values_are_made_compact_and_never_decoded() -> None:
     assert record == b'+\tk\t{"a":[1e999,0.10,123456789012345678901234567890],"t":"a \\t b \\u007f"}'
 
 
-def test_what_is_advisory_never_matters() -> None:
+def test_advisory_fields_are_ignored() -> None:
     messages = (
         b'{"type":"price","key":"k","value":1,"old_value":1e999,'
         b'"headers":{"operation":"insert","timestamp":1e999,"txid":[]}}',
@@ -65,7 +65,7 @@ def test_what_is_advisory_never_matters() -> None:
     assert only(*messages, b"7").skipped == 1  # one by one as well
 
 
-def test_controls_but_a_reset_are_ignored() -> None:
+def test_controls_other_than_reset_are_ignored() -> None:
     controls = [
         b'{"headers":{"control":"%b"}}' % name for name in (b"up-to-date", b"snapshot-start", b"snapshot-end", b"new")
     ]
@@ -81,7 +81,7 @@ def test_a_reset_ends_a_batch() -> None:
     assert (last.records, last.taken, last.reset, last.last) == ([], 4, False, True)
 
 
-def test_an_event_with_a_control_is_a_control_whatever_else_it_has() -> None:
+def test_an_event_with_a_control_is_a_control_despite_other_fields() -> None:
     both = b'{"type":"price","key":"k","value":1,"headers":{"control":"%b","operation":"insert"}}'
     batch = only(event("a"), both % b"pause", event("b"))
     assert (batch.records, batch.skipped) == ([b"+\ta\t1", b"+\tb\t1"], 0)
@@ -127,7 +127,7 @@ def test_a_value_that_is_nested_too_deeply_for_the_parser_is_left_out() -> None:
     assert (batch.skipped, batch.taken) == (1, 3)
 
 
-def test_a_table_that_escapes_takes_any_key_but_other_control_characters() -> None:
+def test_a_table_with_escapes_accepts_keys_with_tabs_and_newlines() -> None:
     batch = only(event("a\tb\n\\", "c\\d\te"), event("\x00"), escape=Escape.BACKSLASH)
     (record,) = batch.records
     assert record == rb"+" b"\t" rb"a\tb\n\\" b"\t" rb'"c\\\\d\\te"'
@@ -135,7 +135,7 @@ def test_a_table_that_escapes_takes_any_key_but_other_control_characters() -> No
     assert batch.skipped == 1
 
 
-def test_many_messages_come_in_several_batches() -> None:
+def test_many_messages_become_several_batches() -> None:
     messages = [event(f"k{number}", "x" * 50) for number in range(25_000)]
     batches = converted(*messages)
     assert [record.split(b"\t")[1] for batch in batches for record in batch.records] == [

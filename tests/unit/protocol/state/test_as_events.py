@@ -54,7 +54,7 @@ def test_a_reset_is_a_control_event() -> None:
     assert event.headers.control == "reset"
 
 
-def test_many_rows_come_in_several_batches_and_the_first_can_be_left_out() -> None:
+def test_many_rows_become_several_batches_and_the_first_can_be_skipped() -> None:
     data = rows(*[b"+\tk%d\t%d" % (number, number) for number in range(25_000)])
     batches = list(RowsAsEvents("n", Escape.NONE, RecordFormat.JSON).convert(data, 5))
     values = [msgspec.json.decode(record)["value"] for batch in batches for record in batch.records]
@@ -68,7 +68,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="".join(map(chr, 
 
 
 @given(st.lists(st.tuples(TEXT.filter(bool), TEXT), min_size=1, max_size=5))
-def test_keys_and_records_of_tables_that_escape_come_back_as_they_were(fields: list[tuple[str, str]]) -> None:
+def test_escaped_keys_and_records_round_trip(fields: list[tuple[str, str]]) -> None:
     changes = [f"+\t{escape(key)}\t{escape(record)}".encode() for key, record in fields]
     converter = RowsAsEvents("é", Escape.BACKSLASH, RecordFormat.TEXT)
     (batch,) = converter.convert(rows(*changes), 0)

@@ -23,7 +23,7 @@ def test_only_true_closes(value: str, closes: bool) -> None:
     assert parse_closed({"stream-closed": value}) is closes
 
 
-def test_producer_headers_come_together() -> None:
+def test_producer_headers_must_be_sent_together() -> None:
     whole = {"producer-id": "p", "producer-epoch": "3", "producer-seq": "9007199254740991"}
     assert parse_producer(whole) == ProducerTuple("p", 3, 2**53 - 1)
     assert parse_producer({}) is None
@@ -63,7 +63,7 @@ def test_an_expiry_is_rfc_3339(value: str) -> None:
         parse_expiry({"stream-expires-at": value})
 
 
-def test_instants_compare_across_zones_and_print_in_utc() -> None:
+def test_times_are_compared_across_zones_and_formatted_in_utc() -> None:
     _, utc = parse_expiry({"stream-expires-at": "2026-11-15T10:00:00.250Z"})
     _, zoned = parse_expiry({"stream-expires-at": "2026-11-15T12:00:00.250+02:00"})
     assert utc is not None
@@ -85,7 +85,7 @@ def test_a_sub_offset_needs_a_source() -> None:
             parse_sub_offset({"stream-fork-sub-offset": value, "stream-forked-from": "/x"})
 
 
-def test_kept_values_are_bounded() -> None:
+def test_stored_values_are_bounded() -> None:
     with pytest.raises(InvalidHeaderError, match="longer"):
         parse_seq({"stream-seq": "s" * 2000})
     with pytest.raises(InvalidHeaderError, match="longer"):
@@ -98,5 +98,5 @@ def test_header_names_are_lower_case() -> None:
 
 
 @pytest.mark.parametrize("ms", [1_032_023, 1_763_200_800_001, 253_402_300_799_999, 0, 1_001])
-def test_instants_are_kept_to_the_millisecond(ms: int) -> None:
+def test_times_keep_their_milliseconds(ms: int) -> None:
     assert parse_expiry({"stream-expires-at": format_instant(ms)}) == (None, ms)

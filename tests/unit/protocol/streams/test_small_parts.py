@@ -1,4 +1,4 @@
-"""Paths, offsets, cursors, entity tags, content types, server-sent events, queries: one table each."""
+"""Paths, offsets, cursors, entity tags, content types, server-sent events and queries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_paths_are_decoded_once(raw: str, path: str) -> None:
     assert parse_path(quote_path(path)) == path
 
 
-def test_offsets_are_text_in_stream_order() -> None:
+def test_offsets_sort_as_text() -> None:
     assert offsets.format_offset(Offset(7, 31)) == f"{7:016d}_{31:016d}"
     assert offsets.parse_offset(f"{7:016d}_{31:016d}") == Offset(7, 31)
     assert offsets.parse_offset("-1") == BEGINNING
@@ -54,12 +54,12 @@ def test_offsets_are_text_in_stream_order() -> None:
 @pytest.mark.parametrize(
     "token", ["", "1_2", "-2", "NOW", "0" * 33, f"{'1' * 16}_{'١' * 16}", "a,b", "../x", "x" * 500]
 )
-def test_malformed_offsets(token: str) -> None:
+def test_invalid_offsets(token: str) -> None:
     with pytest.raises(InvalidOffsetError):
         offsets.parse_offset(token)
 
 
-def test_cursors_count_intervals_and_never_go_back() -> None:
+def test_cursors_count_intervals_and_never_decrease() -> None:
     now_ms = (limits.CURSOR_EPOCH_S + 1000 * limits.CURSOR_INTERVAL_S) * 1000
     assert cursors.interval_at(now_ms) == 1000
     assert cursors.next_cursor(None, now_ms, 0.5) == 1000
@@ -70,7 +70,7 @@ def test_cursors_count_intervals_and_never_go_back() -> None:
 
 
 @given(st.integers(1000, 10**9), st.floats(0, 1, exclude_max=True))
-def test_an_echoed_cursor_is_passed_by_a_bounded_jitter(echoed: int, entropy: float) -> None:
+def test_the_next_cursor_exceeds_the_echoed_one_by_a_bounded_jitter(echoed: int, entropy: float) -> None:
     now_ms = (limits.CURSOR_EPOCH_S + 1000 * limits.CURSOR_INTERVAL_S) * 1000
     after = cursors.next_cursor(str(echoed), now_ms, entropy)
     assert 1 <= after - echoed <= limits.CURSOR_JITTER_MAX_S // limits.CURSOR_INTERVAL_S
@@ -97,7 +97,7 @@ def test_content_types() -> None:
 
 
 def decode(frame: bytes) -> list[tuple[str, str]]:
-    """Events as a browser's EventSource reads them."""
+    """Events as an EventSource reads them."""
     events = []
     for block in frame.decode().split("\n\n")[:-1]:
         name, data = "message", []
@@ -163,7 +163,7 @@ def test_bodies_are_wrapped_without_copying() -> None:
     assert b"".join(wrap(ContentKind.TEXT, b"ab")) == b"ab"
 
 
-def test_12_21_nothing_is_cached_past_its_expiry_and_no_tail_without_validation() -> None:
+def test_12_21_nothing_is_cached_past_its_expiry_and_responses_at_the_tail_are_revalidated() -> None:
     offset = Offset(1, 5)
     assert cache_control(ReadQuery(offset), None, 0, at_tail=False) == "public, max-age=31536000, immutable"
     assert cache_control(ReadQuery(offset), 10_000, 4_000, at_tail=False) == "public, max-age=6"

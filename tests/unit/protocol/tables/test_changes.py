@@ -1,4 +1,4 @@
-"""The write side: bodies of changes, and the escapes of tables that opted in."""
+"""Bodies of changes, and the escapes of tables that use them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_one_change_in_plain_ascii_is_recognised(body: bytes) -> None:
 
 
 @given(st.text("+-\t\n\rkr\x00\xe9", max_size=8))
-def test_what_is_plain_is_one_valid_change(text: str) -> None:
+def test_a_plain_change_is_one_valid_change(text: str) -> None:
     body = text.encode()
     if is_plain_change(body):
         assert parse_changes(body, 1).lines == [body.removesuffix(b"\n")]
@@ -81,7 +81,7 @@ def test_the_bounds_themselves_are_accepted() -> None:
     assert len(format_rows([line], limits.SEQNO_MAX, "2026-01-08T00:00:00.123Z")) <= limits.ROW_BYTES_MAX
 
 
-def test_bodies_without_changes_and_with_too_many() -> None:
+def test_empty_bodies_and_too_many_changes_are_refused() -> None:
     with pytest.raises(EmptyBodyError):
         parse_changes(b"", 1)
     with pytest.raises(InvalidChangeError, match="line 1: the line is empty"):
@@ -124,7 +124,7 @@ def test_changes_round_trip_into_rows(changes: list[tuple[Action, str, str]]) ->
 @pytest.mark.parametrize(
     "change", [("+", "k", "a\n+\tb\tc"), ("+", "k\n", ""), ("+", "k", "a\tb"), ("+", "k", "\ud800")]
 )
-def test_a_field_cannot_smuggle_in_another_change(change: tuple[Action, str, str]) -> None:
+def test_a_field_cannot_inject_another_change(change: tuple[Action, str, str]) -> None:
     with pytest.raises(InvalidChangeError, match="line 2"):
         format_changes([("+", "k", "v"), change])
     with pytest.raises(EmptyBodyError):
@@ -160,11 +160,11 @@ def test_the_escapes_are_four_of_postgresql_copy() -> None:
             unescape(bad)
     with pytest.raises(InvalidChangeError, match=r"line 1: there is a backslash that is not part of an escape"):
         parse_changes(b"+\tC:\\\tdir", 1, Escape.BACKSLASH)
-    assert parse_changes(b"+\tC:\\\tdir", 1).keys == [b"C:\\"]  # without the opt-in a backslash is a backslash
+    assert parse_changes(b"+\tC:\\\tdir", 1).keys == [b"C:\\"]  # without escapes a backslash is a backslash
 
 
 def naive(body: bytes, escaping: Escape) -> list[bytes] | int:
-    """The changes of a body, a line at a time; the number of the first line that is invalid."""
+    """The changes of a body, parsed line by line; the number of the first invalid line if there is one."""
     found = []
     for number, line in enumerate(body.removesuffix(b"\n").split(b"\n"), 1):
         action, *rest = line.split(b"\t")

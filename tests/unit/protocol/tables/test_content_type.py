@@ -31,7 +31,7 @@ def test_stp_responses_must_include_a_content_type() -> None:
     assert parse_answer_type(SEED) == parse_table_type(SEED) == MANIFEST
 
 
-def test_answers_without_schema_or_version_are_no_tables() -> None:
+def test_responses_without_schema_or_version_are_not_tables() -> None:
     for value in (
         None,
         "text/sequence",
@@ -46,7 +46,7 @@ def test_answers_without_schema_or_version_are_no_tables() -> None:
     assert parse_answer_type("text/sequence;schema=a;version=2") == TableType("a", 2)
 
 
-def test_requests_may_leave_out_what_has_a_default() -> None:
+def test_requests_may_omit_parameters_with_defaults() -> None:
     assert parse_table_type(None) == parse_table_type("text/sequence") == TableType("text", 1, Escape.NONE)
     assert parse_table_type("text/sequence; version=7") == TableType("text", 7)
 
@@ -93,7 +93,7 @@ def test_content_types_that_are_refused(value: str) -> None:
         parse_table_type(value)
 
 
-def test_a_table_says_that_it_uses_escapes() -> None:
+def test_the_content_type_shows_escapes() -> None:
     table = TableType("notes", 3, Escape.BACKSLASH)
     assert format_table_type(table) == "text/sequence; charset=utf-8; schema=notes; version=3; escape=backslash"
     assert parse_answer_type(format_table_type(table)) == table
@@ -127,7 +127,7 @@ def test_content_types_round_trip(schema: str, version: int, escape: Escape) -> 
         "complete nonsense",
     ],
 )
-def test_what_a_client_accepts(accept: str | None) -> None:
+def test_accepted_content_types(accept: str | None) -> None:
     check_accept(accept, MANIFEST)
 
 
@@ -184,18 +184,18 @@ def test_any_content_type_is_a_type_that_round_trips_or_an_error(parts: list[str
 
 
 @given(st.lists(st.sampled_from(PARTS)))
-def test_any_accept_is_an_answer_or_an_error(parts: list[str]) -> None:
+def test_any_accept_header_is_parsed_or_refused(parts: list[str]) -> None:
     own = format_table_type(TableType("s", 1))
     accept = "".join(parts)
     for more in (own, f"{own}, text/html"):
         check_accept(more, TableType("s", 1))
-    with contextlib.suppress(NotAcceptableError, InvalidHeaderError):  # the second one if it is too long
+    with contextlib.suppress(NotAcceptableError, InvalidHeaderError):  # InvalidHeaderError if it is too long
         check_accept(accept, TableType("s", 1))
         check_accept(f"{accept},{accept}", TableType("s", 1))  # what is accepted once is accepted twice
 
 
 @pytest.mark.parametrize("part", ['"', '"\\', '\\"', 'a/b;c="', "a/b;", ',"', "a/b;c=d,"])
-def test_a_hostile_accept_takes_no_longer_than_another(part: str) -> None:
+def test_a_hostile_accept_header_takes_no_longer_than_another(part: str) -> None:
     accept = (part * 1024)[:1024]
     times = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Following a table: every row once and in order, or an error, whatever a server answers."""
+"""Following a table: every row once and in order, or an error, for any responses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def headers(*, last: int | None = None, gapless: bool = False, content_type: str
 
 
 def answer(following: Following, data: bytes, *, piece: int = 1 << 20, **given: Any) -> list[int]:
-    """The SeqNos that an answer brought; raises what is final, and swallows what is asked for again."""
+    """The SeqNos of the new rows of a response. Raises final errors, and ignores those that are retried."""
     rows: list[Row] = []
     try:
         following.begin(headers(**given))
@@ -55,7 +55,7 @@ def has_ended(following: Following) -> bool:
 
 
 def ask_again(following: Following, data: bytes, *, gapless: bool = False) -> None:
-    """The same answer, which brings nothing, as often as a follower asks for it."""
+    """Repeat the same response without new rows, as often as a follower retries."""
     for _ in range(limits.FOLLOW_TRIES_MAX):
         assert answer(following, data, gapless=gapless) == []
 
@@ -68,17 +68,17 @@ def test_repeats_and_overlaps_are_dropped() -> None:
     assert answer(following, body(4, 9)) == [9]
 
 
-def test_an_unfinished_line_is_asked_for_again() -> None:
+def test_an_incomplete_line_is_requested_again() -> None:
     following = Following()
     assert answer(following, body(1, 2)[:-5]) == [1]
-    assert following.since_id == 0  # row 1 once more, to see that it is the same
+    assert following.since_id == 0  # request row 1 again, to compare it
     assert answer(following, body(1, 2)) == [2]
     with pytest.raises(errors.InvalidRowError, match="ends within a row"):
         ask_again(following, body(3)[:-1])
     assert following.position == 2
 
 
-def test_an_answer_may_be_dropped_at_any_point() -> None:
+def test_a_response_may_be_abandoned_at_any_point() -> None:
     following = Following()
     following.begin(headers())
     assert [one.seqno for one in following.feed(body(1, 2)[:-5])] == [1]
@@ -86,7 +86,7 @@ def test_an_answer_may_be_dropped_at_any_point() -> None:
     assert answer(following, body(1, 2, 3)) == [2, 3]
 
 
-def test_a_missing_row_is_asked_for_again_and_never_skipped() -> None:
+def test_a_missing_row_is_requested_again_and_never_skipped() -> None:
     following = Following()
     assert answer(following, body(1, 2, 4, 5), gapless=True) == [1, 2]
     assert answer(following, body(2, 4), gapless=True) == []
@@ -96,7 +96,7 @@ def test_a_missing_row_is_asked_for_again_and_never_skipped() -> None:
     assert following.position == 4
 
 
-def test_gaps_are_legal_where_nothing_is_promised() -> None:
+def test_gaps_are_allowed_without_a_promise() -> None:
     assert answer(Following(), body(3, 7, 70)) == [3, 7, 70]
     assert answer(Following(gaps=True), body(3, 7), gapless=True) == [3, 7]
 
@@ -119,7 +119,7 @@ def test_another_row_under_the_same_seqno() -> None:
     assert following.position == 2
 
 
-def test_a_row_that_appears_behind_the_position() -> None:
+def test_a_row_that_appears_before_the_position() -> None:
     following = Following()
     assert answer(following, body(1, 5)) == [1, 5]
     with pytest.raises(errors.HistoryChangedError, match="row 3 was not there"):
@@ -135,15 +135,15 @@ def test_a_table_that_restarts_its_numbering() -> None:
         answer(following, b"", last=1)
 
 
-def test_a_stale_replica_is_asked_again() -> None:
+def test_a_stale_replica_is_requested_again() -> None:
     following = Following()
     answer(following, body(1, 2, 3), last=3)
     assert answer(following, b"", last=2) == []
     assert answer(following, body(4), last=4) == [4]
 
 
-def test_a_stale_replica_beside_a_good_one_never_ends_a_follower() -> None:
-    """A follower runs for months. Doubts that later answers cleared up must not add up."""
+def test_a_stale_replica_next_to_a_current_one_does_not_stop_a_follower() -> None:
+    """A follower runs for months, so failures that were followed by valid responses must not add up."""
     following = Following()
     answer(following, body(1, 2, 3), last=3)
     for _ in range(3 * limits.FOLLOW_TRIES_MAX):
@@ -152,8 +152,8 @@ def test_a_stale_replica_beside_a_good_one_never_ends_a_follower() -> None:
     assert not following.ended
 
 
-def test_a_table_that_was_made_again_and_has_more_rows_by_now_is_noticed() -> None:
-    """Its deletion ended an answer as any other end does; the request after it must not take rows of the new table."""
+def test_a_table_that_was_created_again_with_more_rows_is_noticed() -> None:
+    """The deletion looks like any other end of a response. The next request must not take rows of the new table."""
     following = Following()
     assert answer(following, body(1, 2, 3), last=3) == [1, 2, 3]
     assert following.since_id == 2
@@ -162,7 +162,7 @@ def test_a_table_that_was_made_again_and_has_more_rows_by_now_is_noticed() -> No
     assert following.position == 3
 
 
-def test_a_server_that_holds_a_request_until_there_is_a_row_is_left_to_hold_it() -> None:
+def test_a_server_may_hold_a_request_until_there_is_a_row() -> None:
     def ask(*rows: int, elapsed_s: float = 0.0) -> tuple[int, float]:
         asked = following.since_id
         following.begin(headers())
@@ -171,7 +171,7 @@ def test_a_server_that_holds_a_request_until_there_is_a_row_is_left_to_hold_it()
 
     following = Following()
     assert ask(1, 2) == (0, 0.0)
-    assert ask(2) == (1, 0.0)  # answered at once, because row 2 was asked for once more
+    assert ask(2) == (1, 0.0)  # ended at once, because row 2 was requested again
     assert ask(3, elapsed_s=20.0) == (2, 0.0)
     assert ask(3, 4) == (2, 0.0)
     assert ask(4) == (3, 0.0)
@@ -186,7 +186,7 @@ def test_a_follower_that_knows_its_last_row_checks_it_first() -> None:
         answer(following, body(row(7, "other")))
 
 
-def test_what_was_taken_long_ago_counts_as_a_repeat() -> None:
+def test_rows_that_were_taken_long_ago_count_as_repeats() -> None:
     following = Following()
     many = range(1, limits.FOLLOW_ROWS_REMEMBERED + 10)
     assert answer(following, body(*many)) == [*many]
@@ -260,7 +260,7 @@ def test_a_snapshot_ends_with_the_rows_that_were_there() -> None:
     beyond = Following(100, snapshot=True)
     assert answer(beyond, b"", last=3) == []
     assert beyond.ended
-    deleted = Following(snapshot=True)  # the last rows are gone
+    deleted = Following(snapshot=True)  # the last rows were deleted
     assert answer(deleted, body(1, 2), last=9) == [1, 2]
     assert answer(deleted, b"", last=9) == []
     assert deleted.ended
@@ -275,7 +275,7 @@ def test_a_closed_table_ends() -> None:
     assert has_ended(following)
 
 
-def test_a_server_that_does_not_hold_answers_is_asked_ever_less_often() -> None:
+def test_a_server_that_does_not_hold_requests_is_polled_less_and_less_often() -> None:
     following = Following()
 
     def wait(data: bytes, elapsed_s: float) -> float:
@@ -291,7 +291,7 @@ def test_a_server_that_does_not_hold_answers_is_asked_ever_less_often() -> None:
     assert wait(body(1), 0.0) == 0.0
 
 
-def test_failures_before_and_after_the_first_answer() -> None:
+def test_failures_before_and_after_the_first_response() -> None:
     following = Following()
     for _ in range(ATTEMPTS - 1):
         following.failed(errors.NetworkError("lost"), ATTEMPTS)
@@ -303,7 +303,7 @@ def test_failures_before_and_after_the_first_answer() -> None:
         following.failed(errors.StreamNotFoundError(), ATTEMPTS)
 
 
-# Any sequence of answers, cuts and faults
+# Random responses, cuts and faults
 
 
 @st.composite
@@ -316,10 +316,10 @@ def tables(draw: st.DrawFn) -> tuple[list[Row], bool]:
 
 @settings(max_examples=200, deadline=None)
 @given(tables(), st.data())
-def test_each_row_once_and_in_order_from_an_honest_server_over_a_bad_network(
+def test_each_row_arrives_once_and_in_order_over_a_bad_network(
     table: tuple[list[Row], bool], data: st.DataObject
 ) -> None:
-    """Answers overlap, repeat rows and are cut anywhere, but have no faults: all rows arrive, without an error."""
+    """Responses overlap, repeat rows and are cut anywhere, but are valid: all rows arrive, without an error."""
     rows, gapless = table
     following = Following()
     taken: list[Row] = []
@@ -351,11 +351,11 @@ def test_each_row_once_and_in_order_from_an_honest_server_over_a_bad_network(
 
 @settings(max_examples=300, deadline=None)
 @given(tables(), st.data())
-def test_each_row_once_and_in_order_or_an_error_from_any_server(
+def test_any_server_gives_each_row_once_and_in_order_or_an_error(
     table: tuple[list[Row], bool], data: st.DataObject
 ) -> None:
-    """Rows are left out, moved, repeated and replaced at will: what is delivered is always in order and never twice,
-    and, where SeqNos are promised to be gapless, without a gap."""
+    """Rows are removed, moved, repeated and replaced at random. Delivered rows are always in order and never repeated,
+    and have no gap if the server promises gapless SeqNos."""
     rows, gapless = table
     following = Following()
     taken: list[Row] = []

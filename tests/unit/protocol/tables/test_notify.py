@@ -1,4 +1,4 @@
-"""Notify forms by the rules of seed 000, and the event types of seed 001."""
+"""Notify forms and event types, as in the STP specification."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_forms_round_trip(surl: str | None, nurls: list[tuple[str, str]]) -> Non
     assert parse_notification(format_notification(notification)) == notification
 
 
-def test_no_form_is_sent_that_would_be_refused() -> None:
+def test_an_invalid_form_is_not_sent() -> None:
     for name, url in (("surl", "http://a/"), ("Match", "http://a/"), ("match", "a"), ("match", "http://a/ b")):
         with pytest.raises(InvalidNotifyError):
             format_notification(Notification(None, ((name, url),)))

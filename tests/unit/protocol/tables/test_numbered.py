@@ -1,4 +1,4 @@
-"""Bodies of appends to mirrors: the last SeqNo, or the line that is not the next row."""
+"""Bodies of appends to mirrors: the last SeqNo, or the number of the first invalid line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fault_line(data: bytes) -> int:
 
 
 @given(st.binary(min_size=1, max_size=60))
-def test_bytes_that_are_no_rows_are_refused_with_a_line(data: bytes) -> None:
+def test_invalid_rows_are_refused_with_their_line(data: bytes) -> None:
     line = fault_line(data)
     assert line <= data.count(b"\n") + 1
     assert line or data.endswith(b"\n")

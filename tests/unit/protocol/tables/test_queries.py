@@ -50,7 +50,7 @@ def test_timeout_and_idle_are_seconds_within_limits() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "-1", "nan", "inf", "1e3", "0x10", "5s", ".", "1,5", "1" * 10, "٣"])
-def test_seconds_are_plain_decimal(value: str) -> None:
+def test_seconds_are_decimal_numbers(value: str) -> None:
     for name in ("timeout", "idle"):
         with pytest.raises(InvalidQueryError, match=f"{name} must be a decimal number of seconds"):
             parse_table_query(f"{name}={value}")
@@ -72,7 +72,7 @@ def test_events_resume_after_the_last_event_id() -> None:
     assert not parse_table_query("live=false").events
     assert parse_table_query("live=sse&since_id=3", "44").since_id == 44
     assert parse_table_query("live=sse&since_id=3", "").since_id == 3
-    assert parse_table_query("since_id=3", "44").since_id == 3  # no EventSource asked
+    assert parse_table_query("since_id=3", "44").since_id == 3  # not a request of an EventSource
     with pytest.raises(InvalidQueryError, match="Last-Event-ID"):
         parse_table_query("live=sse", "x")
     with pytest.raises(InvalidQueryError, match="live must be sse"):
@@ -143,7 +143,7 @@ def test_names_that_are_refused(raw: str) -> None:
         parse_address(raw)
 
 
-def test_names_are_checked_for_those_who_create_tables() -> None:
+def test_table_names_are_checked() -> None:
     assert check_name("a/b") == "a/b"
     for name in ("a/notify", "__stp/x", "notify"):
         with pytest.raises(InvalidPathError):

@@ -25,7 +25,7 @@ from headwater.protocol.tables.rows import (
 )
 from headwater.protocol.tables.timestamps import format_timestamp, parse_timestamp
 
-SEED = (  # the quick example of seed 001
+SEED = (  # the example of the specification
     b"43\t2026-01-08T00:00:00Z\t+\tfhir_read\thttps://prov.com/fhir/read\n"
     b"44\t2026-01-08T00:00:01Z\t+\tdirect_message\thttps://prov.com/direct\n"
 )
@@ -41,14 +41,14 @@ ROWS = st.builds(Row, st.integers(0, limits.SEQNO_MAX), FIELDS, st.sampled_from(
 
 
 def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
-    """The data, cut at some positions; equal ones give empty pieces."""
+    """Split data at some positions. Equal positions give empty pieces."""
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for start, end in itertools.pairwise(places):
         yield data[start:end]
 
 
 def read(data: bytes, cuts: list[int], row_bytes_max: int = limits.ROW_BYTES_MAX) -> tuple[list[Row], str]:
-    """The rows that a reader gives and the error that ends it, if any."""
+    """The rows that a reader returns, and its error, if any."""
     reader, rows = RowReader(row_bytes_max), []
     try:
         for piece in pieces(data, cuts):
@@ -103,7 +103,7 @@ def test_seqno_is_an_integer(seqno: str) -> None:
         ("1\tt\t+\t\tr", "primary key of row 1 is empty"),
     ],
 )
-def test_lines_that_are_no_rows(line: str, reason: str) -> None:
+def test_invalid_rows(line: str, reason: str) -> None:
     with pytest.raises(InvalidRowError, match=reason):
         parse_row(line)
 
@@ -134,13 +134,13 @@ def test_rows_survive_any_split_of_the_bytes(rows: list[Row], cuts: list[int]) -
 
 
 @given(st.lists(ROWS, min_size=1), st.integers(0, 400), st.lists(st.integers(0, 400)), st.binary(max_size=3))
-def test_any_damage_is_told_alike_in_any_split(rows: list[Row], at: int, cuts: list[int], junk: bytes) -> None:
+def test_damage_gives_the_same_error_for_any_split(rows: list[Row], at: int, cuts: list[int], junk: bytes) -> None:
     data = b"".join(map(format_row, rows))
     damaged = data[:at] + junk + data[at + len(junk) :]
     assert read(damaged, cuts, 60) == read(damaged, [], 60)
 
 
-def test_the_rows_before_an_invalid_line_are_given() -> None:
+def test_the_rows_before_an_invalid_line_are_returned() -> None:
     for cuts in ([], list(range(len(SEED) + 4))):
         rows, error = read(SEED + b"bad\n" + SEED, cuts)
         assert rows == SEED_ROWS
@@ -148,7 +148,7 @@ def test_the_rows_before_an_invalid_line_are_given() -> None:
     assert read(SEED + b"1\tt\t+\tk\t\xff\n", [])[1] == "line 3: byte 8 of the row is not UTF-8"
 
 
-def test_an_answer_that_ends_within_a_row_is_an_error() -> None:
+def test_a_response_that_ends_within_a_row_is_an_error() -> None:
     rows, error = read(SEED[:-1], [])
     assert rows == SEED_ROWS[:1]
     assert error.startswith("line 2: the response ends within a row that begins with '44\\t2026")
@@ -164,7 +164,7 @@ def test_an_endless_line_is_refused_with_bounded_memory() -> None:
         list(RowReader(100).feed(b"1\tt\t+\tk\t" + b"x" * 100 + b"\n"))
 
 
-def test_our_timestamps_always_have_milliseconds() -> None:
+def test_formatted_timestamps_always_have_milliseconds() -> None:
     """Timestamp: RFC3339 UTC timestamp (informational; not authoritative)."""
     assert format_timestamp(1_767_830_400_000) == "2026-01-08T00:00:00.000Z"
     assert format_timestamp(1_767_830_400_123) == "2026-01-08T00:00:00.123Z"
@@ -214,7 +214,7 @@ def test_timestamps_of_other_servers(text: str, ms: int) -> None:
 def test_timestamps_that_are_not_rfc_3339_in_utc(text: str) -> None:
     with pytest.raises(InvalidRowError):
         parse_timestamp(text)
-    assert parse_row(f"1\t{text}\t+\tk\tr").timestamp == text  # informational: the row is good all the same
+    assert parse_row(f"1\t{text}\t+\tk\tr").timestamp == text  # it is informational, so the row is valid
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Damaged and foreign data directories: refused or reported, never served as something else."""
+"""Damaged data directories and directories with other files: refused or reported, never served."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_12_6_a_damaged_chunk_is_not_merged_into_a_good_one(directory: Path) -> 
 
 
 @pytest.mark.parametrize("times", [False, True], ids=["ends", "times"])
-def test_12_6_damage_beside_the_data_is_found_too(directory: Path, times: bool) -> None:
+def test_12_6_damage_outside_the_data_is_found(directory: Path, times: bool) -> None:
     connection = sqlite3.connect(directory / "index.db")
     column = "times" if times else "ends"
     rows = connection.execute(f"SELECT id FROM chunks WHERE length({column}) > 0").fetchall()
@@ -114,7 +114,7 @@ def test_12_8_a_malformed_index_is_refused(directory: Path) -> None:
         open_store(directory, UNFOLDED)
 
 
-def test_12_13_a_foreign_directory_is_left_as_it_is(tmp_path: Path) -> None:
+def test_12_13_a_directory_with_other_files_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("not ours")
     with pytest.raises(UnknownFormatError, match="not empty"):
         open_store(tmp_path, UNFOLDED)
@@ -157,7 +157,7 @@ def test_12_13_the_fold_worker_imports_nothing_from_the_current_directory(
 
 
 def test_12_12_the_index_is_not_mapped_into_memory(directory: Path) -> None:
-    """A page that cannot be read would end the process (SIGBUS) instead of one request."""
+    """A page that cannot be read would kill the process (SIGBUS) instead of failing one request."""
     for write in (False, True):
         connection = index.connect(directory / "index.db", write=write)
         assert connection.execute("PRAGMA mmap_size").fetchone() in (None, (0,))

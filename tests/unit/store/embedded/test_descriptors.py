@@ -1,4 +1,4 @@
-"""Running out of file descriptors passes: what could not be done is refused with the reason and tried again."""
+"""A lack of file descriptors is temporary: requests are refused with the reason, and background work is retried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fault.sim_disk import SimDisk
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-def test_a_fold_without_descriptors_can_be_tried_again(number: int) -> None:
+def test_a_fold_without_descriptors_can_be_retried(number: int) -> None:
     disk = SimDisk(random.Random(0))
     disk.no_descriptors = number
     answer = FoldWorker(disk, SimIndex().connect(), lambda: 0.0).handle('{"fold": 1}')

@@ -1,4 +1,4 @@
-"""A data directory from the outside: opened again, damaged, checked, salvaged, copied, refused."""
+"""Data directories: restarted, damaged, checked, salvaged and refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ WHOLE = b"start;" + b"".join(f"{number}:{'x' * 300};".encode() for number in ran
 
 
 async def settled(directory: Path) -> None:
-    """Until the fold has taken everything."""
+    """Wait until everything is folded."""
     for _ in range(200):
         await asyncio.sleep(0.05)
         with sqlite3.connect(directory / "index.db") as connection:
@@ -97,7 +97,7 @@ async def settled(directory: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
-def test_everything_is_there_after_a_restart(tmp_path: Path, limits: Limits) -> None:
+def test_all_data_is_there_after_a_restart(tmp_path: Path, limits: Limits) -> None:
     async def first(engine: Engine) -> None:
         await fill(engine)
         if limits is FOLDED:
@@ -168,7 +168,7 @@ def test_damage_before_the_tail_stops_the_start_and_can_be_salvaged(tmp_path: Pa
 @pytest.mark.parametrize("cut", [1, 3, 20, 100, 300])
 def test_a_torn_tail_is_cut(tmp_path: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "data"
-    monkeypatch.setattr(JournalWriter, "roll", lambda self: None)  # as if killed: nothing is sealed
+    monkeypatch.setattr(JournalWriter, "roll", lambda self: None)  # as after a kill, the segment is not sealed
 
     async def write(engine: Engine) -> None:
         await create(engine, "a")
@@ -246,7 +246,7 @@ def test_unknown_formats_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_space_comes_back(tmp_path: Path) -> None:
+def test_space_of_deleted_streams_is_reclaimed(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     limits = Limits(segment_bytes=400_000, fold_idle_s=0.05)
 
@@ -276,7 +276,7 @@ def test_space_comes_back(tmp_path: Path) -> None:
 
 
 def three_segments(directory: Path) -> list[Path]:
-    """A directory whose journal has three sealed segments that nobody folded."""
+    """A directory whose journal has three sealed, unfolded segments."""
     open_directory(directory)
     disk = RealDisk(directory / "journal")
     writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 20, salt=lambda: 5)
@@ -290,7 +290,7 @@ def three_segments(directory: Path) -> list[Path]:
 
 def open_directory(directory: Path) -> None:
     async def body(_: Engine) -> None:
-        """Only to make it."""
+        """Only create the directory."""
 
     live(directory, body)
 
@@ -338,7 +338,7 @@ def test_an_undamaged_journal_is_not_touched_by_salvage(tmp_path: Path) -> None:
 
 
 async def worker_pid(directory: Path, before: int) -> int:
-    """The process that holds the lock of the fold worker, once it is another than before."""
+    """Wait for a new fold worker. Returns its process id."""
     for _ in range(200):
         await asyncio.sleep(0.05)
         lock = directory / "fold.lock"
@@ -375,7 +375,7 @@ def test_12_12_the_write_ahead_log_shrinks_after_a_long_read(tmp_path: Path) -> 
         await settled_path(directory, "a")
         reader = sqlite3.connect(directory / "index.db")
         reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM streams").fetchone()  # as a backup holds it
+        reader.execute("SELECT count(*) FROM streams").fetchone()  # as a backup does
         for _ in range(40):
             await append(engine, "a", random.Random(1).randbytes(50_000))
             await asyncio.sleep(0.02)

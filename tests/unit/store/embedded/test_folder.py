@@ -1,4 +1,4 @@
-"""The folder and its worker: whoever waits for an answer can be cancelled at any moment."""
+"""The folder and its worker: a task that waits for a response can be cancelled at any time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from headwater.store.embedded import folder
 
 
-def test_a_cancellation_counts_when_the_answer_comes_at_the_same_time(
+def test_a_cancellation_is_not_lost_if_the_response_arrives_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the background work of a server goes on after it was told to stop, and the server waits for it for ever."""
+    """Otherwise the background work of a stopping server would continue, and the server would wait for it forever."""
 
     async def run() -> None:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

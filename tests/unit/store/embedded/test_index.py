@@ -15,7 +15,7 @@ SIZE = 20_000
 
 
 class Interrupted:
-    """A connection beside which the fold commits, between a row and its blob."""
+    """A connection during whose reads the fold commits, between a row and its blob."""
 
     def __init__(self, connection: sqlite3.Connection, writer: IndexWriter) -> None:
         self._connection = connection

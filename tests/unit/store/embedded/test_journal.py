@@ -36,7 +36,7 @@ def sequences(disk: RealDisk, folded: int = 0, first: int = 1) -> list[int]:
     return [batch.sequence for segment in read_segments(disk, folded, first) for batch in segment.batches]
 
 
-def test_batches_come_back_in_order_across_segments(tmp_path: Path) -> None:
+def test_batches_are_read_in_order_across_segments(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     write(disk, 50).close()
     segments = list(read_segments(disk, 0, 1))
@@ -62,7 +62,7 @@ def test_a_spare_file_is_used_and_folded_ones_are_recycled(tmp_path: Path) -> No
     writer.place(encode_records([record(2)])).sync()
     writer.settle()
     writer.close()
-    assert sequences(disk, folded=1, first=2) == [2]  # and nothing of what the file held before
+    assert sequences(disk, folded=1, first=2) == [2]  # and no old batch of the recycled file
 
 
 def test_a_missing_segment_is_noticed(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
         sequences(disk)
 
 
-def test_no_room_can_be_waited_out_and_nothing_else_can() -> None:
+def test_only_lack_of_space_is_temporary() -> None:
     assert isinstance(failure("f", OSError(errno.ENOSPC, "full")), DiskFullError)
     assert isinstance(failure("f", OSError(errno.EDQUOT, "quota")), DiskFullError)
     assert isinstance(failure("f", OSError(errno.EIO, "broken")), JournalFailedError)
@@ -124,7 +124,7 @@ def test_any_single_flipped_byte_is_noticed_or_is_the_tail(data: st.DataObject) 
             assert position < last_batch
         else:
             assert found is not None
-            assert position >= last_batch  # broken off at the very end
+            assert position >= last_batch  # an incomplete batch at the end
             assert len(found.batches) == 7
 
 
@@ -136,7 +136,7 @@ def test_a_client_cannot_make_recovery_slow(tmp_path: Path) -> None:
     writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 25, salt=lambda: 99)
     bait = struct.pack("<4sQIII", b"HWB\n", 70_000, 0, 4_000_000, 0) * 200_000
     writer.place(encode_records([(Appended(1, 0, 5, bait),)])).sync()
-    writer.close()  # never settled: a batch broken off, full of what looks like batches
+    writer.close()  # an incomplete batch, whose content looks like batches
     path = tmp_path / segment_name(1)
     path.write_bytes(path.read_bytes()[:-1])
     started = time.monotonic()

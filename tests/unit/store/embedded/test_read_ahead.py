@@ -1,4 +1,4 @@
-"""Read-ahead: each piece is read once, and no reader gets more than it asked for."""
+"""Read-ahead: each piece is read once, and no read gets more than it requested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE = READ_AHEAD_BYTES_MIN
 
 
 class Index:
-    """Streams of endless bytes, and what was asked of them."""
+    """An index of endless streams that records its reads."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -29,7 +29,7 @@ class Index:
         return Piece(bytes(size), start, start + size)
 
 
-def test_each_piece_is_read_once_and_before_it_is_asked_for() -> None:
+def test_each_piece_is_read_once_and_ahead() -> None:
     async def main() -> None:
         index = Index()
         ahead = ReadAhead(index.read)
@@ -42,7 +42,7 @@ def test_each_piece_is_read_once_and_before_it_is_asked_for() -> None:
     asyncio.run(main())
 
 
-def test_small_pieces_are_not_followed_by_others() -> None:
+def test_small_reads_do_not_read_ahead() -> None:
     async def main() -> None:
         index = Index()
         await ReadAhead(index.read).read(1, 0, 10 * SIZE, SIZE - 1)
@@ -53,7 +53,7 @@ def test_small_pieces_are_not_followed_by_others() -> None:
 
 
 @pytest.mark.parametrize(("end", "bytes_max"), [(SIZE + 10, SIZE), (9 * SIZE, SIZE - 10)])
-def test_nobody_gets_more_than_asked_for(end: int, bytes_max: int) -> None:
+def test_no_read_gets_more_than_it_requested(end: int, bytes_max: int) -> None:
     async def main() -> None:
         ahead = ReadAhead(Index().read)
         await ahead.read(1, 0, 9 * SIZE, SIZE)
@@ -65,7 +65,7 @@ def test_nobody_gets_more_than_asked_for(end: int, bytes_max: int) -> None:
     asyncio.run(main())
 
 
-def test_few_pieces_wait_and_the_oldest_are_dropped() -> None:
+def test_few_pieces_are_kept_and_the_oldest_are_dropped() -> None:
     async def main() -> None:
         index = Index()
         ahead = ReadAhead(index.read)
@@ -81,7 +81,7 @@ def test_few_pieces_wait_and_the_oldest_are_dropped() -> None:
     asyncio.run(main())
 
 
-def test_an_error_that_has_passed_is_not_kept() -> None:
+def test_a_temporary_error_is_not_kept() -> None:
     async def main() -> None:
         index = Index()
         index.damaged = SIZE

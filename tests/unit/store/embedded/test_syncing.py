@@ -71,7 +71,7 @@ def test_a_slow_disk_is_synced_elsewhere_and_a_fast_one_in_place(tmp_path: Path)
     takes[0] = 0.005
     for _ in range(3000):
         syncer.sync(file, lambda error: None)
-    assert elsewhere.count > 2980  # ever longer before it tries again
+    assert elsewhere.count > 2980  # the interval between attempts grows
     takes[0] = 0.0001
     for _ in range(2000):
         syncer.sync(file, lambda error: None)
@@ -82,9 +82,7 @@ def test_a_slow_disk_is_synced_elsewhere_and_a_fast_one_in_place(tmp_path: Path)
     file.close()
 
 
-def test_12_12_a_kernel_that_has_no_room_for_a_request_is_not_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_12_12_a_full_queue_of_the_kernel_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> list[OSError | None]:
         syncer = kernel_syncer()
         syncer.start()

@@ -1,4 +1,4 @@
-"""A data directory of format 1, made by the last version that wrote it and killed while some of it was unfolded."""
+"""A data directory of format 1, written by the last version of it, which was killed with unfolded data."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_forks_are_still_recognised(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_records_without_a_time_get_the_latest_they_can_have(directory: Path) -> None:
+def test_records_without_a_time_get_the_latest_possible_time(directory: Path) -> None:
     async def body(engine: Engine) -> None:
         await append(engine, "text", b"now")
         found = (await engine.records(FindRecords("text", limit=1000))).records
@@ -103,7 +103,7 @@ def test_records_without_a_time_get_the_latest_they_can_have(directory: Path) ->
     assert check_directory(directory, lambda _: None).problems == []
 
 
-def test_an_upgrade_that_is_cut_off_is_finished_by_the_next(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_upgrade_is_completed_by_the_next(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(_: Path) -> None:
         raise KeyboardInterrupt
 

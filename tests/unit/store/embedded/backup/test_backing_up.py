@@ -1,4 +1,4 @@
-"""Backups of a directory whose engine runs in this process, and what is restored from them."""
+"""Backups of a directory whose engine runs in this process, and restores from them."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def now_ms() -> int:
 
 
 def back_up(directory: Path, target: DirectoryTarget) -> int:
-    """Back up once; how many bases that took."""
+    """Back up once. Returns the number of new bases."""
     with open_backup(directory, target) as backup:
         return backup.step(BASE_EVERY_S).bases
 
 
 async def stepped(backup: Backup) -> int:
-    """A step in a thread, as the engine runs; how many bases it took."""
+    """Run a step in a thread while the engine runs. Returns the number of new bases."""
     return (await asyncio.to_thread(backup.step, BASE_EVERY_S)).bases
 
 
 def restored(target: DirectoryTarget, directory: Path, at_ms: int | None = None) -> dict[str, bytes]:
-    """What is in a directory that was restored and checked."""
+    """Restore and check a directory. Returns the bytes of its streams."""
     restore(target, directory, at_ms, lambda *_: None)
     assert check_directory(directory, lambda _: None).problems == []
     reader = index.IndexReader(index.connect(directory / "index.db", write=False))
@@ -71,7 +71,7 @@ def _bytes(reader: index.IndexReader, state: StreamState) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _inline_fold(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """The fold has no process of its own, which takes long to start, unless a test is about that."""
+    """Fold in this process, because a worker process takes long to start, unless the test needs one."""
     if request.function is not test_bases_that_are_taken_while_the_fold_writes:
         monkeypatch.setattr(opening, "SubprocessFolder", InlineFolder)
 
@@ -91,7 +91,7 @@ def target(tmp_path: Path) -> DirectoryTarget:
 
 
 async def settled(directory: Path) -> None:
-    """Until everything is folded."""
+    """Wait until everything is folded."""
     while list((directory / "journal").glob("0*.journal")):
         await asyncio.sleep(0.02)
 
@@ -118,9 +118,11 @@ def test_a_stopped_directory(directory: Path, target: DirectoryTarget, tmp_path:
 
 
 @pytest.mark.parametrize("limits", [UNFOLDED, FOLDED], ids=["unfolded", "folded"])
-def test_every_moment_under_load(directory: Path, target: DirectoryTarget, tmp_path: Path, limits: Limits) -> None:
-    """A backup that is behind, in front of and beside the fold; restores to moments have what was written by then."""
-    written: list[tuple[int, int]] = []  # when a number of messages was acknowledged
+def test_restores_to_any_time_under_load(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, limits: Limits
+) -> None:
+    """The backup is behind, ahead of and level with the fold. A restore to a time has all writes before it."""
+    written: list[tuple[int, int]] = []  # time and number of acknowledged messages
     body = "y" * 100
 
     async def write(engine: Engine) -> None:
@@ -152,7 +154,7 @@ def test_nothing_is_copied_twice(directory: Path, target: DirectoryTarget) -> No
     before = target.sizes("")
     assert back_up(directory, target) == 0
     assert target.sizes("").keys() == before.keys()
-    live(directory, writing("small", folded=directory), FOLDED)  # folded before the next backup: a new base is needed
+    live(directory, writing("small", folded=directory), FOLDED)  # folded before the backup, so a base is needed
     with open_backup(directory, target) as backup:
         done = backup.step(BASE_EVERY_S)
     assert done.bases == 1
@@ -177,7 +179,7 @@ def test_bases_that_are_taken_while_the_fold_writes(directory: Path, target: Dir
     bases = [name for name in target.sizes("") if "/bases/" in name]
     assert len(bases) >= 3
     taken = [int(name.rpartition("-")[2]) for name in bases]
-    spans = spans_of(target)  # there may be a gap: these segments are so small that one may come and go unseen
+    spans = spans_of(target)  # there may be a gap: a small segment may be removed before it is linked
     covered = [moment_ms for moment_ms in taken if any(span.from_ms <= moment_ms <= span.to_ms for span in spans)]
     assert covered
     for number, taken_ms in enumerate(covered):
@@ -185,7 +187,7 @@ def test_bases_that_are_taken_while_the_fold_writes(directory: Path, target: Dir
         assert len(found) // 2_000 >= sum(moment_ms < taken_ms for moment_ms in counts)
 
 
-def test_a_moment_before_a_deletion(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+def test_a_restore_to_a_time_before_a_deletion(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
     moments: list[int] = []
 
     async def write(engine: Engine) -> None:
@@ -209,7 +211,7 @@ def test_a_moment_before_a_deletion(directory: Path, target: DirectoryTarget, tm
     assert not (tmp_path / "future").exists()
 
 
-def test_small_parts_become_one(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+def test_small_parts_are_merged(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
     moments: list[int] = []
 
     async def write(engine: Engine) -> None:
@@ -233,7 +235,7 @@ def test_small_parts_become_one(directory: Path, target: DirectoryTarget, tmp_pa
 
 
 class Failing(DirectoryTarget):
-    """Takes so many puts and then none."""
+    """Accepts a number of puts, then fails."""
 
     left = 0
 
@@ -244,7 +246,7 @@ class Failing(DirectoryTarget):
         super().put(name, data)
 
 
-def test_a_backup_goes_on_after_every_put_that_fails(directory: Path, tmp_path: Path) -> None:
+def test_a_backup_continues_after_every_put_that_fails(directory: Path, tmp_path: Path) -> None:
     live(directory, writing(*(os.urandom(200_000).hex() for _ in range(8)), folded=directory), FOLDED)
     live(directory, writing("one;", "two;"))
     target = Failing(tmp_path / "target")
@@ -255,14 +257,14 @@ def test_a_backup_goes_on_after_every_put_that_fails(directory: Path, tmp_path: 
                 backup.step(BASE_EVERY_S)
                 break
             except TargetError:
-                """The next one goes on."""
+                """The next one continues."""
     assert 2 < puts < 20
     whole = restored(target, tmp_path / "copy")["a"]
     assert whole.endswith(b"one;two;")
     assert len(whole) == 8 * 400_000 + 8
 
 
-def test_a_step_that_failed_is_repeated(directory: Path, tmp_path: Path) -> None:
+def test_a_failed_step_is_retried(directory: Path, tmp_path: Path) -> None:
     target = Failing(tmp_path / "target")
     target.left = -1
 
@@ -285,7 +287,7 @@ def test_a_step_that_failed_is_repeated(directory: Path, tmp_path: Path) -> None
 def test_a_base_that_is_ahead_of_the_journal_when_the_backup_is_killed(
     directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next backup goes on where the journal was, not where the base is."""
+    """The next backup continues after the copied journal, not after the base."""
     real_frozen, real_record = snapshot.frozen, Backup.record
     moments: list[int] = []
 
@@ -349,8 +351,8 @@ def test_a_target_is_for_one_directory(directory: Path, target: DirectoryTarget,
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["precious.new"]
 
 
-def test_a_target_that_was_begun_is_taken(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
-    """By a backup that was killed as it wrote the first file."""
+def test_a_target_of_a_killed_backup_is_accepted(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+    """The backup was killed while it wrote the first file."""
     (tmp_path / "target").mkdir()
     for name in ("lock", "FORMAT.123.new"):
         (tmp_path / "target" / name).write_text("half")
@@ -376,10 +378,10 @@ def test_a_restored_directory_is_backed_up_to_the_same_target(
     assert restored(target, tmp_path / "older", spans_of(target)[0].to_ms) == {"a": b"one;lost;"}
 
 
-def test_a_clock_that_was_ahead_for_a_while(
+def test_a_clock_that_was_fast_for_a_while(
     directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was not backed up is not in a moment, whatever the clock said before."""
+    """A restore to a time needs all writes before it in the backup, also if the clock was fast before."""
     live(directory, writing("one;"))
     back_up(directory, target)
     monkeypatch.setattr(backing_up, "now_ms", lambda: now_ms() + 3_600_000)
@@ -394,7 +396,7 @@ def test_a_clock_that_was_ahead_for_a_while(
     assert restored(target, tmp_path / "copy", spans_of(target)[-1].to_ms) == {"a": b"one;two;"}
 
 
-def test_a_clock_that_was_ahead_when_the_first_base_was_taken(
+def test_a_clock_that_was_fast_at_the_first_base(
     directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live(directory, writing("one;"))
@@ -407,7 +409,7 @@ def test_a_clock_that_was_ahead_when_the_first_base_was_taken(
 
 
 @pytest.mark.parametrize("texts", [("new;",), ("new;", "own;"), ("new;", "own;", "end;")])
-def test_a_journal_that_was_cut_begins_a_timeline(
+def test_a_salvaged_journal_begins_a_timeline(
     directory: Path, target: DirectoryTarget, tmp_path: Path, texts: tuple[str, ...]
 ) -> None:
     live(directory, writing("one;", "two;", "six;"))
@@ -426,7 +428,7 @@ def test_a_journal_that_was_cut_begins_a_timeline(
 def test_a_directory_that_was_set_back_begins_a_timeline(
     directory: Path, target: DirectoryTarget, tmp_path: Path, limits: Limits
 ) -> None:
-    """As by a snapshot of a disk: what is written then has numbers that the target has already."""
+    """As after restoring a disk snapshot: new batches get sequences that the target already has."""
     folded = directory if limits is FOLDED else None
     live(directory, writing("one;", folded=folded), limits)
     back_up(directory, target)
@@ -440,8 +442,8 @@ def test_a_directory_that_was_set_back_begins_a_timeline(
     assert restored(target, tmp_path / "copy") == {"a": b"one;new;"}
 
 
-def test_a_backup_that_was_only_begun(directory: Path, tmp_path: Path) -> None:
-    """A base without the journal lacks what was not folded."""
+def test_a_backup_that_was_interrupted_at_the_beginning(directory: Path, tmp_path: Path) -> None:
+    """A base without the journal after it lacks unfolded writes."""
     live(directory, writing("one;"))
     target = Failing(tmp_path / "target")
     target.left = 4  # the format, a block, the base, the timeline
@@ -457,7 +459,7 @@ def test_a_backup_that_was_only_begun(directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_target_that_is_not_mounted(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
-    """An empty directory is in its place for a while. Nothing is written there."""
+    """There is an empty directory at its path for a while. Nothing is written to it."""
     root, away = tmp_path / "target", tmp_path / "away"
 
     async def write(engine: Engine) -> None:
@@ -477,7 +479,7 @@ def test_a_target_that_is_not_mounted(directory: Path, target: DirectoryTarget, 
     assert restored(target, tmp_path / "copy") == {"a": b"one;"}
 
 
-def test_a_part_that_is_missing(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+def test_a_missing_part(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
     moments = []
 
     async def write(engine: Engine) -> None:
@@ -497,12 +499,12 @@ def test_a_part_that_is_missing(directory: Path, target: DirectoryTarget, tmp_pa
         restored(target, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     assert "lacks batches" in spans_of(target)[0].problem
-    assert back_up(directory, target) == 1  # which the next backup notices
+    assert back_up(directory, target) == 1  # the next backup notices it
     assert restored(target, tmp_path / "newest") == {"a": b"one;two;six;"}
 
 
 @pytest.mark.parametrize("folder", ["blocks", "bases", "journal", "timelines"])
-def test_a_byte_that_changed(directory: Path, target: DirectoryTarget, tmp_path: Path, folder: str) -> None:
+def test_a_changed_byte(directory: Path, target: DirectoryTarget, tmp_path: Path, folder: str) -> None:
     live(directory, writing("one;"), FOLDED)
     back_up(directory, target)
     live(directory, writing("two;"))
@@ -515,9 +517,7 @@ def test_a_byte_that_changed(directory: Path, target: DirectoryTarget, tmp_path:
         restored(target, tmp_path / "copy")
 
 
-def test_a_directory_that_is_half_restored_is_not_served(
-    directory: Path, target: DirectoryTarget, tmp_path: Path
-) -> None:
+def test_a_partly_restored_directory_is_not_served(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
     live(directory, writing("one;"))
     back_up(directory, target)
     target.remove([name for name in target.sizes("") if "/blocks/" in name])
@@ -532,10 +532,10 @@ def test_a_directory_that_is_half_restored_is_not_served(
 # Retention
 
 
-def test_what_is_needed_is_kept(
+def test_retention_keeps_what_restores_need(
     directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bases of four days; what the last two days need is kept, and no more."""
+    """Bases of four days. Only files that restores to the last two days need are kept."""
     real = now_ms()
     day_ms = 86_400_000
     for day in range(4):
@@ -558,7 +558,7 @@ def test_what_is_needed_is_kept(
 
 
 def test_a_block_that_was_removed_is_copied_again(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
-    """An index may become what it was before."""
+    """An index may have the same block again later."""
     live(directory, writing("one;", folded=directory), FOLDED)
     with open_backup(directory, target) as backup:
         backup.step(BASE_EVERY_S)

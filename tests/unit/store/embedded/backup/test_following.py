@@ -1,4 +1,4 @@
-"""A backup that goes on: failures are reported and passed over, and the last step is made when it is told to stop."""
+"""Continuous backup: failures are reported and retried, and a last step runs at the stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.store.embedded.backup.following import base_every_s, follow
 
 
 class Steps:
-    """A backup whose steps fail as told, and which is told to stop after the last."""
+    """A backup with given results of its steps, which is stopped after the last one."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
         self.stop = threading.Event()
@@ -49,7 +49,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BACKUP_RETRY_S", 0.001)
 
 
-def test_a_target_that_fails_is_reported_and_tried_again() -> None:
+def test_a_failing_target_is_reported_and_retried() -> None:
     steps = Steps(None, TargetError("target", "no room"), TargetError("target", "no room"), OSError("away"), None)
     reports = run(steps)
     assert len(reports) == 4
@@ -58,7 +58,7 @@ def test_a_target_that_fails_is_reported_and_tried_again() -> None:
     assert steps.done == ["step"] * 6 + ["record"]
 
 
-def test_what_cannot_pass_ends_it() -> None:
+def test_a_permanent_error_stops_the_backup() -> None:
     with pytest.raises(BackupError, match="another directory"):
         run(Steps(BackupError("another directory")))
 

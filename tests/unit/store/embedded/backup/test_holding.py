@@ -1,4 +1,4 @@
-"""Segments that a backup holds: readable after the server is done with them, bounded, and never in its way."""
+"""Linked segments: readable after the server has removed them, bounded, and harmless for the server."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def held(tmp_path: Path, folder: Path) -> HeldJournal:
     return journal
 
 
-def test_a_segment_that_is_held_is_not_written_over(tmp_path: Path, folder: Path) -> None:
+def test_a_linked_segment_is_not_overwritten(tmp_path: Path, folder: Path) -> None:
     writer = write(folder, 2)
     journal = held(tmp_path, folder)
     for number in (1, 2):
         writer.recycle(number)
-    assert list(folder.iterdir()) == []  # removed, not kept as the spare
+    assert list(folder.iterdir()) == []  # removed, not recycled
     assert journal.numbers() == [1, 2]
     for number in (1, 2):
         data = journal.read(number, 0, 4096)
@@ -54,18 +54,18 @@ def test_a_segment_that_is_held_is_not_written_over(tmp_path: Path, folder: Path
     assert journal.numbers() == [2]
     journal.release(2)
     assert list((tmp_path / "held").iterdir()) == []
-    journal.hold()  # what was released is not held again
-    journal.sync(1)  # what is gone was folded
+    journal.hold()  # released segments are not linked again
+    journal.sync(1)  # a removed segment was folded
     with pytest.raises(FileNotFoundError):
         journal.read(1, 0, 1)
 
 
-def test_a_segment_that_nobody_holds_becomes_the_spare(folder: Path) -> None:
+def test_a_segment_without_links_becomes_the_spare(folder: Path) -> None:
     write(folder, 1).recycle(1)
     assert [path.name for path in folder.iterdir()] == ["spare.journal"]
 
 
-def test_what_is_held_is_bounded(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_are_bounded(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BACKUP_HELD_SEGMENTS_MAX", 3)
     writer = write(folder, 4)
     journal = held(tmp_path, folder)
@@ -76,7 +76,7 @@ def test_what_is_held_is_bounded(tmp_path: Path, folder: Path, monkeypatch: pyte
     assert journal.numbers() == []
 
 
-def test_a_disk_that_is_nearly_full_is_left_alone(
+def test_links_are_removed_if_the_disk_is_nearly_full(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = write(folder, 2)
@@ -84,11 +84,11 @@ def test_a_disk_that_is_nearly_full_is_left_alone(
     writer.recycle(1)
     monkeypatch.setattr(limits, "BACKUP_FREE_BYTES_MIN", 1 << 62)
     journal.hold()
-    assert journal.numbers() == [2]  # which the server itself still has
+    assert journal.numbers() == [2]  # the server still has it
     assert list((tmp_path / "held").iterdir()) == []
 
 
-def test_the_thread_holds_new_segments_and_lets_go_at_the_end(tmp_path: Path, folder: Path) -> None:
+def test_the_thread_links_new_segments_and_removes_the_links_at_the_end(tmp_path: Path, folder: Path) -> None:
     journal = HeldJournal(folder, tmp_path / "held")
     journal.start()
     try:

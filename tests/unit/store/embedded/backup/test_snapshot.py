@@ -1,4 +1,4 @@
-"""An index that is kept as it is while another process writes to it."""
+"""An index file that does not change while another process writes to the index."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def write(path: Path) -> None:
     subprocess.run([sys.executable, "-c", WRITER, str(path)], check=True, timeout=30)
 
 
-def test_nothing_moves_into_a_file_that_is_frozen(tmp_path: Path) -> None:
-    """The writer is another process: locks are those of a process."""
+def test_a_frozen_file_does_not_change(tmp_path: Path) -> None:
+    """The writer is another process, because locks are per process."""
     live(tmp_path / "data", writing("one;"))
     path = tmp_path / "data" / "index.db"
-    with open(path, "rb") as file:  # stays open: to close it would drop locks too
+    with open(path, "rb") as file:  # closing it would release the locks
         with frozen(path) as state:
             before = file.read()
             assert len(before) == state.size_bytes

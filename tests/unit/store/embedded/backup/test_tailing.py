@@ -1,4 +1,4 @@
-"""Following a journal that is written, sealed, folded and recycled at any moment: every batch once, or a gap."""
+"""Following a journal that is written, sealed, folded and recycled at any time: every batch once, or a gap."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.fault.sim_disk import SimDisk
 
 
 class Source:
-    """A journal on a disk in memory, and how far it is folded."""
+    """A journal on a simulated disk, and its last folded segment."""
 
     def __init__(self, *, segment_bytes: int = 400) -> None:
         self.disk = SimDisk(random.Random(0))
@@ -50,13 +50,13 @@ class Source:
         self.writer.settle()
 
     def tear(self) -> None:
-        """Write a batch as a crash leaves it: the next one is written over it."""
+        """Write an incomplete batch, as after a crash. The next batch overwrites it."""
         self.writer.place(encode_records([(Appended(1, 0, 1, b"torn" * 10),)]))
         node = self.disk.nodes[segment_name(self.writer.number)]
         node.data[self.writer._position + 30] ^= 1
 
     def fold(self) -> None:
-        """Fold and recycle the oldest segment that is sealed."""
+        """Fold and recycle the oldest sealed segment."""
         number = self.meta.folded_segment + 1
         if number < self.writer.number:
             next_first = min((first for other, first in self.firsts.items() if other > number), default=None)
@@ -109,13 +109,13 @@ def test_every_batch_once_or_a_gap(steps: list[tuple[str, int]]) -> None:
             """Up to the end."""
     except GapError:
         last = found[-1].sequence if found else 0
-        assert source.meta.folded_sequence > last  # what is missing was folded
+        assert source.meta.folded_sequence > last  # the missing batches were folded
     else:
         assert [batch.sequence for batch in found] == list(range(1, source.writer.sequence))
     assert [bytes(batch.payload) for batch in found] == [source.payloads[batch.sequence] for batch in found]
 
 
-def test_another_journal_than_the_one_that_was_copied() -> None:
+def test_a_different_journal_is_noticed() -> None:
     source = Source()
     source.write(10)
     source.write(20)
@@ -136,7 +136,7 @@ NAMES = st.lists(
 
 
 @given(NAMES, st.integers(0, 10))
-def test_a_chain_has_every_batch_or_says_which_is_missing(parts: list[PartName], after: int) -> None:
+def test_a_chain_has_every_batch_or_reports_the_missing_ones(parts: list[PartName], after: int) -> None:
     covered = {number for part in parts for number in range(part.first, part.last + 1)}
     last = max(covered, default=after)
     missing = [number for number in range(after + 1, last + 1) if number not in covered]
@@ -159,11 +159,11 @@ def test_names_of_parts() -> None:
     assert parse_part("id/journal/something") is None
 
 
-# Moments
+# Times
 
 
 @given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 9))
-def test_a_cut_lacks_nothing_of_the_moment_or_before(times: list[int], at_ms: int) -> None:
+def test_a_cut_has_everything_up_to_the_time(times: list[int], at_ms: int) -> None:
     """Also if the clock was set back. 0 is a batch without a time, which belongs to the one before it."""
     batches = [
         JournalBatch("", 0, number, memoryview(encode_records([(Appended(1, 0, time, b""),)])), FORMAT)
