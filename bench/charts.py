@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-OURS, OURS_TOO = "#0072B2", "#56B4E9"
+OURS, OURS_TOO, OTHER = "#0072B2", "#56B4E9", "#B8B8B8"
+OTHERS = {"spark.read.text", "ready batches, bytes received"}  # neither ours nor the peer of a row
 PEERS = ("#E69F00", "#CC79A7", "#009E73", "#F0E442")
 GOAL, MISSED, TEXT, GREY = "#DDDDDD", "#B03A00", "#222222", "#666666"
 UNITS = {"/s": "per second", "appends/s": "per second", "ms": "milliseconds", "s": "seconds"}
@@ -126,6 +127,8 @@ def _labels(group: list[Row]) -> list[str]:
 
 
 def _colour(row: Row, group: list[Row], compared: list[Comparison], peers: list[str]) -> str:
+    if row.server in OTHERS:
+        return OTHER
     if row.server in peers:
         return PEERS[peers.index(row.server) % len(PEERS)]
     return OURS_TOO if any(pair.peer is row for pair in compared if pair.ours in group) else OURS

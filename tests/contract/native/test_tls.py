@@ -206,7 +206,7 @@ def test_invalid_tls_closes_the_connection(pair: Pair, data: bytes) -> None:
 def test_plain_http_gets_an_error_that_names_https(pair: Pair) -> None:
     with over_tls(pair) as server, socket.create_connection((server.host, server.port), timeout=10) as sock:
         sock.sendall(READ)
-        assert received(sock).endswith(b"This server takes https, and not http.\r\n")
+        assert received(sock).endswith(b"This port accepts https only, not http.\r\n")
 
 
 def test_unread_bytes_are_counted_and_close_the_connection(pair: Pair) -> None:

@@ -89,7 +89,7 @@ class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True)
 class ArchiveOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fields=True):
     job: ClassVar[str] = "archive"
 
-    every_s: Annotated[float, about("Seconds between two batches at least."), Meta(gt=0)] = (
+    every_s: Annotated[float, about("Minimum number of seconds between two batches."), Meta(gt=0)] = (
         limits.PIPELINE_ARCHIVE_EVERY_S
     )
 
@@ -109,7 +109,7 @@ class MaterializeOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fie
         "track_history": "track_history_column_list",
     }
 
-    every_s: Annotated[Seconds | None, about("Seconds between two batches at least. Default: none.")] = None
+    every_s: Annotated[Seconds | None, about("Minimum number of seconds between two batches. Default: none.")] = None
     type: Annotated[str | None, about("The type of the entities. Default: all types.")] = None
     schema: Annotated[str | None, about("Fields of the values: 'name STRING, total DOUBLE'. Default: JSON text.")] = (
         None

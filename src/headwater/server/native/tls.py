@@ -25,7 +25,7 @@ from headwater.server.native.shared import Shared
 
 _PLAIN_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 40\r\n\r\n"
-    b"This server takes https, and not http.\r\n"
+    b"This port accepts https only, not http.\r\n"
 )
 
 
