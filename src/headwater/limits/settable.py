@@ -162,7 +162,8 @@ def set_limits(given: Mapping[str, object]) -> Limits:
         try:
             numbers[name] = kind(str(value))
         except ValueError:
-            raise ValueError(f"{name} is {kind.__name__}, got {value!r}") from None
+            number = "a whole number" if kind is int else "a number"
+            raise ValueError(f"{name} must be {number}, got {value!r}") from None
         if not 0 <= numbers[name] < float("inf") or not (numbers[name] or may_be_off):
             raise ValueError(
                 f"{name} must be {'0 (no limit) or ' if may_be_off else ''}more than 0 and finite, got {value!r}"

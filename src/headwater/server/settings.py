@@ -197,10 +197,12 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
         values |= given
         limits |= source.limits
         found |= {name: source.name_of(name) for name in (*given, *(f"limits.{name}" for name in source.limits))}
-        try:
-            values["limits"] = set_limits(limits)
-        except ValueError as error:
-            raise OptionError(f"{source.name_of('limits')}: {error}") from None
+        for name, value in source.limits.items():
+            try:
+                set_limits({name: value})
+            except ValueError as error:
+                raise OptionError(f"{source.name_of(f'limits.{name}')}: {error}") from None
+        values["limits"] = set_limits(limits)
     settings = Settings(**values)
     for name, check in _CHECKS.items():
         try:

@@ -81,8 +81,8 @@ def test_a_directory_counts_before_the_memory_of_a_weaker_source(file: Path) -> 
         ("prot = 1", "there is no option prot; did you mean port?"),
         ('[server]\nhost = ""', "there is no option server"),
         ("[limits]\nlong_poll = 1", "no limit is called 'long_poll'; did you mean long_poll_s?"),
-        ("[limits]\nidle_s = true", "idle_s is float, got True"),
-        ("[limits]\nviews_max = 1.5", "views_max is int, got 1.5"),
+        ("[limits]\nidle_s = true", "idle_s must be a number, got True"),
+        ("[limits]\nviews_max = 1.5", "views_max must be a whole number, got 1.5"),
         ("[limits]\nviews_max = 0", "more than 0"),
         ("[limits]\nidle_s = nan", "more than 0"),
         ("limits = 3", "limits is a table"),
@@ -115,7 +115,7 @@ def test_what_is_wrong_in_the_file_is_named(file: Path, text: str, says: str) ->
         ("HEADWATER_PORT", "tcp://10.0.0.1:4437", "enableServiceLinks: false"),
         ("HEADWATER_MEMORY", "perhaps", "HEADWATER_MEMORY: Expected `bool`"),
         ("HEADWATER_FOLLOW", "prices", "HEADWATER_FOLLOW: expected NAME=SURL"),
-        ("HEADWATER_LIMIT_IDLE", "3", "no limit is called 'idle'"),
+        ("HEADWATER_LIMIT_IDLE", "3", "HEADWATER_LIMIT_IDLE: no limit is called 'idle'"),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_named(name: str, value: str, says: str) -> None:
