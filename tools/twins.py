@@ -38,7 +38,7 @@ WORDS = (
     # Words about tasks and event loops.
     (r"(?m)^(\"\"\".*), asyncio\.\"\"\"$", r'\1, blocking."""'),
     (r"server, for one event loop\. Close", "server. It can be shared between threads. Close"),
-    (r"\n    All of these functions may be coroutine functions\.", ""),
+    (r" All of these functions may be coroutine\n    functions\.", ""),
     (r"another task waits", "another thread waits"),
     (r"suppress\(RuntimeError\)(?=:  # it is running)", "suppress(ValueError)"),
 )

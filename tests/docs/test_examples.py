@@ -99,7 +99,7 @@ def test_a_price_list_for_another_company() -> None:
         '"detail":"this needs a token with the scope read:pricelist',
         "revoked token 'shop'",
         '"state":"retrying',
-        '"last_error":"Answer of the target refused: answered 401 ',
+        '"last_error":"Response of the target refused: answered 401 ',
         '1\t{"name":"tea","eur":"2.50"}',
         '3\t{"name":"milk","eur":"0.90"}',
     ]

@@ -68,7 +68,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
             headers=self.headers,
             retry=Retry(attempts=attempts, most_s=limits.SPARK_RETRY_MAX_S),
             timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
-            on_error=_RetryDeadline(self.retry_s).check,
+            on_error=_RetryDeadline(self.retry_s).check if patient else None,
             tls=self.tls(),
         )
 

@@ -41,8 +41,7 @@ class Client:
     after every 401. `headers` and `params` (of the query) are sent with every request; a value that is a function is
     called before each request. Token, headers and params are only sent to this server, not to another one that a URL or
     a redirect leads to. `tls` is the context with the certificates to trust and to present. `on_error` is called before
-    every retry; if it raises, the operation fails with that exception. All of these functions may be coroutine
-    functions.
+    every retry; if it raises, the operation fails with that exception.
 
     ```python
     with Client("http://127.0.0.1:4437", token="a token") as client:
