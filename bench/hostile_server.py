@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headwater.cli import app
+from headwater import cli
 from headwater.server import serve as serving
 
 TICK_S = 0.005
@@ -55,7 +55,7 @@ def main() -> None:
 
     serving.serve_store = watched
     sys.argv = ["headwater", "serve", *sys.argv[1:]]
-    app()
+    cli.main()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from headwater import errors
-from headwater.cli import app
+from headwater.cli.whole import app
 from headwater.limits import Limits
 from headwater.options import Option
 from headwater.server.auth.route_rules import Subject

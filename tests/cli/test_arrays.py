@@ -11,7 +11,8 @@ from bench.servers import Server
 from typer.testing import CliRunner
 
 from headwater import limits
-from headwater.cli import app, failing
+from headwater.cli import failing
+from headwater.cli.whole import app
 from headwater.client import Client
 
 

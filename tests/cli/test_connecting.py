@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from headwater.cli import app, failing
+from headwater.cli import failing
+from headwater.cli.whole import app
 from tests.cli.stubs import Stub, on_terminal, stub_server
 from tests.edges import MOUNTED, edge, free_port
 

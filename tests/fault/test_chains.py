@@ -31,7 +31,7 @@ log = logging.getLogger("chains")  # figures: --log-cli-level=info
 
 HEADWATER = ["-m", "headwater"]
 # Followers whose reads are not held, so that they depend on polling and Notify.
-POLLING = ["-c", "from headwater import cli, limits; limits.FOLLOW_HOLD_S = 0.0; cli.app(prog_name='headwater')"]
+POLLING = ["-c", "from headwater import cli, limits; limits.FOLLOW_HOLD_S = 0.0; cli.main()"]
 REFUSED = ["--public-url", "http://example.com"]  # no server accepts this NURL
 
 

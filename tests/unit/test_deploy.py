@@ -18,7 +18,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from headwater.cli import app
+from headwater.cli.whole import app
 from headwater.limits import Limits
 from headwater.server.native.tls import load_context
 from headwater.server.settings import CONFIG, OPTIONS, variable

@@ -8,12 +8,13 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from headwater import errors
-from headwater.cli import app, failing
+from headwater.cli import failing
 from headwater.cli.backup import app as backups
 from headwater.cli.pipeline import app as pipelines
 from headwater.cli.pipeline import exit_codes
 from headwater.cli.table import app as tables
 from headwater.cli.token import app as tokens
+from headwater.cli.whole import app
 from headwater.server.auth.rules import AuthFile, IssuerEntry, RemoteEntry, TokenEntry
 from headwater.server.auth.scopes import Action
 from headwater.server.routes import ROUTES

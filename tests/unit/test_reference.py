@@ -15,7 +15,7 @@ import typer
 from tools import reference, reference_texts
 
 from headwater import errors
-from headwater.cli import app
+from headwater.cli.whole import app
 from headwater.limits import Limits
 from headwater.protocol.streams import headers as stream_headers
 from headwater.protocol.tables import headers as table_headers

@@ -10,9 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 from headwater import errors
-from headwater.cli import app, failing
+from headwater.cli import failing
 from headwater.cli.failing import failures
 from headwater.cli.table import app as tables
+from headwater.cli.whole import app
 from headwater.store.embedded.journal import UnknownFormatError
 from headwater.store.embedded.locking import DirectoryInUseError
 

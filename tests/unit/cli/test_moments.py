@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from typer.testing import CliRunner
 
-from headwater.cli import app, failing
+from headwater.cli import failing
 from headwater.cli.moments import parse_moment
+from headwater.cli.whole import app
 
 NOW = datetime(2026, 11, 15, 20, 0, tzinfo=UTC)
 

@@ -12,7 +12,6 @@ import typer
 from typer.testing import CliRunner
 
 from headwater import errors
-from headwater.cli import app
 from headwater.cli.pipeline import watching
 from headwater.cli.pipeline.config import (
     ArchiveOptions,
@@ -22,6 +21,7 @@ from headwater.cli.pipeline.config import (
     load_pipeline,
 )
 from headwater.cli.pipeline.exit_codes import NEEDS_A_PERSON, RETRY, WRONG_OPTIONS, exit_code, exits
+from headwater.cli.whole import app
 from headwater.errors import OptionError
 from headwater.pipeline.jobs import Progress
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from headwater.cli import app
+from headwater.cli.whole import app
 from headwater.client import Client
 from tests.servers import Server
 

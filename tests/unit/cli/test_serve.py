@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headwater import __version__
-from headwater.cli import app
+from headwater.cli.whole import app
 from headwater.limits import Limits, parse_limits
 
 
@@ -94,7 +94,7 @@ def test_an_address_that_is_not_ours_is_one_line(options: list[str], says: str) 
     ("arguments", "says"),
     [
         (["--limit", "longpoll=3"], "no limit is called 'longpoll'"),
-        (["--limit", "long_poll_s=soon"], "long_poll_s is float"),
+        (["--limit", "long_poll_s=soon"], "long_poll_s must be a number"),
         (["--limit", "body_bytes_max=-1"], "more than 0"),
         (["--log-level", "loud"], "expected one of debug, info, warning, error, got 'loud'"),
         (["--follow", "prices"], "expected NAME=SURL"),

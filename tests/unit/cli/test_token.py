@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from headwater.cli import app
+from headwater.cli.whole import app
 from headwater.server.auth.rules import read_auth_file
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwater.cli import app
+from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
 from headwater.errors import DamagedDataError

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from headwater.cli import app
+from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
 from headwater.errors import SequenceRegressionError, TooManyStreamsError

@@ -11,7 +11,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
-from headwater.cli import app
+from headwater.cli.whole import app
 from headwater.store.embedded.backup.failures import BackupError, MissingError, TargetError
 from headwater.store.embedded.backup.targets import open_target
 from tests.edges import free_port

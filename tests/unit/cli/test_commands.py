@@ -1,0 +1,42 @@
+"""The commands, and what the program imports for one of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from headwater.cli import COMMANDS
+from headwater.cli.whole import app
+
+
+def test_every_command_is_there() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert set(commands) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["read", "table"])
+def test_commands_of_a_client_import_no_server(name: str) -> None:
+    program = f"""if True:
+        import sys
+        from headwater.cli import main
+        sys.argv = ["headwater", "{name}", "--help"]
+        try:
+            main()
+        except SystemExit:
+            pass
+        print(*[module for module in sys.modules if module.startswith("headwater.server")], file=sys.stderr)
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert f"headwater {name}" in ran.stdout
+    assert ran.stderr.split() == []
+
+
+def test_a_mistyped_command_gets_a_suggestion() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "headwater", "raed"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 2
+    assert "Did you mean 'read'" in ran.stderr
