@@ -23,7 +23,7 @@ ENDLESS = re.compile(
     r"uvicorn|granian|hypercorn)\b"
 )
 ENDED_BY_TIMEOUT = 124
-LONG = ("pipeline.md", "pipeline-tutorial.md", "spark-tutorial.md")  # which start Java several times
+LONG = ("pipeline.md", "pipeline-tutorial.md", "spark.md", "spark-tutorial.md")  # they start Java
 RUN = [
     pytest.param(page, marks=pytest.mark.long) if page.name in LONG else page
     for page in PAGES
