@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from bench.ready_batches import ReadyBatches
+from bench.ready_batches import Discarding, ReadyBatches
 from bench.report import Row
 from bench.server_bench import Bench
 from bench.servers import Server, headwater
@@ -176,10 +176,18 @@ def _write(bench: Bench, spark: SparkSession, server: Server, directory: Path) -
     def to_parquet() -> None:
         rows.write.mode("overwrite").parquet(str(directory / "parquet"))
 
-    rates = _in_turns({"headwater": to_stream, "headwater, stp": to_table, "parquet": to_parquet}, WRITTEN)
+    def to_nothing() -> None:
+        rows.write.format("discarding").mode("append").save()
+
+    spark.dataSource.register(Discarding)
+    works = {"headwater": to_stream, "headwater, stp": to_table, "discarding": to_nothing, "parquet": to_parquet}
+    rates = _in_turns(works, WRITTEN)
     note = "exactly once, synced, from memory"
     for name in ("headwater", "headwater, stp"):
         bench.note(Row("write 3 M rows", name, rates[name], "rows/s", rates[name] / rates["parquet"], SINK_GOAL, note))
+    received = rates["discarding"]
+    note = "a Python sink that drops the rows it receives"
+    bench.note(Row("write 3 M rows", "rows discarded", received, "rows/s", received / rates["parquet"], "", note))
     bench.note(Row("write 3 M rows", "local parquet", rates["parquet"], "rows/s", None, "", "not synced, from memory"))
     rows.unpersist()
 
