@@ -20,7 +20,7 @@ from headwater.spark.ledger import Listed
 from headwater.spark.options import WriteOptions, write_options
 from headwater.spark.publishing import Publisher
 from headwater.spark.staging import Gatherer, RowChunk, place_of
-from tests.servers import Server
+from tests.servers import Server, serving
 
 _numbers = itertools.count()
 TARGETS = 40
@@ -184,3 +184,15 @@ def test_runs_keep_pieces_together_and_fill_requests() -> None:
     assert [[chunk.offset for chunk in run] for run in runs_of(found)] == [["a"] * 3 + ["b"] * 3, ["c"] * 3]
     assert [chunk.goes_on for chunk in found if chunk.target == "x"] == [True, False, True, False, True, False]
     assert not any(chunk.goes_on for chunk in found if chunk.target == "y")
+
+
+@pytest.mark.slow
+def test_a_batch_is_stored_once_although_the_server_refuses_requests(caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal with 429 is temporary: the client of the sink waits as long as the server asks for."""
+    writer = f"appending-{next(_numbers)}"
+    with serving(limits.Limits(requests_per_s_per_address=40)) as limited:
+        options = options_of(limited)
+        with options.connection.open() as client:
+            Publisher(client, options, writer).publish(0, gathered(client, writer))
+            assert any("Too many requests" in record.getMessage() for record in caplog.records)
+            assert published(client, writer) == [list(range(4 * TASKS))] * TARGETS
