@@ -113,7 +113,7 @@ def test_a_line_that_is_not_json_ends_it_and_says_where(server: Server, path: st
     assert b"line 3" in ran.stderr
     assert run(server, "read", path).stdout == b"1\n2\n"
     ran = run(server, "append", path, "hello", expect=failing.WRONG_CALL)
-    assert b"double quotes" in ran.stderr
+    assert b"not one JSON value: hello. A text needs double quotes" in ran.stderr
     ran = run(server, "append", path, "--file", "/nowhere", expect=failing.FAILED)
     assert ran.stderr == b"headwater: /nowhere: No such file or directory. Check the path.\n"
 
@@ -124,7 +124,7 @@ def test_exit_codes(server: Server, path: str) -> None:
     run(server, "close", path)
     run(server, "append", path, "1", expect=failing.CONFLICT)
     ran = run(server, "read", f"{path}-missing", expect=failing.NOT_FOUND)
-    assert ran.stderr.endswith(b". Create the stream or table, or correct its URL.\n")
+    assert ran.stderr.endswith(b", or create the stream with: headwater create PATH\n")
     run(server, "read", path, "--offset", "x", expect=failing.FAILED)
     run(server, "read", path, "--url", "nonsense", expect=failing.WRONG_CALL)
     run(server, "raed", path, expect=failing.WRONG_CALL)

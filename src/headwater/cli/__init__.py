@@ -47,7 +47,9 @@ class _Commands(TyperGroup):
                 error.show()
                 return int(error.exit_code)
             command = "headwater" if error.ctx is None else error.ctx.command_path
-            fail(error.format_message(), f"See: {command} --help", code=error.exit_code)
+            fail(
+                error.format_message().replace(": Value error, ", ": "), f"See: {command} --help", code=error.exit_code
+            )
 
 
 _STREAMS, _TABLES, _SPARK, _SERVER = "Streams", "Tables", "Spark", "Server"

@@ -23,6 +23,8 @@ from headwater.log.producers import ProducerTuple
 if TYPE_CHECKING:
     from headwater.client import Stream
 
+_QUOTES = "A text needs double quotes: '\"text\"'"
+
 
 def command(
     server: Server,
@@ -53,7 +55,7 @@ def command(
         kind = kind_of(stream.head().content_type)
         count, size, offset = 0, 0, ""
         if messages:
-            count, size, offset = _append_given(stream, messages, if_tail)
+            count, size, offset = _append_given(stream, messages, kind, if_tail)
         if array is not None:
             if kind is not ContentKind.JSON:
                 fail(f"{stream.url} is {stream.content_type}: --array is for streams of JSON", "Use --file.")
@@ -71,13 +73,14 @@ def command(
         say(f"appended {size:,} bytes, now at {offset}")
 
 
-def _append_given(stream: Stream, messages: list[str], if_tail: str | None) -> tuple[int, int, str]:
+def _append_given(stream: Stream, messages: list[str], kind: ContentKind, if_tail: str | None) -> tuple[int, int, str]:
     """Append all messages in one request, which can be retried because it is numbered."""
     encoded = [message.encode() for message in messages]
     try:
         done = stream.append_many(encoded, producer=ProducerTuple(uuid.uuid4().hex, 0, 0), if_tail=if_tail)
     except ValueError as error:
-        raise typer.BadParameter(f"{error}. A text is JSON in double quotes: '\"text\"'.") from None
+        wrong = next(filter(_is_not_json, encoded), None) if kind is ContentKind.JSON else None
+        raise typer.BadParameter(str(error) if wrong is None else f"{_not_json(wrong)}. {_QUOTES}") from None
     return len(encoded), sum(map(len, encoded)), done.offset
 
 
@@ -110,11 +113,28 @@ def _append_file(stream: Stream, name: str, kind: ContentKind) -> tuple[int, int
                     producer.append(piece)
                 except ValueError as error:
                     producer.close()
-                    fail(f"{name}, line {number}: {error}", f"The lines before it were appended ({count:,}).")
+                    what = _not_json(piece) if _is_not_json(piece) else str(error)
+                    where = "standard input" if name == "-" else name
+                    fail(f"{where}, line {number}: {what}", f"The lines before it were appended ({count:,}).")
                 count, size, read = count + 1, size + len(piece), read + piece_bytes
                 update(read, None)
             producer.flush()
     return count, size, stream.head().tail_offset
+
+
+def _is_not_json(message: bytes) -> bool:
+    from headwater.client.codecs import encode_json
+
+    try:
+        encode_json(message)
+    except ValueError:
+        return True
+    return False
+
+
+def _not_json(message: bytes) -> str:
+    text = message[:40].decode(errors="replace")
+    return f"not one JSON value: {text}{'…' if len(message) > 40 else ''}"
 
 
 @contextlib.contextmanager

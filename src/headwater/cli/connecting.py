@@ -81,7 +81,7 @@ def root_of(url: str) -> str:
     """
     if not re.match("https?://", url, re.IGNORECASE):
         named = url.partition("://")[2] or url
-        named = named.rpartition("@")[2]  # without a password
+        named = named.rpartition("@")[2] or "127.0.0.1:4437"  # without a password
         raise ValueError(f"the URL of a server begins with http:// or https://, for example http://{named}")
     parts = urlsplit(url)
     path = f"{parts.path.rstrip('/')}/"

@@ -24,6 +24,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Create a stream. If it exists with the same configuration, nothing changes."""
+    if (view_of is None) != (entity_type is None):
+        raise typer.BadParameter("a view needs both --view-of and --type")
     with connected(server, path) as client:
         stream = client.stream(path)
         made = stream.create(

@@ -37,20 +37,23 @@ def command(
     """Run a server, a small shop, and the jobs of the pipeline over its events.
 
     The shop appends state events to four streams, some of them late, repeated or invalid. On Spark, materialize keeps
-    the
-    current state as a Delta table, and publish sends its changes to a state stream and to an STP table. At the end all
-    three, and the quarantine, are compared with a plain fold of the events; the exit code is 1 if one differs.
+    the current state as a Delta table, and publish sends its changes to a state stream and to an STP table. At the end
+    all three, and the quarantine, are compared with a plain fold of the events; the exit code is 1 if one differs.
     """
     for needed in ("pyspark", "deltalake"):
         if importlib.util.find_spec(needed) is None:
             fail(f"the demo needs Spark ({needed} is missing)", "Install it with: pip install 'headwater[spark]'")
     from headwater.demo.run import Watcher, run
+    from headwater.demo.serving import ServerNotStartedError
 
     stopping = _Stopping(seconds)
     board = _Board(data_dir)
     watcher = Watcher(board.open, stopping.going, board.show, board.say)
     with failures(f"cannot listen on port {port}"), board, stopping:
-        outcome = run(data_dir, watcher, port=port, per_second=rate)
+        try:
+            outcome = run(data_dir, watcher, port=port, per_second=rate)
+        except ServerNotStartedError:  # the server has printed one line with the reason
+            raise typer.Exit(FAILED) from None
     _print_outcome(outcome)
     raise typer.Exit(0 if outcome.is_right else FAILED)
 

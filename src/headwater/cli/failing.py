@@ -17,6 +17,8 @@ import typer
 
 from headwater import errors
 from headwater.cli.output import say
+from headwater.protocol.streams.paths import STREAM_ROOT
+from headwater.protocol.tables.paths import TABLE_ROOT
 from headwater.store.embedded.backup.failures import BackupError
 from headwater.store.embedded.journal import CorruptJournalError, DirectoryError, UnknownFormatError
 
@@ -123,7 +125,17 @@ def described(error: errors.HeadwaterError) -> tuple[str, str]:
     """The message of an error, and advice."""
     if isinstance(error, errors.NetworkError):
         return _lost(error)
+    if isinstance(error, errors.StreamNotFoundError) and error.url:
+        return str(error), _find_of(urlsplit(error.url).path)
     return str(error), error.advice
+
+
+def _find_of(path: str) -> str:
+    if TABLE_ROOT in path:
+        return "Correct the name (headwater table list), or create the table with: headwater table create NAME"
+    if STREAM_ROOT in path:
+        return "Correct the path (headwater list), or create the stream with: headwater create PATH"
+    return f"Correct the URL: streams are below {STREAM_ROOT}, tables below {TABLE_ROOT}"
 
 
 def _lost(error: errors.NetworkError) -> tuple[str, str]:

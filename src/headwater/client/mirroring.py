@@ -42,7 +42,7 @@ def find(session: Session, url: str) -> Flow[TableType | None]:
     except StreamNotFoundError:
         return None
     if not info.mirror:
-        raise ConfigurationError(f"table {info.name!r} exists and is not a mirror; use another name, or delete it")
+        raise ConfigurationError(f"table {info.name!r} exists and is not a mirror")
     return table
 
 

@@ -149,7 +149,7 @@ class ConflictError(RequestError):
 
 class ConfigurationError(ConflictError):
     title = "Stream exists with a different configuration"
-    advice = "Use another path, or the configuration that the stream has."
+    advice = "Use another path or name, or the configuration that exists."
 
 
 class PathBlockedError(ConflictError):

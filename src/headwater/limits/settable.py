@@ -156,7 +156,7 @@ def set_limits(given: Mapping[str, object]) -> Limits:
     for name, value in given.items():
         if name not in defaults:
             close = difflib.get_close_matches(name, defaults, n=1)
-            instead = f"did you mean {close[0]}?" if close else f"there are {', '.join(defaults)}"
+            instead = f"did you mean {close[0]}?" if close else "headwater serve --print-config lists them"
             raise ValueError(f"no limit is called {name!r}; {instead}")
         kind, may_be_off = type(defaults[name]), not defaults[name]
         try:

@@ -241,7 +241,11 @@ def _from_environment(environment: Mapping[str, str]) -> _Source:
 def _from_flags(flags: Mapping[str, Any]) -> _Source:
     """The given flags; the limits are a list of `NAME=VALUE`."""
     given = {name: value for name, value in flags.items() if value is not None and value != []}
-    limits = {name: value for name, _, value in (text.partition("=") for text in given.pop("limits", ()))}
+    limits = {}
+    for text in given.pop("limits", ()):
+        name, equals, limits[name] = text.partition("=")
+        if not equals:
+            raise OptionError(f"--limit: expected NAME=VALUE, got {text!r}")
     return _Source(given, limits, lambda name: "--limit" if name.startswith("limits") else OPTIONS[name].flag)
 
 
@@ -259,7 +263,8 @@ def _converted(source: _Source) -> Iterator[tuple[str, Any]]:
         except msgspec.ValidationError as error:
             hint = "; Kubernetes sets it for a service of this name: use enableServiceLinks: false"
             told = hint if source.is_text and str(value).startswith("tcp://") else ""
-            raise OptionError(f"{where}: {error}{shown}{told}") from None
+            expected = str(error).partition(", got")[0] if shown else str(error)
+            raise OptionError(f"{where}: {expected}{shown}{told}") from None
 
 
 def _decode(kind: type, value: object) -> object:

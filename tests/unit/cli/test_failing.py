@@ -82,10 +82,13 @@ def test_help_has_two_names(command: tuple[str, ...]) -> None:
         (["table", "read", "x", "--sinceid", "3"], r"No such option.* See: headwater table read --help"),
         (
             ["table", "import", "x", "f.csv", "--key", "k", "--format", "xml"],
-            r"'xml' is not one of 'csv', 'tsv', 'jsonl'",
+            r"'--format': 'xml' is not one of 'csv', 'tsv', 'jsonl'",
         ),
         (["table", "import", "x", "f.xml", "--key", "k"], r"f.xml names no format. Add --format csv, tsv or jsonl."),
         (["read", "x", "--offset", "1", "--since", "1h"], r"Give one of them."),
+        (["create", "x", "--view-of", "t"], r"a view needs both --view-of and --type. See: headwater create --help"),
+        (["table", "create", "x", "--type", "t"], r"needs both .* See: headwater table create --help"),
+        (["list", "--url", ""], r"for example http://127.0.0.1:4437"),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: list[str], says: str) -> None:
@@ -101,3 +104,25 @@ def test_a_locked_or_foreign_directory_is_one_line(tmp_path: Path) -> None:
     assert result.exit_code == failing.FAILED
     assert "is not empty and not a Headwater data directory. Use another directory" in result.output
     assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "way_out"),
+    [
+        ("http://h/v1/stream/prices", "headwater create PATH"),
+        ("http://h/app/v1/table/prices", "headwater table create NAME"),
+        ("http://h/v1/strem/prices", "streams are below /v1/stream/, tables below /v1/table/"),
+    ],
+)
+def test_the_advice_for_a_missing_stream_depends_on_its_url(url: str, way_out: str) -> None:
+    error = errors.StreamNotFoundError()
+    error.url = url
+    assert failing.described(error)[1].endswith(way_out)
+
+
+def test_a_demo_whose_server_does_not_start_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "streams").write_text("not a directory")
+    result = CliRunner().invoke(app, ["demo", "--port", "0", "--seconds", "1", "--data-dir", str(tmp_path)])
+    assert result.exit_code == failing.FAILED
+    lines = f"{capfd.readouterr().err}{result.output}".splitlines()
+    assert [line.endswith("Not a directory. Give the path of a directory.") for line in lines] == [True]

@@ -94,6 +94,8 @@ def test_an_address_that_is_not_ours_is_one_line(options: list[str], says: str) 
     ("arguments", "says"),
     [
         (["--limit", "longpoll=3"], "no limit is called 'longpoll'"),
+        (["--limit", "absurd=3"], "no limit is called 'absurd'; headwater serve --print-config lists them"),
+        (["--limit", "long_poll_s"], "expected NAME=VALUE, got 'long_poll_s'"),
         (["--limit", "long_poll_s=soon"], "long_poll_s must be a number"),
         (["--limit", "body_bytes_max=-1"], "more than 0"),
         (["--log-level", "loud"], "expected one of debug, info, warning, error, got 'loud'"),

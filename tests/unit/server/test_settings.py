@@ -86,7 +86,7 @@ def test_a_directory_counts_before_the_memory_of_a_weaker_source(file: Path) -> 
         ("[limits]\nviews_max = 0", "more than 0"),
         ("[limits]\nidle_s = nan", "more than 0"),
         ("limits = 3", "limits is a table"),
-        ('port = "80"', "port: Expected `int`, got `str`"),
+        ('port = "80"', "port: Expected `int`, got '80'"),
         ("port = 70000", "Expected `int` <= 65535"),
         ("port = true", "Expected `int`"),
         ('memory = "yes"', "Expected `bool`"),
@@ -111,7 +111,7 @@ def test_what_is_wrong_in_the_file_is_named(file: Path, text: str, says: str) ->
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("HEADWATER_PORT", "many", "HEADWATER_PORT: Expected `int`, got `str`, got 'many'"),
+        ("HEADWATER_PORT", "many", "HEADWATER_PORT: Expected `int`, got 'many'"),
         ("HEADWATER_PORT", "tcp://10.0.0.1:4437", "enableServiceLinks: false"),
         ("HEADWATER_MEMORY", "perhaps", "HEADWATER_MEMORY: Expected `bool`"),
         ("HEADWATER_FOLLOW", "prices", "HEADWATER_FOLLOW: expected NAME=SURL"),

@@ -50,7 +50,8 @@ def command(
                     changes = len(parse_changes(body, len(body), escaping).lines)
                 except InvalidChangeError as error:
                     _, _, what = error.detail.partition(": ")
-                    fail(f"{file}, line {count + error.line}: {what}", _appended(count), code=WRONG_CALL)
+                    where = "standard input" if file == "-" else file
+                    fail(f"{where}, line {count + error.line}: {what}", _appended(count), code=WRONG_CALL)
                 producer = ProducerTuple(producer_id, 0, seq)
                 last_seqno = table.append_body(body, producer=producer, if_tail=if_tail).last_seqno
                 if_tail = None if if_tail is None else if_tail + changes

@@ -23,6 +23,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Create a table. If it exists with the same configuration, nothing changes."""
+    if (view_of is None) != (entity_type is None):
+        raise typer.BadParameter("a view needs both --view-of and --type")
     with connected(server, name) as client:
         table = client.table(name)
         made = table.create(
