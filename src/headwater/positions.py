@@ -34,6 +34,15 @@ class Position(msgspec.Struct, frozen=True, order=True):
             raise ValueError(f"a position is an offset or offset+count, got {text[:80]!r}")
         return cls(offset, int(count)) if plus else cls(text)
 
+    @classmethod
+    def at(cls, offset: str | Self) -> Self:
+        """The position of an offset; a position is returned unchanged."""
+        if isinstance(offset, str):
+            return cls(offset)
+        if not isinstance(offset, cls):
+            raise TypeError(f"an offset is a text from the server, '-1' or 'now', or a Position, got {offset!r:.80}")
+        return offset
+
     def after(self, count: int) -> Self:
         """The position after this many more messages."""
         return type(self)(self.offset, self.skip + count)

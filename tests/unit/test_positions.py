@@ -22,3 +22,11 @@ def test_the_text_of_a_position() -> None:
 def test_invalid_positions(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Position.parse(wrong)
+
+
+def test_the_position_of_an_offset() -> None:
+    assert Position.at("7") == Position("7")
+    assert Position.at(Position("7", 2)) == Position("7", 2)
+    for wrong in (None, 7):
+        with pytest.raises(TypeError, match="an offset is a text"):
+            Position.at(wrong)  # type: ignore[arg-type]

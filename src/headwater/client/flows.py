@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -126,6 +126,7 @@ def create(
     if closed:
         given[headers.CLOSED] = "true"
     encode = encoder_of(content_type or DEFAULT_CONTENT_TYPE)
+    _check_several(messages)
     encoded = [encode(message) for message in messages]
     body = body_of(content_type or DEFAULT_CONTENT_TYPE, encoded) if encoded else b""
     request = HttpRequest("PUT", url, given, body)
@@ -220,6 +221,7 @@ def append(
     With `if_tail` a retry could not store it twice. But the response could not tell whether the first attempt or
     another writer has moved the tail.
     """
+    _check_several(messages)
     encoded = list(map(encoder_of(content_type), messages))
     if not encoded and not close:
         raise ValueError("nothing to append")
@@ -229,6 +231,12 @@ def append(
             session, url, content_type, body, seq=seq, producer=producer, close=close, if_tail=if_tail
         )
     )
+
+
+def _check_several(messages: Iterable[Any]) -> None:
+    """Refuse one message in place of several: its characters or keys would be appended."""
+    if isinstance(messages, (str, bytes, bytearray, memoryview, Mapping)):
+        raise TypeError(f"expected a list of messages, got one {type(messages).__name__}; put it into a list")
 
 
 def append_body(

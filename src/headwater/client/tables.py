@@ -222,12 +222,16 @@ def _appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | 
 
 def _as_tuple(change: Change) -> tuple[Action, str, str]:
     if isinstance(change, Put):
-        return ADD, change.key, change.record
-    if isinstance(change, Remove):
-        return DELETE, change.key, change.record
-    if not isinstance(change, tuple) or len(change) != 3:
+        given: tuple[Action, str, str] = ADD, change.key, change.record
+    elif isinstance(change, Remove):
+        given = DELETE, change.key, change.record
+    elif isinstance(change, tuple) and len(change) == 3:
+        given = change
+    else:
         raise TypeError(f"a change is Put, Remove or a tuple of action, key and record, got {change!r:.80}")
-    return change
+    if not (isinstance(given[1], str) and isinstance(given[2], str)):
+        raise TypeError(f"the key and the record of a change are texts (json.dumps makes one), got {change!r:.80}")
+    return given
 
 
 def _batches(changes: Iterable[Change], batch_bytes: int) -> Iterator[list[tuple[Action, str, str]]]:

@@ -242,10 +242,10 @@ class EventDecoder:
         try:
             fields = _members(message)
             if fields is None:
-                raise ValueError("an event is an object")
+                raise ValueError("not a state event: it is not a JSON object")
             headers = _members(fields.get("headers", b""))
             if headers is None:
-                raise ValueError("an event has headers")
+                raise ValueError("not a state event: it has no headers")
             return _event(fields, headers, _decode, self._value_type)
         except ValueError as error:
             return BadEvent(plain(message), str(error))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.client import Client
 from headwater.client.codecs import Decoder, JsonAnswer, encode_json, encoder_of
 from headwater.errors import ProtocolError
 from headwater.log.content import ContentKind
@@ -153,3 +154,13 @@ def test_an_answer_that_was_cut_short_is_broken_and_requested_again(body: bytes,
     with pytest.raises(ProtocolError) as broken:
         answer.rest()
     assert broken.value.retryable
+
+
+@pytest.mark.parametrize("message", [{"sku": "tea"}, "tea", b'"tea"'])
+def test_one_message_in_place_of_several_is_refused(message: Any) -> None:
+    with Client("http://host:1") as client:
+        stream = client.stream("prices", content_type="application/json")
+        with pytest.raises(TypeError, match="put it into a list"):
+            stream.append_many(message)
+        with pytest.raises(TypeError, match="put it into a list"):
+            stream.create(messages=message)

@@ -163,6 +163,10 @@ def test_what_is_no_change() -> None:
         table = client.table("t", table_type=TableType())
         with pytest.raises(TypeError, match="a change is"):
             table.append([("+", "key")])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="are texts"):  # it would be stored as the repr of the dict
+            table.append([Put("key", {"eur": 1})])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="are texts"):
+            table.append_all([("+", 7, "record")])  # type: ignore[list-item]
         with pytest.raises(ValueError, match="nothing to append"):
             table.append([])
 

@@ -104,7 +104,7 @@ def test_dead_letters_are_stored_once(server: Server, client: Client, monkeypatc
     assert [letter["message"] for letter in letters] == bad
     assert letters[3]["stream"] == path
     assert (letters[3]["offset"], letters[3]["position"]) == (client.stream(path).splits(parts=1).offset, 4)
-    assert "an event has headers" in letters[3]["reason"]
+    assert "it has no headers" in letters[3]["reason"]
 
 
 def test_a_pattern_does_not_read_the_dead_letters(server: Server, client: Client) -> None:

@@ -281,11 +281,10 @@ class Stream:
         one. `type` is the type to decode JSON messages to, or bytes or str. Without it, JSON messages become plain
         objects, text becomes str and other data bytes.
         """
-        start = Position(offset) if isinstance(offset, str) else offset
         return Reader(
             self._client,
             lambda position: Reading(self._session, self.url, type, position, until, live),
-            start.after(skip),
+            Position.at(offset).after(skip),
         )
 
     def producer(
