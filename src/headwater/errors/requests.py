@@ -8,7 +8,7 @@ from headwater.errors.base import HeadwaterError
 class RequestError(HeadwaterError):
     status = 400
     title = "Bad request"
-    advice = "Correct the request; the server refuses it every time."
+    advice = "Correct the request; a retry does not help."
 
 
 class BadRequestError(RequestError):
@@ -119,6 +119,7 @@ class ViewSourceNotFoundError(RequestError):
 class UnknownRouteError(RequestError):
     status = 404
     title = "Unknown URL"
+    advice = "Correct the URL."
 
 
 class MethodNotAllowedError(RequestError):

@@ -44,7 +44,7 @@ def _command(kind: type[JobOptions]) -> Callable[..., None]:
     """Make a command with a flag for each option. No flag is required, because options can be in a file."""
 
     def command(config: Path | None, **flags: Any) -> None:
-        with exits():
+        with exits(f"See: headwater pipeline {kind.job} --help"):
             given = {name: value for name, value in flags.items() if value is not None}
             given = {**({} if config is None else read_toml(config)), **given}
             session = {name: given.pop(name) for name in SessionOptions.__struct_fields__ if name in given}

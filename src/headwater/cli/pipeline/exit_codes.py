@@ -29,8 +29,11 @@ def exit_code(error: BaseException) -> int:
 
 
 @contextlib.contextmanager
-def exits() -> Iterator[None]:
-    """Report errors as one line, and exit with the code that tells a scheduler what to do."""
+def exits(options: str = "See: docs/pipeline.md") -> Iterator[None]:
+    """Report errors as one line, and exit with the code that tells a scheduler what to do.
+
+    `options` is the advice for an invalid option.
+    """
     try:
         yield
     except typer.Exit:
@@ -46,10 +49,10 @@ def exits() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:  # noqa: BLE001  # of Spark, Java and delta-rs too
-        _fail(error)
+        _fail(error, options)
 
 
-def _fail(error: Exception) -> NoReturn:
+def _fail(error: Exception, options: str) -> NoReturn:
     cause = error
     if not isinstance(error, errors.HeadwaterError):
         from headwater.pipeline.running import cause_of
@@ -57,6 +60,8 @@ def _fail(error: Exception) -> NoReturn:
         cause = cause_of(error)
     if not isinstance(cause, errors.HeadwaterError):
         fail(_brief(cause), "It can be tried again.", code=RETRY)
+    if isinstance(cause, errors.OptionError):
+        fail(str(cause), options, code=WRONG_OPTIONS)
     told = described(cause) if cause.url else (str(cause), cause.advice)
     fail(*told, code=exit_code(cause))
 
