@@ -86,6 +86,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         help="Ordered, durable streams of state changes over HTTP.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",  # joins the lines of a paragraph
     )
     app.callback()(_options)
     for name in names:
