@@ -106,6 +106,11 @@ def test_a_state_has_names_and_one_schema_for_a_type() -> None:
             define_state(wrong)
 
 
+def test_collections_without_names_are_refused() -> None:
+    with pytest.raises(TypeError, match="by name"):
+        define_state([Collection("user", dict)])  # type: ignore[arg-type]
+
+
 def test_what_is_no_schema_is_refused() -> None:
     for wrong in (object(), 7, {"type": "nonsense"}):
         with pytest.raises(TypeError, match=r"schema|Schema"):
