@@ -261,9 +261,7 @@ def define_state(collections: Mapping[str, Collection[Any] | Mapping[str, Any]])
     ```
     """
     if not isinstance(collections, Mapping):
-        raise TypeError(
-            f"expected collections by name: {{'users': Collection('user', User)}}; got {collections!r:.80}"
-        )
+        raise TypeError(f"expected collections by name: {{'users': Collection('user', User)}}; got {collections!r:.80}")
     made: dict[str, Collection[Any]] = {}
     types: dict[str, str] = {}
     for name, given in collections.items():
