@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -71,10 +72,13 @@ def watched(limits: Limits | None = None) -> Iterator[tuple[Server, Stall]]:
     thread = threading.Thread(target=lambda: uvloop.run(serve()))
     thread.start()
     assert up.wait(10)
+    gc.collect()
+    gc.freeze()  # the garbage collector would scan all modules of the tests in the loop's thread
     stall.reset()
     try:
         yield Server("watched", "127.0.0.1", ready[0], 0), stall
     finally:
+        gc.unfreeze()
         loops[0].call_soon_threadsafe(stop.set)
         thread.join(10)
 
