@@ -61,7 +61,7 @@ def _append(server: Server, path: str, events: Iterator[bytes]) -> None:
         stream.create()
         while some := list(itertools.islice(events, STEP)):
             stream.append_body(b"[" + b",".join(some) + b"]")
-    time.sleep(5)  # until the fold is done
+    server.wait_until_folded()
 
 
 def _took_s(work: Callable[[], Any]) -> float:

@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,18 @@ class Server:
         if match is None:
             raise RuntimeError("no VmRSS in /proc: is this Linux?")
         return int(match[1]) * 1024
+
+    def wait_until_folded(self) -> None:
+        """Wait until the index has the whole journal, so that a bench of reads does not measure the fold as well."""
+        while self._metric("headwater_journal_unfolded_bytes"):
+            time.sleep(0.2)
+
+    def _metric(self, name: str) -> float:
+        with urllib.request.urlopen(f"{self.scheme}://{self.host}:{self.port}/metrics", timeout=30) as response:
+            match = re.search(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)
+        if match is None:
+            raise RuntimeError(f"the server has no metric {name}")
+        return float(match[1])
 
 
 @contextlib.contextmanager

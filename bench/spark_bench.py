@@ -59,7 +59,7 @@ def _fill(server: Server, text: Path) -> None:
             stream.append_body(b"[" + b",".join(messages) + b"]")
             table.append_body(b"".join(b"+\t%d\t%s\n" % line for line in enumerate(messages, first)))
             file.write(b"\n".join(messages) + b"\n")
-    time.sleep(5)  # until the fold is done
+    server.wait_until_folded()
 
 
 def _to_nothing(rows: DataFrame) -> None:
