@@ -1,6 +1,6 @@
 """The `headwater` command: one module for each of its commands.
 
-`main` imports only the module of the command that is run: all of them together take three times as long.
+`main` imports only the module of the command that is run: all of them together take twice as long.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class _Commands(TyperGroup):
                 error.show()
                 return int(error.exit_code)
             command = "headwater" if error.ctx is None else error.ctx.command_path
-            fail(
-                error.format_message().replace(": Value error, ", ": "), f"See: {command} --help", code=error.exit_code
-            )
+            what = error.format_message().replace(": Value error, ", ": ")  # words of pydantic, which typer uses
+            fail(what, f"See: {command} --help", code=error.exit_code)
 
 
 _STREAMS, _TABLES, _SPARK, _SERVER = "Streams", "Tables", "Spark", "Server"

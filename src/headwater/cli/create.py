@@ -6,6 +6,7 @@ import typer
 
 from headwater.cli.connecting import AsJson, Path, Server, connected
 from headwater.cli.output import print_json, say
+from headwater.cli.views import check_view
 from headwater.protocol.state.as_events import RecordFormat
 
 
@@ -24,8 +25,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Create a stream. If it exists with the same configuration, nothing changes."""
-    if (view_of is None) != (entity_type is None):
-        raise typer.BadParameter("a view needs both --view-of and --type")
+    check_view(view_of, entity_type)
     with connected(server, path) as client:
         stream = client.stream(path)
         made = stream.create(

@@ -7,6 +7,7 @@ import typer
 from headwater.cli.connecting import AsJson, Server, connected
 from headwater.cli.output import print_json, say
 from headwater.cli.table.names import Name
+from headwater.cli.views import check_view
 from headwater.protocol.tables.escaping import Escape
 
 
@@ -23,8 +24,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Create a table. If it exists with the same configuration, nothing changes."""
-    if (view_of is None) != (entity_type is None):
-        raise typer.BadParameter("a view needs both --view-of and --type")
+    check_view(view_of, entity_type)
     with connected(server, name) as client:
         table = client.table(name)
         made = table.create(
