@@ -80,9 +80,9 @@ def root_of(url: str) -> str:
     The client uses any path as the root. On the command line, `http://host/app` is a path where Headwater is mounted.
     """
     if not re.match("https?://", url, re.IGNORECASE):
-        named = url.partition("://")[2] or url
-        named = named.rpartition("@")[2] or "127.0.0.1:4437"  # without a password
-        raise ValueError(f"the URL of a server begins with http:// or https://, for example http://{named}")
+        named = (url.partition("://")[2] or url).rpartition("@")[2]  # without a password
+        example = f"http://{named}" if named else DEFAULT_URL
+        raise ValueError(f"the URL of a server begins with http:// or https://, for example {example}")
     parts = urlsplit(url)
     path = f"{parts.path.rstrip('/')}/"
     if STREAM_ROOT in path:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater import limits
+from headwater.cli.connecting import DEFAULT_URL
 from headwater.errors import OptionError
 from headwater.options import about, check_known, is_list, read_toml, underscored
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from headwater.pipeline.jobs import Job
 
-DEFAULT_URL = "http://127.0.0.1:4437"
 Names: TypeAlias = list[str]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Count: TypeAlias = Annotated[int, Meta(gt=0)]
