@@ -121,7 +121,7 @@ def _fault(line: bytes) -> str:
     if len(rest) > 2 and rest[1].endswith((b"+", b"-")):
         return "there are two changes; end each with a newline (curl -d removes newlines, --data-binary does not)"
     if len(rest) > 2:
-        return "a tab is in the key or record; replace it, or create the table with escape=backslash and escape it"
+        return "there is a tab in the key or record; replace it, or escape it in a table with escape=backslash"
     if len(key) > limits.KEY_BYTES_MAX:
         return f"the key is longer than {limits.KEY_BYTES_MAX} bytes; shorten it"
     return _fault_of_text(line)
