@@ -210,9 +210,9 @@ def test_a_document_without_a_target_is_deleted_at_the_start() -> None:
         again = Views(engine, ActiveViews())
         await again.start()
         async with asyncio.timeout(5):
-            while await engine.documents(PREFIX, "", 10):
+            while again.status() != []:
                 await asyncio.sleep(0.001)
-        assert again.status() == []
+        assert await engine.documents(PREFIX, "", 10) == []
         await again.stop()
 
     with_views(body)
