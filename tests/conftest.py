@@ -55,5 +55,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
-_SHARING = ("archive", "commands", "folding", "interop", "publish", "running", "sinks", "sources", "tables")
+_SHARING = ("archive", "commands", "folding", "home", "interop", "publish", "running", "sinks", "sources", "tables")
 SPARK_SESSION = {f"tests/spark/test_{name}.py" for name in _SHARING}

@@ -6,10 +6,10 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from headwater import limits
+from headwater.spark.cache import cache_directory
 
 JAVA_MIN = 17
 _WRAPPER = """#!/bin/sh
@@ -55,12 +55,8 @@ def java_version(java: str) -> int:
 def _wrapped(java: Path) -> Path:
     """Create a JAVA_HOME whose `bin/java` removes the unsupported argument."""
     text = _WRAPPER.format(java=java)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / "java"
-    try:
-        (home / "bin").mkdir(parents=True, exist_ok=True)
-    except OSError:
-        home = Path(tempfile.mkdtemp(prefix="headwater-java-"))
-        (home / "bin").mkdir()
+    home = cache_directory("java")
+    (home / "bin").mkdir(exist_ok=True)
     wrapper = home / "bin" / "java"
     if not wrapper.exists() or wrapper.read_text() != text:
         fresh = wrapper.with_suffix(f".{os.getpid()}")

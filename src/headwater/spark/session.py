@@ -10,6 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat
+from headwater.spark.home import compiled_home
 from headwater.spark.java import java_home
 
 
@@ -31,9 +32,11 @@ def session(
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the host name of a laptop may not resolve
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in {**_DEFAULTS, **(config or {})}.items():
+    given = {**_DEFAULTS, **(config or {})}
+    for key, value in given.items():
         builder = builder.config(key, value)
-    return register(builder.getOrCreate())
+    with compiled_home(master, given):
+        return register(builder.getOrCreate())
 
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
