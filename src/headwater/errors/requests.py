@@ -106,7 +106,7 @@ class TooManyStreamsError(RequestError):
 
 class StreamNotFoundError(RequestError):
     status = 404
-    title = "Stream not found"
+    title = "Stream or table not found"
     advice = "Create the stream or table, or correct its URL."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec import UNSET
 from headwater.client.codecs import encode_json
 from headwater.protocol.state.vocabulary import Operation
 from headwater.state.events import ChangeEvent, ChangeHeaders, change_headers
-from headwater.state.schemas import Schema, fingerprint_of, json_name, schema_of
+from headwater.state.schemas import Schema, fingerprint_of, json_name, schema_of, unknown_fields
 
 T = TypeVar("T")
 
@@ -64,6 +64,13 @@ class Collection(Generic[T]):
         self._decode = self.schema.decode
         self._key_in_json = json_name(self.schema, key)
         self._takes_anything = isinstance(self.schema, msgspec.json.Decoder) and self.schema.type in (Any, dict)
+        self.check_fields(self.indexes)
+
+    def check_fields(self, names: Iterable[str]) -> None:
+        """Check the names of fields, if the schema is a Struct or a dataclass. Raises ValueError."""
+        unknown = unknown_fields(self.schema, names)
+        if unknown:
+            raise ValueError(f"a value of type {self.type!r} has no field {unknown[0]!r}")
 
     def insert(
         self,

@@ -7,11 +7,12 @@ pydantic model; from a JSON Schema; or from a function that takes the decoded va
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -70,6 +71,15 @@ def json_name(schema: Schema[Any], field: str) -> str:
     elif isinstance(schema, _PydanticSchema):
         return schema.json_name(field)
     return field
+
+
+def unknown_fields(schema: Schema[Any], names: Iterable[str]) -> list[str]:
+    """Those of the names that no value has as an attribute. Empty if the schema is neither a Struct nor a dataclass."""
+    kind = schema.type if isinstance(schema, msgspec.json.Decoder) else None
+    if not isinstance(kind, type) or not (issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)):
+        return []
+    fields = getattr(kind, "__dataclass_fields__", {})  # those of a Struct are attributes of the class
+    return [name for name in names if name not in fields and not hasattr(kind, name)]
 
 
 def _with_ordered_defaults(schema: Any) -> Any:

@@ -117,6 +117,7 @@ class Table(Mapping[str, T]):
 
     def by(self, **fields: Any) -> dict[str, T]:
         """Return the rows whose fields equal these, through an index if there is one for any of them."""
+        self.definition.check_fields(fields)
         with self._lock:
             keys = self._candidates(fields)
             pairs = self._pairs() if keys is None else [(key, self[key]) for key in keys]
@@ -138,6 +139,7 @@ class Table(Mapping[str, T]):
         **equal: Any,
     ) -> Query[T]:
         """Return a query for the rows that pass `where` and whose fields equal those given. It stays current."""
+        self.definition.check_fields([*equal, *([order_by] if isinstance(order_by, str) else [])])
         key = _getter(order_by) if isinstance(order_by, str) else order_by
         with self._lock:
 

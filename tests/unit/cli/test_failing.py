@@ -89,6 +89,9 @@ def test_help_has_two_names(command: tuple[str, ...]) -> None:
         (["create", "x", "--view-of", "t"], r"a view needs both --view-of and --type. See: headwater create --help"),
         (["table", "create", "x", "--type", "t"], r"needs both .* See: headwater table create --help"),
         (["list", "--url", ""], r"for example http://127.0.0.1:4437"),
+        (["create", ""], r"a stream's path cannot be empty"),
+        (["create", "../x"], r"a path segment cannot be '..'"),
+        (["table", "create", "a/../x"], r"a path segment cannot be '..'"),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: list[str], says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import threading
@@ -336,3 +337,30 @@ def test_a_schema_that_fails_in_its_own_way_makes_a_bad_event() -> None:
         db = Database(define_state({"items": Collection("item", schema)}), txids_kept=3)
         apply(db, put("1"), drop("2"))
         assert (db.counts.bad, db.counts.events, len(db.tables["items"])) == (1, 2, 0)
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+    @property
+    def double(self) -> int:
+        return 2 * self.x
+
+
+def test_an_unknown_field_is_an_error() -> None:
+    db = database()
+    with pytest.raises(ValueError, match="a value of type 'item' has no field 'taem'"):
+        db.tables["items"].by(taem="a")
+    with pytest.raises(ValueError, match="no field 'taem'"):
+        db.tables["items"].query(taem="a")
+    with pytest.raises(ValueError, match="no field 'scroe'"):
+        db.tables["items"].query(order_by="scroe")
+    with pytest.raises(ValueError, match="no field 'y'"):
+        Collection("point", Point, indexes=("y",))
+
+
+def test_fields_of_dataclasses_and_properties_are_known_and_dictionaries_may_have_any() -> None:
+    Collection("point", Point, indexes=("x", "double"))
+    db = Database(define_state({"things": Collection("thing", dict)}), txids_kept=3)
+    assert db.tables["things"].by(anything=1) == {}
