@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import sys
 import tempfile
@@ -21,10 +22,18 @@ UVICORN, GRANIAN, MOUNTED = "uvicorn", "granian", "mounted in FastAPI"
 EDGES = (DURABLE, *(pytest.param(name, marks=pytest.mark.slow) for name in (NATIVE, UVICORN, GRANIAN, MOUNTED)))
 
 
+# Below the ports that systems choose for clients and for servers on port 0. Otherwise another process could get the
+# port before the server of a test listens on it, and the test would talk to that process.
+_PORTS = range(20_000, 32_768)
+
+
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port that is not in use."""
+    while True:
+        port = secrets.choice(_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def memory_server(*options: str) -> contextlib.AbstractContextManager[Server]:
