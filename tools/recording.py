@@ -1,6 +1,6 @@
 """The picture of the system at work in the README: `python -m tools.recording`, or with `--check` only compared.
 
-docs/recording.svg has two terminals with docs/session.jsonl, one line of output each, and below them the end of
+docs/recording.svg has two terminals with docs/session.jsonl, one line of output each, and below them parts of
 docs/demo.txt. Lines appear one after the other; where animations are not shown, all of them are there at once. With
 `--record` the session is recorded again first, on a server of its own.
 """
@@ -35,7 +35,7 @@ WRITES = (
     "headwater read prices",
 )
 
-STATUS = re.compile(r" *[\d.]+ s ")
+STATUS = re.compile(r" *[\d.]+ s .*  Spark (?P<phase>[a-z ]+),")
 COLUMN_PX, LINE_PX, PADDING_PX, BAR_PX, GAP_PX = 6.6, 16, 12, 24, 12
 COLUMNS, WIDE_COLUMNS = 58, 122
 STEP_S, COMMAND_S = 0.25, 1.1
@@ -113,11 +113,12 @@ def session() -> list[Line]:
 
 
 def demo() -> list[str]:
-    """The command, some of the lines that fit, and how the results compare at the end."""
+    """The command, the last line of each phase, and how the results compare at the end."""
     first, *lines = DEMO.read_text().splitlines()
-    status = [line for line in lines if STATUS.match(line) and len(line) <= WIDE_COLUMNS]
+    phases = {match["phase"]: line for line in lines if (match := STATUS.match(line))}
+    status = [line if len(line) <= WIDE_COLUMNS else f"{line[: WIDE_COLUMNS - 2]} …" for line in phases.values()]
     last = max(place for place, line in enumerate(lines) if not line)
-    return [first.partition("  ")[0], *status[1::5], "…", *(line for line in lines[last:] if line.startswith("  "))]
+    return [first.partition("  ")[0], *status, *(line for line in lines[last:] if line.startswith("  "))]
 
 
 def picture(lines: list[Line], demo: list[str]) -> str:

@@ -42,14 +42,19 @@ def test_long_lines_are_wrapped_and_markup_is_escaped() -> None:
     assert [len(text.split()) for text in texts if text.startswith("word")] == [11, 9]
 
 
-def test_the_demo_is_shown_without_the_lines_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_the_demo_the_last_line_of_each_phase_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         "$ make run      # twice",
         "It runs:",
         "",
-        *(f"  {second}.0 s  shop" for second in range(7)),
-        f"  7.0 s {'x' * 200}",
+        *(f"  {second}.0 s  shop {second}  Spark starting, {second}.0 s behind" for second in range(7)),
+        f"  7.0 s  shop 7  Spark following, {'x' * 200}",
     ]
     monkeypatch.setattr(recording, "DEMO", tmp_path / "demo.txt")
     recording.DEMO.write_text("\n".join([*lines, "", "100 events", "  table   as expected", "plot: demo.png", ""]))
-    assert demo() == ["$ make run", "  1.0 s  shop", "  6.0 s  shop", "…", "  table   as expected"]
+    command, starting, following, result = demo()
+    assert (command, result) == ("$ make run", "  table   as expected")
+    assert starting == "  6.0 s  shop 6  Spark starting, 6.0 s behind"
+    assert following.startswith("  7.0 s  shop 7  Spark following, xxx")
+    assert following.endswith("x …")
+    assert len(following) == recording.WIDE_COLUMNS
