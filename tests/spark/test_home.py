@@ -61,6 +61,15 @@ def test_a_pyspark_outside_the_packages_of_this_python_keeps_its_home(
         assert "SPARK_HOME" not in os.environ
 
 
+def test_a_home_that_cannot_be_created_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    with home.compiled_home("local", {}):
+        assert "SPARK_HOME" not in os.environ
+
+
 def test_the_environment_is_restored_after_a_failure() -> None:
     def fail() -> None:
         with home.compiled_home("local", {}):
@@ -80,6 +89,12 @@ def test_a_cache_that_cannot_be_created_is_replaced_by_a_temporary_directory(
     found = cache_directory("spark")
     assert found.parent == tmp_path
     assert stat.S_IMODE(found.stat().st_mode) == 0o700
+
+
+def test_a_relative_cache_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    assert cache_directory("spark") == tmp_path / "here" / "headwater" / "spark"
 
 
 def test_workers_import_the_compiled_pyspark(spark: SparkSession) -> None:

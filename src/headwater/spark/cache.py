@@ -10,7 +10,8 @@ from pathlib import Path
 def cache_directory(name: str) -> Path:
     """A directory in the user's cache, or a temporary one if the cache cannot be written to."""
     try:
-        directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater" / name
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+        directory = caches / "headwater" / name
         directory.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home
         return _temporary(name)

@@ -27,14 +27,15 @@ _PYTHON_OPTIONS = ("spark.pyspark.python", "spark.pyspark.driver.python")
 @contextlib.contextmanager
 def compiled_home(master: str, config: Mapping[str, str]) -> Iterator[None]:
     """Set SPARK_HOME while a session starts, if it is local and its workers find the installed PySpark."""
-    if not _is_found_by_workers(master, config):
+    home = _linked(_INSTALLED) if _is_found_by_workers(master, config) else None
+    if home is None:
         yield
         return
-    os.environ["SPARK_HOME"] = str(_linked(_INSTALLED))
+    os.environ["SPARK_HOME"] = str(home)
     try:
         yield
     finally:
-        del os.environ["SPARK_HOME"]
+        os.environ.pop("SPARK_HOME", None)
 
 
 def _is_found_by_workers(master: str, config: Mapping[str, str]) -> bool:
@@ -43,12 +44,15 @@ def _is_found_by_workers(master: str, config: Mapping[str, str]) -> bool:
     return is_local and is_same_python and str(_INSTALLED.parent) == sysconfig.get_path("purelib")
 
 
-def _linked(installed: Path) -> Path:
-    """A directory with links to everything in a Spark home except the zipped PySpark."""
+def _linked(installed: Path) -> Path | None:
+    """A directory with links to everything in a Spark home except the zipped PySpark; None if it cannot be created."""
     home = cache_directory("spark") / hashlib.sha256(os.fsencode(installed)).hexdigest()[:16]
-    home.mkdir(exist_ok=True)
-    for entry in installed.iterdir():
-        if entry.name != _ZIPPED:
-            with contextlib.suppress(FileExistsError):  # an earlier session created it
-                (home / entry.name).symlink_to(entry)
+    try:
+        home.mkdir(exist_ok=True)
+        for entry in installed.iterdir():
+            if entry.name != _ZIPPED:
+                with contextlib.suppress(FileExistsError):  # an earlier session created it
+                    (home / entry.name).symlink_to(entry)
+    except OSError:  # for example, a file system without links
+        return None
     return home
