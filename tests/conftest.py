@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +17,18 @@ settings.load_profile("headwater")
 
 # A Java that lives for seconds gains nothing from the optimising compiler, which takes half of its processor time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """Processes that the test starts get SIGINT and SIGHUP, although `nohup`, or a shell that runs the tests in the
+    background, has the tests ignore them."""
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGHUP, hung_up)
+
 
 # What takes longest comes first, so that the short files at the end even out who has how much to do.
 FIRST = (

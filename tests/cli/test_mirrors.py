@@ -132,6 +132,7 @@ def test_kills_at_any_moment_double_and_lose_nothing(source: Table, local: Serve
     assert rows(local, name).count(b"\n") == 20_000
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_a_line_on_a_terminal_and_ctrl_c(source: Table, local: Server) -> None:
     name = uuid.uuid4().hex
     source.append([Put("a", "1"), Put("b", "2")])
@@ -142,9 +143,6 @@ def test_a_line_on_a_terminal_and_ctrl_c(source: Table, local: Server) -> None:
             stdout=theirs,
             stderr=subprocess.PIPE,
             env={**environment(local), "TERM": "xterm", "COLUMNS": "200"},
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            ),  # ignored where tests run in the background
         ) as process,
         contextlib.ExitStack() as stack,
     ):

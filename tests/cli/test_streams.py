@@ -143,6 +143,7 @@ def test_a_reader_that_has_had_enough_is_no_error(server: Server, path: str) -> 
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_tail_follows_until_interrupted(server: Server, path: str) -> None:
     run(server, "create", path)
     environment = {**os.environ, "HEADWATER_URL": f"http://{server.host}:{server.port}"}
@@ -150,7 +151,6 @@ def test_tail_follows_until_interrupted(server: Server, path: str) -> None:
         [sys.executable, "-m", "headwater", "tail", path, "--offset", "-1"],
         stdout=subprocess.PIPE,
         env=environment,
-        preexec_fn=_take_interrupts,
     ) as following:
         try:
             assert following.stdout is not None
@@ -161,11 +161,6 @@ def test_tail_follows_until_interrupted(server: Server, path: str) -> None:
             assert following.wait(10) == failing.INTERRUPTED
         finally:
             following.kill()
-
-
-def _take_interrupts() -> None:
-    """A shell lets what it runs in the background ignore them, and so do the children of that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_the_token_is_sent_and_never_shown(server: Server, path: str) -> None:

@@ -86,6 +86,7 @@ def test_an_invalid_change_is_named_by_its_line(server: TableServer) -> None:
     assert run(server, "table", "read", "prices").stdout == b""
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_tail_and_follow_print_what_comes(server: TableServer) -> None:
     server.put("prices", "+ a 1", "+ b 2")
     for arguments, expected in (

@@ -13,6 +13,7 @@ import subprocess
 import termios
 import time
 
+import pytest
 from rich.cells import cell_len
 
 from headwater.cli import failing
@@ -59,6 +60,7 @@ def test_a_server_that_does_not_run_or_does_not_know_it_is_one_line() -> None:
     assert (code, got.count("\n")) == (failing.UNAVAILABLE, 1), got
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_it_goes_on_after_a_failure_and_ends_with_ctrl_c() -> None:
     asked = 0
 

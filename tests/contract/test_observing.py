@@ -131,6 +131,7 @@ def until(found: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_the_access_log_of_a_process_is_rotated(tmp_path: Path) -> None:
     target = tmp_path / "access.log"
     with headwater("--memory", "--access-log", str(target), "--log-format", "json") as server:

@@ -268,6 +268,7 @@ def until_other(server: Server, before: bytes) -> bytes:
     return now
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pair = make_pair(tmp_path)
     options = ("--tls-certificate", str(pair.certificate), "--tls-key", str(pair.key), "--log-level", "info")

@@ -160,6 +160,7 @@ def test_the_start_line_names_the_data_directory(tmp_path: Path, options: list[s
     )
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_a_server_ends_with_its_terminal_and_reloads_otherwise() -> None:
     """SIGHUP comes from a terminal that is closed, and from an operator who wants files to be loaded again."""
     pid, terminal = pty.fork()
