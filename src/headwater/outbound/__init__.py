@@ -7,8 +7,8 @@ of its cloud (server-side request forgery).
 
 from __future__ import annotations
 
-from headwater.outbound.client import Answer, OutboundClient, open_outbound
+from headwater.outbound.client import Answer, OutboundClient, StreamedAnswer, open_outbound
 from headwater.outbound.slots import HostSlots
 from headwater.outbound.urls import Target, parse_target
 
-__all__ = ["Answer", "HostSlots", "OutboundClient", "Target", "open_outbound", "parse_target"]
+__all__ = ["Answer", "HostSlots", "OutboundClient", "StreamedAnswer", "Target", "open_outbound", "parse_target"]

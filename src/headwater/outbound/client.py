@@ -1,27 +1,48 @@
 """The guarded HTTP client, for all requests of the server to URLs that clients supply.
 
-Most servers never send such a request, so `connections.py` is imported with the first one: httpcore and httpx take a
-fifth of the time in which a server starts.
+It uses HTTP/1.1 with httpcore instead of httpx, because httpx adds features that are unsafe here: redirects, cookies,
+proxies and credentials from the environment, decompression, and a second URL parser.
+
+Requests accept no content encoding, and a response with an encoding is refused. So untrusted bytes never reach a
+decompressor, and a body needs no more memory than its size on the wire.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Literal, Self
 
+import httpcore
+import httpx
 import msgspec
 
-from headwater.limits import Limits
-from headwater.outbound.resolver import Resolver
+from headwater.errors import OutboundError, RedirectRefusedError, TargetAnswerError, TargetUnreachableError
+from headwater.limits import OUTBOUND_KEEP_ALIVE_S, TURNS_S, Limits
+from headwater.outbound.backend import BoundedStream, Connector, GuardedBackend, connect_tcp
+from headwater.outbound.resolver import Resolver, SystemResolver
+from headwater.outbound.slots import HostSlots
 from headwater.outbound.urls import Target, parse_target
 
-if TYPE_CHECKING:
-    from headwater.outbound.backend import Connector
-    from headwater.outbound.connections import Connections, StreamedAnswer
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE"))
+_WITH_BODY = ("POST", "PUT")
+_NOT_MODIFIED = 304
+_LOCATION_LENGTH_MAX = 200
+_LENGTH_DIGITS_MAX = 20
+
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?|")
+# Headers that the client sets itself, from the URL, the body or for the connection.
+_OWN_HEADERS = frozenset(
+    (
+        *("accept-encoding", "connection", "content-length", "cookie", "expect", "host", "keep-alive", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "proxy-authorization", "proxy-connection"),
+    )
+)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -32,13 +53,66 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class StreamedAnswer:
+    """A response whose body can be iterated over once, in pieces of at most OUTBOUND_READ_BYTES."""
+
+    def __init__(
+        self, target: Target, response: httpcore.Response, *, ends_at: float | None, body_bytes_max: int | None
+    ) -> None:
+        self.status = response.status
+        self.headers = _joined(response.headers)
+        self._target = target
+        self._stream = response.aiter_stream()
+        self._ends_at = ends_at
+        self._body_bytes_max = body_bytes_max
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        received, turn_ends = 0, loop.time() + TURNS_S
+        while True:
+            with reported(self._target):
+                try:
+                    async with asyncio.timeout_at(self._ends_at):
+                        piece = await anext(self._stream)
+                except StopAsyncIteration:
+                    return
+                now = loop.time()
+                if self._ends_at is not None and now >= self._ends_at:
+                    raise TimeoutError
+                received += len(piece)
+                self._check_size(received)
+            if now >= turn_ends:  # one read can contain many small chunks; let other tasks run in between
+                await asyncio.sleep(0)
+                turn_ends = loop.time() + TURNS_S
+            yield piece
+
+    def check(self) -> None:
+        """Check status and headers. Raises an error if the response is refused."""
+        if 300 <= self.status < 400 and self.status != _NOT_MODIFIED:
+            location = self.headers.get("location", "")[:_LOCATION_LENGTH_MAX]
+            raise RedirectRefusedError(f"the response is {self.status}, a redirect to {location!r}", location=location)
+        if self.status < 200:
+            raise TargetAnswerError(f"the response has the unexpected status {self.status}")
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        if encoding != "identity":
+            raise TargetAnswerError(f"the response has the content encoding {encoding[:40]!r}, but none was accepted")
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and self.status != _NOT_MODIFIED:
+            self._check_size(int(length[:_LENGTH_DIGITS_MAX]))
+
+    def _check_size(self, size: int) -> None:
+        if self._body_bytes_max is not None and size > self._body_bytes_max:
+            raise TargetAnswerError(f"the body of the response is larger than {self._body_bytes_max} bytes")
+
+
 class OutboundClient:
     """Sends requests to checked targets over a bounded number of connections. Use `open_outbound` to create one."""
 
-    def __init__(self, connect: Callable[[], Connections], limits: Limits, *, development: bool) -> None:
-        self._connect = connect
-        self._connecting = asyncio.Lock()
-        self._connections: Connections | None = None
+    def __init__(
+        self, pool: httpcore.AsyncConnectionPool, slots: HostSlots, limits: Limits, *, development: bool
+    ) -> None:
+        self._pool = pool
+        self._slots = slots
         self._limits = limits
         self.development = development
         self.token_for: Callable[[Target], str | None] = lambda _: None  # sent to a target as a bearer token
@@ -92,23 +166,30 @@ class OutboundClient:
         given = dict(headers or {})
         if (token := self.token_for(target)) is not None:
             given["authorization"] = f"Bearer {token}"
-        connections = self._connections or await self._connected()
-        async with connections.stream(
-            method, target, given, body, idle_s=idle_s, total_s=total_s, body_bytes_max=body_bytes_max
-        ) as streamed:
+        request = _build(method, target, given, body, self._timeouts(idle_s))
+        now = asyncio.get_running_loop().time()
+        ends_at = None if total_s is None else now + total_s
+        async with contextlib.AsyncExitStack() as held:
+            with reported(target):
+                async with asyncio.timeout_at(ends_at or now + self._limits.outbound_request_s):
+                    await held.enter_async_context(self._slots.held(target.host))
+                    response = await self._pool.handle_async_request(request)
+                held.push_async_callback(_close, response)
+                size_max = None if method == "HEAD" else body_bytes_max  # its Content-Length is not its body
+                streamed = StreamedAnswer(target, response, ends_at=ends_at, body_bytes_max=size_max)
+                streamed.check()
+                connection = response.extensions["network_stream"]
+                if isinstance(connection, BoundedStream):
+                    connection.head_received()
             yield streamed
 
-    async def _connected(self) -> Connections:
-        """The connections, created in a thread: the import and the certificates of the system take a while."""
-        async with self._connecting:
-            if self._connections is None:
-                self._connections = await asyncio.to_thread(self._connect)
-        return self._connections
+    def _timeouts(self, idle_s: float | None) -> dict[str, float | None]:
+        idle_s = idle_s or self._limits.outbound_idle_s
+        return {"connect": self._limits.outbound_connect_s, "read": idle_s, "write": idle_s, "pool": None}
 
     async def aclose(self) -> None:
         """Close all connections; active requests fail."""
-        if self._connections is not None:
-            await self._connections.aclose()
+        await self._pool.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,10 +210,77 @@ def open_outbound(
 ) -> OutboundClient:
     """Create a client with its own connections. `development` allows loopback, also with http."""
     bounds = limits or Limits()
+    backend = GuardedBackend(resolver or SystemResolver(), connector or connect_tcp, development=development)
+    pool = httpcore.AsyncConnectionPool(
+        ssl_context=tls or httpx.create_ssl_context(),
+        max_connections=bounds.outbound_connections_max,
+        max_keepalive_connections=bounds.outbound_connections_max,
+        keepalive_expiry=OUTBOUND_KEEP_ALIVE_S,
+        retries=0,
+        network_backend=backend,
+    )
+    return OutboundClient(pool, HostSlots(bounds.outbound_connections_per_host_max), bounds, development=development)
 
-    def connect() -> Connections:
-        from headwater.outbound.connections import Connections
 
-        return Connections(bounds, resolver, connector, tls, development=development)
+@contextlib.contextmanager
+def reported(target: Target) -> Iterator[None]:
+    """Map errors of httpcore and the system to OutboundErrors, with the target."""
+    try:
+        yield
+    except OutboundError as error:
+        error.url = target.shown
+        raise
+    except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+        raise _unreachable(target, "connect", error) from error
+    except (httpcore.TimeoutException, TimeoutError) as error:
+        raise _unreachable(target, "timeout", error) from error
+    except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:  # OSError: invalid TLS records
+        raise _unreachable(target, "lost", error) from error
 
-    return OutboundClient(connect, bounds, development=development)
+
+def _unreachable(
+    target: Target, how: Literal["connect", "timeout", "lost"], error: Exception
+) -> TargetUnreachableError:
+    reason = {"connect": "no connection", "timeout": "no response in time", "lost": "the connection was lost"}[how]
+    failure = TargetUnreachableError(f"{reason}: {error}" if str(error) else reason, how=how)
+    failure.url = target.shown
+    return failure
+
+
+def _build(
+    method: str, target: Target, headers: Mapping[str, str], body: bytes, timeouts: dict[str, float | None]
+) -> httpcore.Request:
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(sorted(METHODS))}, got {method!r}")
+    if body and method not in _WITH_BODY:
+        raise ValueError(f"a {method} request cannot have a body")
+    given = {"user-agent": "headwater"}
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise ValueError(f"header {name!r} contains invalid characters")
+        if name.lower() in _OWN_HEADERS:
+            raise ValueError(f"header {name} is set by the client; remove it")
+        given[name.lower()] = value
+    sent = [("host", target.authority), *given.items(), ("accept-encoding", "identity")]
+    if method in _WITH_BODY:
+        sent.append(("content-length", str(len(body))))
+    return httpcore.Request(
+        method,
+        httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path),
+        headers=sent,
+        content=body,
+        extensions={"timeout": timeouts},
+    )
+
+
+async def _close(response: httpcore.Response) -> None:
+    with contextlib.suppress(httpcore.NetworkError, httpcore.TimeoutException, OSError):
+        await response.aclose()
+
+
+def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import gzip
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -26,7 +24,6 @@ from headwater.errors import (
 from headwater.limits import OUTBOUND_HEAD_BYTES_MAX, OUTBOUND_READ_BYTES
 from headwater.outbound import OutboundClient, open_outbound
 from headwater.outbound.backend import BoundedStream
-from headwater.outbound.connections import Connections
 from headwater.outbound.resolver import SystemResolver
 from tests.unit.outbound.rig import LIMITS, PUBLIC, Names, Peer, Respond, Wire, peer, public_client, trusting
 
@@ -46,9 +43,8 @@ def against(respond: Respond | bytes, act: Callable[[OutboundClient, Peer], Awai
     async def main() -> None:
         async with peer(respond) as found, public_client(found) as client:
             await act(client, found)
-            assert client._connections is not None
-            assert not len(client._connections._slots)
-            assert not client._connections._pool._requests
+            assert not len(client._slots)
+            assert not client._pool._requests
 
     asyncio.run(main())
 
@@ -60,35 +56,6 @@ def failing(respond: Respond | bytes, kind: type[OutboundError], match: str) -> 
         assert caught.value.url == "https://tables.example/v1/table/a"
 
     against(respond, act)
-
-
-# The first request
-
-
-def test_a_server_that_sends_no_request_does_not_import_an_http_client() -> None:
-    program = "import sys, headwater.server.serve; sys.exit(bool({'httpcore', 'httpx'} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_requests_at_once_open_the_connections_once() -> None:
-    opened: list[Connections] = []
-
-    def connect() -> Connections:
-        time.sleep(0.05)
-        opened.append(Connections(LIMITS, None, None, trusting(), development=False))
-        return opened[-1]
-
-    async def main() -> None:
-        client = OutboundClient(connect, LIMITS, development=False)
-        found = await asyncio.gather(*(client._connected() for _ in range(5)))
-        assert found == opened * 5
-        await client.aclose()
-
-    run(main)
-
-
-def test_a_client_without_requests_closes() -> None:
-    run(open_outbound().aclose)
 
 
 # Good requests

@@ -20,7 +20,6 @@ import logging
 import random
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -39,7 +38,7 @@ from headwater.errors import (
     TargetUnreachableError,
     is_retryable,
 )
-from headwater.outbound import OutboundClient, Target
+from headwater.outbound import OutboundClient, StreamedAnswer, Target
 from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.tables.content_type import MEDIA_TYPE
 from headwater.protocol.tables.following import Following
@@ -47,9 +46,6 @@ from headwater.protocol.trace_context import TraceContext
 from headwater.server.following.handshake import Handshake
 from headwater.server.following.mirror import Mirror, open_mirror
 from headwater.server.observing.tracing import next_header
-
-if TYPE_CHECKING:
-    from headwater.outbound.connections import StreamedAnswer
 
 log = logging.getLogger("headwater.following")
 
