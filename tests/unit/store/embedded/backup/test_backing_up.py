@@ -131,7 +131,7 @@ def test_restores_to_any_time_under_load(
             bases = await stepped(backup)
             for number in range(500):
                 await append(engine, "a", f"{number:06d};{body}".encode())
-                written.append((now_ms(), number + 1))
+                written.append((engine.now_ms(), number + 1))
                 if number % 50 == 49:
                     bases += await stepped(backup)
                     await asyncio.sleep(0.02)
@@ -161,7 +161,10 @@ def test_nothing_is_copied_twice(directory: Path, target: DirectoryTarget) -> No
     assert done.bytes < sum(before.values()) / 3
 
 
-def test_bases_that_are_taken_while_the_fold_writes(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+def test_bases_that_are_taken_while_the_fold_writes(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.limits.BACKUP_BASES_TRIED", 1_000)  # the writer never pauses
     counts: list[int] = []
 
     async def write(engine: Engine) -> None:
@@ -171,7 +174,7 @@ def test_bases_that_are_taken_while_the_fold_writes(directory: Path, target: Dir
                 copying = asyncio.ensure_future(asyncio.to_thread(backup.step, 0.0))
                 while not copying.done():
                     await append(engine, "a", b"z" * 2_000)
-                    counts.append(now_ms())
+                    counts.append(engine.now_ms())
                 await copying
             await stepped(backup)
 
@@ -195,11 +198,11 @@ def test_a_restore_to_a_time_before_a_deletion(directory: Path, target: Director
         with open_backup(directory, target) as backup:
             await stepped(backup)
             await asyncio.sleep(0.01)
-            moments.append(now_ms())
+            moments.append(engine.now_ms())
             await asyncio.sleep(0.01)
             await engine.execute(Delete("precious", engine.now_ms()))
             await asyncio.sleep(0.01)
-            moments.append(now_ms())
+            moments.append(engine.now_ms())
             await asyncio.sleep(0.01)
             await stepped(backup)
 
@@ -220,7 +223,7 @@ def test_small_parts_are_merged(directory: Path, target: DirectoryTarget, tmp_pa
             for number in range(150):
                 await append(engine, "a", f"{number:03d};".encode())
                 await stepped(backup)
-                moments.append(now_ms())
+                moments.append(engine.now_ms())
                 await asyncio.sleep(0.002)
             await stepped(backup)
 
@@ -297,7 +300,7 @@ def test_a_base_that_is_ahead_of_the_journal_when_the_backup_is_killed(
         async def more() -> None:
             for text in (b"two;", b"six;"):
                 await append(engine, "a", text)
-                moments.append(now_ms())
+                moments.append(engine.now_ms())
                 await asyncio.sleep(0.01)
             await settled(directory)
 
@@ -488,7 +491,7 @@ def test_a_missing_part(directory: Path, target: DirectoryTarget, tmp_path: Path
             for text in (b"one;", b"two;", b"six;"):
                 await append(engine, "a", text)
                 await stepped(backup)
-                moments.append(now_ms())
+                moments.append(engine.now_ms())
                 await asyncio.sleep(0.02)
 
     live(directory, write)
