@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 NODE_DIR = ROOT / "tests" / "node"
 
+FOLD_S = 120  # the time in which the fold must finish; it takes seconds
+
 
 @dataclass(frozen=True)
 class Server:
@@ -44,7 +46,10 @@ class Server:
 
     def wait_until_folded(self) -> None:
         """Wait until the index has the whole journal, so that a bench of reads does not measure the fold as well."""
-        while self._metric("headwater_journal_unfolded_bytes"):
+        ends = time.monotonic() + FOLD_S
+        while left := self._metric("headwater_journal_unfolded_bytes"):
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{left:,.0f} bytes of the journal are not folded after {FOLD_S} s")
             time.sleep(0.2)
 
     def _metric(self, name: str) -> float:
