@@ -7,7 +7,7 @@ NODE_DIR := tests/node
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help setup run test test-fast test-long coverage simulate twins check-generated lint docs fuzz bench soak smoke lock clean
+.PHONY: help setup run test test-fast test-release coverage simulate twins check-generated lint docs fuzz bench soak smoke lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,12 +31,12 @@ $(NODE_DIR)/node_modules/.stamp: $(NODE_DIR)/package-lock.json | $(VENV)/setup.s
 run: setup ## run the demo: a server, a shop and the Spark pipeline
 	$(BIN)/headwater demo $(ARGS)
 
-test: setup $(NODE_DIR)/node_modules/.stamp ## all tests except test-long, with the official conformance suites
-	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -m "not long"
+test: setup $(NODE_DIR)/node_modules/.stamp ## the tests for every change, with the official conformance suite
+	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -m "not slow"
 
-# Clusters, kills and whole programs on Spark, each of which starts Java several times.
-test-long: setup ## slow Spark tests: a cluster, kills, whole programs
-	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -n 2 -m long
+# All edges and stores, browsers, kills, backups, most of Spark, and pages of the documentation that start servers.
+test-release: setup $(NODE_DIR)/node_modules/.stamp ## the tests that take longer, for a release; with `make test` these are all
+	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -m slow
 
 test-fast: setup ## unit and contract tests only
 	$(PYTEST) -n 3 -m "not slow" --hypothesis-profile quick tests/unit tests/contract

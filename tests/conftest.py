@@ -1,4 +1,4 @@
-"""Settings of every suite, and which tests run first where several processes share them (`make test`)."""
+"""Settings of every suite, which tests are for `make test-release`, and which run first."""
 
 from __future__ import annotations
 
@@ -47,11 +47,35 @@ FIRST = (
 )
 
 
+# Whole files that take too long for `make test`; single tests have the marker `slow`. They start browsers, Java or many
+# servers, or run many histories. On Spark, `make test` runs the sources, the sinks and how a job ends.
+SLOW = (
+    "tests/browser/",
+    "tests/docs/test_site.py",
+    "tests/fault/test_chains.py",
+    "tests/fault/test_disk_failures.py",
+    "tests/fault/test_sabotage.py",
+    "tests/fault/test_views.py",
+    "tests/spark/test_archive.py",
+    "tests/spark/test_folding.py",
+    "tests/spark/test_interop.py",
+    "tests/spark/test_java.py",
+    "tests/spark/test_materialize.py",
+    "tests/spark/test_publish.py",
+    "tests/spark/test_tables.py",
+    "tests/spark/test_violence.py",
+)
+
+
 def _turn(item: pytest.Item) -> int:
     return next((turn for turn, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
     items.sort(key=_turn)
 
 

@@ -19,7 +19,7 @@ from tests.edges import DURABLE, NATIVE, UVICORN, edge
 EXPECTED = 332  # of 338 in suite 0.3.6: all but the six subscription tests
 
 
-EDGES = (NATIVE, DURABLE, UVICORN)
+EDGES = (DURABLE, *(pytest.param(name, marks=pytest.mark.slow) for name in (NATIVE, UVICORN)))
 
 
 def run_suite(name: str, report: Path) -> Any:
@@ -42,14 +42,17 @@ def run_suite(name: str, report: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
-    """The suite over every edge at the same time: it mostly waits for what expires or does not come."""
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Any]]]:
+    """The suite over the selected edges at the same time: it mostly waits for what expires or does not come."""
+    selected = [item for item in request.session.items if item.path == request.path]
+    names = [str(item.callspec.params["name"]) for item in selected if isinstance(item, pytest.Function)]
     directory = tmp_path_factory.mktemp("reports")
     with ThreadPoolExecutor(2) as pool:  # one for each core
-        yield {name: pool.submit(run_suite, name, directory / f"{turn}.json") for turn, name in enumerate(EDGES)}
+        yield {name: pool.submit(run_suite, name, directory / f"{turn}.json") for turn, name in enumerate(names)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
 def test_the_official_suite_passes(name: str, running: dict[str, Future[Any]]) -> None:
     results = [test for file in running[name].result()["testResults"] for test in file["assertionResults"]]

@@ -23,9 +23,9 @@ ENDLESS = re.compile(
     r"uvicorn|granian|hypercorn)\b"
 )
 ENDED_BY_TIMEOUT = 124
-LONG = ("pipeline.md", "pipeline-tutorial.md", "spark.md", "spark-tutorial.md")  # they start Java
+QUICK = ("README.md", "CONTRIBUTING.md", "tutorial.md", "cli.md", "client.md", "state.md")  # the others are slow
 RUN = [
-    pytest.param(page, marks=pytest.mark.long) if page.name in LONG else page
+    page if page.name in QUICK else pytest.param(page, marks=pytest.mark.slow)
     for page in PAGES
     if re.search(r"^```(bash|python)$", page.read_text(), re.MULTILINE)
 ]

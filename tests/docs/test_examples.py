@@ -174,7 +174,7 @@ def said_by_the_page(server: str, first: str, second: str) -> list[Any]:
     return [booked, listed, {"A1": "Ann"}, taken, operations]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_change_events_become_delta_tables(tmp_path: Path) -> None:
     serve, *steps = commands("delta-table")
     port = free_port()

@@ -86,7 +86,7 @@ def check_restored(directory: Path, at_s: float, acknowledged: dict[Producer, li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [1, 6])
 def test_a_restore_to_a_time_under_load_has_every_write_acknowledged_before_it(tmp_path: Path, rounds: int) -> None:
     rng = random.Random(11)
     port = free_port()

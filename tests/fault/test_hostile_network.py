@@ -134,6 +134,7 @@ def test_without_producer_headers_the_same_network_duplicates(small: Server) -> 
     assert wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut", "reset"])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_connection_closed_at_every_byte_of_a_response(tiny: Server, shell: str, kind: str) -> None:
@@ -158,6 +159,7 @@ def test_a_connection_closed_at_every_byte_of_a_response(tiny: Server, shell: st
         assert at_byte > 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 def test_a_live_response_closed_at_every_byte(small: Server, live: Any, shell: str) -> None:
@@ -178,6 +180,7 @@ def test_a_live_response_closed_at_every_byte(small: Server, live: Any, shell: s
             assert proxy.fates["cut"] > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_producer_response_closed_at_every_byte(small: Server, shell: str) -> None:
     with _direct(small) as direct:

@@ -85,7 +85,6 @@ def kill_at_commit(found: Scene, table: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.parametrize("seed", [4])
 def test_the_chain(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -54,7 +54,6 @@ def cluster(directory: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_a_cluster_that_speculates(server: Server, tmp_path: Path) -> None:
     with Client(server.url) as client:
         source = client.stream("cluster/src")

@@ -89,7 +89,6 @@ def _run_until_stopped(file: Path, is_done: Callable[[], bool]) -> tuple[int, st
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_jobs_that_are_killed_and_stopped_lose_and_repeat_nothing(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:

@@ -16,7 +16,6 @@ FIRST_S = 20.0  # 2 s on an idle machine; tests run beside others
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_the_demo_shows_the_shop_at_once_and_checks_its_results(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headwater", "demo", "--seconds", "3", "--rate", "300", "--port", "0"]
     began_s = time.monotonic()

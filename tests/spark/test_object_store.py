@@ -40,7 +40,6 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_an_archive_in_a_bucket(bucket: str, tmp_path: Path) -> None:
     table = f"{bucket}/raw"
     with memory_server() as server, Client(server.url) as client:

@@ -20,7 +20,6 @@ from headwater.state import MaterializedState
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_the_declarative_example(server: Server, tmp_path: Path) -> None:
     expected = MaterializedState()
     with Client(server.url) as client:

@@ -60,7 +60,6 @@ def test_every_record_arrives_once_and_in_order(tmp_path: Path, seed: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_without_producer_headers_records_arrive_twice(tmp_path: Path) -> None:
     """Shows that the test above can fail: without producer headers, records arrive twice."""
     arrived = run_scene(tmp_path, 3, ["driver"], FEW, without=PRODUCER)
