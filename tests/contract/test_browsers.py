@@ -44,7 +44,7 @@ def refused(response: httpx.Response, status: int, code: str, option: str) -> bo
 
 
 @pytest.mark.parametrize("origin", [FOREIGN, "null", "http://localhost.evil.example", "http://127.evil.example", "x"])
-def test_12_17_a_foreign_page_changes_nothing(client: httpx.Client, path: str, origin: str) -> None:
+def test_a_foreign_page_changes_nothing(client: httpx.Client, path: str, origin: str) -> None:
     page = {"origin": origin}
     for method, body in (("PUT", b""), ("POST", b"x"), ("DELETE", b"")):
         for there in (path, f"{path}-new"):
@@ -59,7 +59,7 @@ def test_12_17_a_foreign_page_changes_nothing(client: httpx.Client, path: str, o
     assert client.get(path).content == b"data"
 
 
-def test_12_17_a_foreign_page_cannot_read(client: httpx.Client, path: str) -> None:
+def test_a_foreign_page_cannot_read(client: httpx.Client, path: str) -> None:
     client.put(path, headers=TEXT, content=b"data")
     for more in ({"origin": FOREIGN}, {}):  # images and scripts come without an origin
         for query in ({}, {"offset": "-1"}, {"offset": "now"}):
@@ -72,7 +72,7 @@ def test_12_17_a_foreign_page_cannot_read(client: httpx.Client, path: str) -> No
         assert "access-control-allow-origin" not in feed.headers
 
 
-def test_12_17_a_page_of_the_same_origin_may_do_everything(client: httpx.Client, path: str) -> None:
+def test_a_page_of_the_same_origin_may_do_everything(client: httpx.Client, path: str) -> None:
     page = {"origin": f"http://{client.base_url.host}:{client.base_url.port}"}
     assert client.put(path, headers={**TEXT, **page}).status_code == 201
     assert client.post(path, headers={**TEXT, **page}, content=b"x").status_code == 204
@@ -80,7 +80,7 @@ def test_12_17_a_page_of_the_same_origin_may_do_everything(client: httpx.Client,
     assert client.delete(path, headers=page).status_code == 204
 
 
-def test_12_17_stored_pages_cannot_run_scripts(client: httpx.Client, path: str) -> None:
+def test_stored_pages_cannot_run_scripts(client: httpx.Client, path: str) -> None:
     client.put(path, headers={"content-type": "text/html"}, content=b"<script>alert(1)</script>")
     for query in ({}, {"offset": "now"}):
         answer = client.get(path, params=query)
@@ -92,9 +92,7 @@ def test_12_17_stored_pages_cannot_run_scripts(client: httpx.Client, path: str) 
 @pytest.mark.parametrize(
     "origin", ["http://localhost:3000", "https://localhost", "http://127.0.0.1:8080", "http://[::1]:5"]
 )
-def test_12_17_pages_on_this_machine_may_use_a_local_server(
-    name: str, client: httpx.Client, path: str, origin: str
-) -> None:
+def test_pages_on_this_machine_may_use_a_local_server(name: str, client: httpx.Client, path: str, origin: str) -> None:
     if name not in (NATIVE, DURABLE):
         pytest.skip("the app does not know where its server listens")
     page = {"origin": origin}
@@ -118,9 +116,7 @@ def test_12_17_pages_on_this_machine_may_use_a_local_server(
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:4437", "localhost.evil.example", "127.evil.example", "a b"]
 )
-def test_12_17_a_local_server_accepts_local_host_names_only(
-    name: str, client: httpx.Client, path: str, host: str
-) -> None:
+def test_a_local_server_accepts_local_host_names_only(name: str, client: httpx.Client, path: str, host: str) -> None:
     if name not in (NATIVE, DURABLE):
         pytest.skip("the app answers for any host")
     for method in ("PUT", "GET"):
@@ -137,7 +133,7 @@ def opened() -> Iterator[Server]:
         yield server
 
 
-def test_12_17_options_allow_other_hosts_and_origins(opened: Server, path: str) -> None:
+def test_options_allow_other_hosts_and_origins(opened: Server, path: str) -> None:
     with httpx.Client(base_url=opened.url) as client:
         for origin in (ALLOWED, "null", "http://localhost:1"):
             page = {"origin": origin, "host": "streams.example:8080"}
@@ -150,7 +146,7 @@ def test_12_17_options_allow_other_hosts_and_origins(opened: Server, path: str) 
         assert client.get(path, headers={"host": "other.example"}).status_code == 421
 
 
-def test_12_17_a_star_allows_all_hosts_and_origins(path: str) -> None:
+def test_a_star_allows_all_hosts_and_origins(path: str) -> None:
     with headwater("--memory", "--allow-origin", "*", "--allow-host", "*") as server:
         with httpx.Client(base_url=server.url, headers={"host": "any.example"}) as client:
             page = {"origin": FOREIGN}
@@ -165,7 +161,7 @@ def test_12_17_a_star_allows_all_hosts_and_origins(path: str) -> None:
             assert "origin" not in client.get(path).headers["vary"]
 
 
-def test_12_17_the_app_leaves_it_to_the_application_or_checks_itself() -> None:
+def test_the_app_leaves_it_to_the_application_or_checks_itself() -> None:
     async def ask(app: App, method: str, **given: str) -> httpx.Response:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://host.example") as client:
@@ -186,7 +182,7 @@ def test_12_17_the_app_leaves_it_to_the_application_or_checks_itself() -> None:
     asyncio.run(run())
 
 
-def test_12_17_a_server_on_another_address_accepts_any_host() -> None:
+def test_a_server_on_another_address_accepts_any_host() -> None:
     def request(method: str, **given: str) -> Request:
         return Request(method, "/v1/stream/a", "", given, b"")
 
@@ -204,6 +200,6 @@ def test_12_17_a_server_on_another_address_accepts_any_host() -> None:
 @pytest.mark.parametrize(
     "text", ["app.example", "https://app.example/", "https://", "ftp://app.example", "https://a b", ""]
 )
-def test_12_17_invalid_origins(text: str) -> None:
+def test_invalid_origins(text: str) -> None:
     with pytest.raises(ValueError, match=r"origin|host"):
         parse_origin(text)

@@ -183,7 +183,7 @@ def test_entity_tags_change_with_closure(client: httpx.Client, path: str) -> Non
     assert closed.headers["etag"] != tag
 
 
-def test_12_21_a_response_at_the_tail_is_revalidated(client: httpx.Client, path: str) -> None:
+def test_a_response_at_the_tail_is_revalidated(client: httpx.Client, path: str) -> None:
     tail = next_offset(client.put(path, headers=TEXT, content=b"data"))
     for query in ({}, {"offset": "-1"}, {"offset": tail}):
         read = client.get(path, params=query)
@@ -195,7 +195,7 @@ def test_12_21_a_response_at_the_tail_is_revalidated(client: httpx.Client, path:
     assert (again.status_code, again.content) == (200, b"data and more")
 
 
-def test_12_21_a_response_that_ends_before_the_tail_can_be_cached(client: httpx.Client, path: str) -> None:
+def test_a_response_that_ends_before_the_tail_can_be_cached(client: httpx.Client, path: str) -> None:
     for more, lasting in (({}, "public, max-age=31536000, immutable"), ({"stream-ttl": "90"}, "public, max-age=")):
         client.put(path, headers={**TEXT, **more})
         first, second, _ = [next_offset(client.post(path, headers=TEXT, content=b"data")) for _ in range(3)]
@@ -274,7 +274,7 @@ def blocks(text: str) -> list[dict[str, str]]:
     return events
 
 
-def test_12_20_events_have_the_offset_to_resume_from(client: httpx.Client, path: str) -> None:
+def test_events_have_the_offset_to_resume_from(client: httpx.Client, path: str) -> None:
     first = next_offset(client.put(path, headers=JSON))
     second = next_offset(client.post(path, headers=JSON, content=b"[1,2]"))
     last = next_offset(client.post(path, headers={**JSON, "stream-closed": "true"}, content=b'"' + b"x" * 9000 + b'"'))
@@ -290,7 +290,7 @@ def test_12_20_events_have_the_offset_to_resume_from(client: httpx.Client, path:
     assert (control["id"], control["order"]) == (first, "event data id")
 
 
-def test_12_20_a_reconnection_resumes_after_the_last_event(client: httpx.Client, path: str) -> None:
+def test_a_reconnection_resumes_after_the_last_event(client: httpx.Client, path: str) -> None:
     client.put(path, headers=JSON)
     offsets = [next_offset(client.post(path, headers=JSON, content=str(number).encode())) for number in range(3)]
     query = {"offset": "-1", "live": "sse", "until": offsets[2]}
@@ -304,7 +304,7 @@ def test_12_20_a_reconnection_resumes_after_the_last_event(client: httpx.Client,
 
 
 @pytest.mark.parametrize("forked", [False, True])
-def test_12_20_live_readers_are_notified_of_a_deletion(client: httpx.Client, path: str, forked: bool) -> None:
+def test_live_readers_are_notified_of_a_deletion(client: httpx.Client, path: str, forked: bool) -> None:
     tail = next_offset(client.put(path, headers=JSON, content=b"[1]"))
     if forked:
         source = {"stream-forked-from": client.base_url.path.rstrip("/") + path}
@@ -381,7 +381,7 @@ def test_a_rejected_fork_leaves_no_reference(client: httpx.Client, path: str) ->
     assert client.get(path).status_code == 404
 
 
-def test_12_10_a_fork_at_the_first_offset_of_its_source_is_read_from_there(client: httpx.Client, path: str) -> None:
+def test_a_fork_at_the_first_offset_of_its_source_is_read_from_there(client: httpx.Client, path: str) -> None:
     first = next_offset(client.put(path, headers=TEXT))
     client.post(path, headers=TEXT, content=b"abc")
     fork = {"stream-forked-from": f"{client.base_url.path.rstrip('/')}{path}", "stream-fork-offset": first}
@@ -476,13 +476,13 @@ def test_the_splits_of_a_fork(client: httpx.Client, path: str) -> None:
     assert len(parts) == 5
 
 
-def test_12_22_proxies_are_asked_not_to_buffer_events(client: httpx.Client, path: str) -> None:
+def test_proxies_are_asked_not_to_buffer_events(client: httpx.Client, path: str) -> None:
     client.put(path, headers=TEXT)
     with client.stream("GET", path, params={"offset": "-1", "live": "sse"}) as feed:
         assert feed.headers["x-accel-buffering"] == "no"
 
 
-def test_12_22_the_root_url_describes_the_server(client: httpx.Client) -> None:
+def test_the_root_url_describes_the_server(client: httpx.Client) -> None:
     root = str(client.base_url).removesuffix("v1/stream/")
     answer = httpx.get(root)
     assert answer.status_code == 200
@@ -502,7 +502,7 @@ FORWARDED = (
 
 
 @pytest.mark.parametrize("forwarded", FORWARDED)
-def test_12_22_forwarding_headers_are_trusted_from_trusted_proxies_only(
+def test_forwarding_headers_are_trusted_from_trusted_proxies_only(
     client: httpx.Client, path: str, forwarded: dict[str, str]
 ) -> None:
     untrusted = client.put(path, headers={**TEXT, **forwarded}).headers["location"]
@@ -515,7 +515,7 @@ def test_12_22_forwarding_headers_are_trusted_from_trusted_proxies_only(
 @pytest.mark.slow
 @pytest.mark.parametrize("forwarded", FORWARDED)
 @pytest.mark.parametrize("trusted", ["127.0.0.1", "127.0.0.0/8"])
-def test_12_22_the_location_behind_a_trusted_proxy(path: str, forwarded: dict[str, str], trusted: str) -> None:
+def test_the_location_behind_a_trusted_proxy(path: str, forwarded: dict[str, str], trusted: str) -> None:
     with headwater("--memory", "--trusted-proxy", "10.0.0.1", "--trusted-proxy", trusted) as server:
         with httpx.Client(base_url=server.url) as client:
             created = client.put(path, headers={**TEXT, **forwarded})

@@ -360,7 +360,7 @@ def test_documents(run: Run) -> None:
     run(body)
 
 
-def test_12_9_expired_producers_are_loaded(run: Run) -> None:
+def test_expired_producers_are_loaded(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "a"),))
         appends = [Appended(1, 0, 2000, b"", ProducerTuple(f"p{number}", 7, 0)) for number in range(1023)]

@@ -124,7 +124,7 @@ def test_a_full_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
     assert serve_and(client, tmp_path / "data") == -1
 
 
-def test_12_3_deletions_are_accepted_while_the_disk_is_full(tmp_path: Path) -> None:
+def test_deletions_are_accepted_while_the_disk_is_full(tmp_path: Path) -> None:
     def client(http: httpx.Client, disk: FaultyDisk) -> None:
         for name in "abc":
             assert http.put(f"/{name}", headers=TEXT, content=b"kept;").status_code == 201
@@ -140,7 +140,7 @@ def test_12_3_deletions_are_accepted_while_the_disk_is_full(tmp_path: Path) -> N
     assert serve_and(client, tmp_path / "data") == -1
 
 
-def test_12_3_a_full_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def client(http: httpx.Client, disk: FaultyDisk) -> None:
         assert http.put("/a", headers=TEXT, content=b"kept;").status_code == 201
         disk.full = True

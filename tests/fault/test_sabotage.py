@@ -117,7 +117,7 @@ def settle_without_sync(disk: Disk, last: Segment, sequence: int, salt: Callable
     return None if last.sealed else Unsealed(disk.open(segment_name(last.number)), last.end, last.salt)
 
 
-def test_12_7_recovery_without_a_sync_of_the_page_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_without_a_sync_of_the_page_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_sync", lambda disk, numbers: None)
     monkeypatch.setattr(recovery, "_settle", settle_without_sync)
     assert caught(300)
@@ -136,12 +136,12 @@ def test_recovery_that_needs_disk_space_is_caught(monkeypatch: pytest.MonkeyPatc
 # Loads
 
 
-def test_12_1_loads_that_miss_a_deletion_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_that_miss_a_deletion_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Catalogue, "removals", property(lambda self: 0, lambda self, value: None), raising=False)
     assert caught(100, first=300, paths=STREAMS)  # few seeds find it; these do
 
 
-def test_12_1_loads_that_miss_a_fold_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_that_miss_a_fold_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EmbeddedStore, "_ask_current_index", EmbeddedStore._ask_index)
     assert caught(60)
 

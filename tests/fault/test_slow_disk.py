@@ -1,6 +1,6 @@
 """Concurrent requests on a slow disk, and recovery after a kill: single cases of the simulation.
 
-The fuzzing part of 12.1 (seeds with slow loads and slow syncs) is `test_simulation.py`.
+`test_simulation.py` runs the same kind of work from seeds, with slow loads and slow syncs.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ async def content(engine: Engine, path: str) -> bytes:
     return (await engine.read(Read(path, bytes_max=1 << 20))).data
 
 
-# 12.1: deletes, expiry and loads that interleave
+# Deletes, expiry and loads that interleave
 
 
-def test_12_1_a_deletion_holds_despite_a_concurrent_sweep_and_create() -> None:
+def test_a_deletion_holds_despite_a_concurrent_sweep_and_create() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -147,7 +147,7 @@ def test_12_1_a_deletion_holds_despite_a_concurrent_sweep_and_create() -> None:
     machine.run(again)
 
 
-def test_12_1_a_load_by_path_does_not_restore_a_stream_that_was_loaded_by_id_and_deleted() -> None:
+def test_a_load_by_path_does_not_restore_a_stream_that_was_loaded_by_id_and_deleted() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -169,7 +169,7 @@ def test_12_1_a_load_by_path_does_not_restore_a_stream_that_was_loaded_by_id_and
     machine.check()
 
 
-def test_12_1_a_load_during_a_fold_finds_the_newest_state() -> None:
+def test_a_load_during_a_fold_finds_the_newest_state() -> None:
     """The index is read before the fold, and the result arrives after it, so folded data was in neither."""
     machine = Machine()
 
@@ -192,7 +192,7 @@ def test_12_1_a_load_during_a_fold_finds_the_newest_state() -> None:
     machine.check()
 
 
-def test_12_1_a_load_during_a_rollback_finds_the_durable_state() -> None:
+def test_a_load_during_a_rollback_finds_the_durable_state() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -215,7 +215,7 @@ def test_12_1_a_load_during_a_rollback_finds_the_durable_state() -> None:
     machine.check()
 
 
-def test_12_1_a_fork_uses_the_record_of_its_own_source() -> None:
+def test_a_fork_uses_the_record_of_its_own_source() -> None:
     """The source is deleted and created again while a create looks for the sub-offset in it."""
     machine = Machine()
 
@@ -244,7 +244,7 @@ def test_12_1_a_fork_uses_the_record_of_its_own_source() -> None:
     machine.check()
 
 
-def test_12_1_a_slow_request_does_not_restore_an_expired_stream() -> None:
+def test_a_slow_request_does_not_restore_an_expired_stream() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -262,7 +262,7 @@ def test_12_1_a_slow_request_does_not_restore_an_expired_stream() -> None:
     machine.run(body)
 
 
-def test_12_1_an_expired_stream_is_not_seen_while_its_deletion_is_written() -> None:
+def test_an_expired_stream_is_not_seen_while_its_deletion_is_written() -> None:
     machine = Machine()
 
     async def body(engine: Engine) -> None:
@@ -279,11 +279,11 @@ def test_12_1_an_expired_stream_is_not_seen_while_its_deletion_is_written() -> N
     machine.run(body)
 
 
-# 12.7 and recovery
+# Recovery
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_12_7_data_in_the_page_cache_after_a_kill_is_synced_at_recovery(seed: int) -> None:
+def test_data_in_the_page_cache_after_a_kill_is_synced_at_recovery(seed: int) -> None:
     """The process is killed between writing and syncing a seal and restarted, and power is lost before the fold."""
     machine = Machine(seed)
     machine.folds = False
@@ -312,7 +312,7 @@ def test_12_7_data_in_the_page_cache_after_a_kill_is_synced_at_recovery(seed: in
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_12_7_data_in_the_page_cache_after_a_failed_sync_is_rewritten(seed: int) -> None:
+def test_data_in_the_page_cache_after_a_failed_sync_is_rewritten(seed: int) -> None:
     """The kernel marks pages as clean although their write failed, so another sync does not write them."""
     machine = Machine(seed)
 

@@ -235,7 +235,7 @@ def test_a_live_read_from_now_misses_nothing_after_it(stream: Stream, live: Any)
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 @pytest.mark.parametrize("forked", [False, True])
-def test_12_20_a_live_read_of_a_deleted_stream_ends_with_an_error(
+def test_a_live_read_of_a_deleted_stream_ends_with_an_error(
     client: Client, stream: Stream, peer: Server, live: Any, forked: bool
 ) -> None:
     if peer.name != OURS:

@@ -43,7 +43,7 @@ BINARY = "application/octet-stream"
 
 
 @pytest.mark.slow
-def test_12_14_the_body_of_a_lost_connection_is_freed() -> None:
+def test_the_body_of_a_lost_connection_is_freed() -> None:
     """The bodies were held by a reference cycle until the next garbage collection."""
     with headwater("--memory") as own:
         head = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16000000\r\n\r\n"
@@ -56,7 +56,7 @@ def test_12_14_the_body_of_a_lost_connection_is_freed() -> None:
         assert own.memory_bytes() - before < 150_000_000  # 30 bodies are 450 MB; freed memory may be kept, up to 64 MiB
 
 
-def test_12_14_a_lost_connection_is_freed_without_the_garbage_collector() -> None:
+def test_a_lost_connection_is_freed_without_the_garbage_collector() -> None:
     def alive() -> int:
         return sum(type(found) in (Connection, RequestParser, Request) for found in gc.get_objects())
 
@@ -92,7 +92,7 @@ def trickle(wire: Wire, seconds: float) -> bool:
 
 
 @pytest.mark.slow
-def test_12_16_bodies_of_all_connections_together_are_bounded() -> None:
+def test_bodies_of_all_connections_together_are_bounded() -> None:
     head = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n"
     with limited("request_bytes_in_flight_max=4000000") as own, ExitStack() as stack:
         small = stack.enter_context(Wire(own))
@@ -115,7 +115,7 @@ def test_12_16_bodies_of_all_connections_together_are_bounded() -> None:
             assert wire.answer().status == 204
 
 
-def test_12_16_heads_of_all_connections_together_are_bounded() -> None:
+def test_heads_of_all_connections_together_are_bounded() -> None:
     head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 20_000
     with limited("request_bytes_in_flight_max=100000") as own, ExitStack() as stack:
         held = [stack.enter_context(Wire(own)) for _ in range(4)]
@@ -131,7 +131,7 @@ def test_12_16_heads_of_all_connections_together_are_bounded() -> None:
 
 
 @pytest.mark.slow
-def test_12_16_unread_responses_of_all_connections_together_are_bounded() -> None:
+def test_unread_responses_of_all_connections_together_are_bounded() -> None:
     with limited("response_bytes_in_flight_max=6000000", "read_chunk_bytes=10000000") as own, ExitStack() as stack:
         control = stack.enter_context(Wire(own))
         assert control.ask("PUT", "/v1/stream/big", b"x" * 10_000_000).status == 201
@@ -150,14 +150,14 @@ def test_12_16_unread_responses_of_all_connections_together_are_bounded() -> Non
 
 
 @pytest.mark.slow
-def test_12_16_a_slow_body_is_refused() -> None:
+def test_a_slow_body_is_refused() -> None:
     with limited("body_stall_s=1", "body_bytes_per_s_min=1000") as own, Wire(own) as wire:
         wire.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10000\r\n\r\n")
         assert trickle(wire, 5)
         assert wire.answer().status == 408
 
 
-def test_12_16_a_body_above_the_minimum_rate_is_accepted() -> None:
+def test_a_body_above_the_minimum_rate_is_accepted() -> None:
     rig = Rig(Limits(body_stall_s=10, body_bytes_per_s_min=100))
     rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n")
     for _ in range(50):
@@ -171,7 +171,7 @@ def test_12_16_a_body_above_the_minimum_rate_is_accepted() -> None:
 
 
 @pytest.mark.slow
-def test_12_16_a_pipelined_head_has_the_same_time_as_the_first() -> None:
+def test_a_pipelined_head_has_the_same_time_as_the_first() -> None:
     with limited("header_s=1") as own, Wire(own) as wire:
         wire.send(b"GET /v1/stream/none HTTP/1.1\r\nhost: localhost\r\n\r\nGET /v1/stre")
         assert wire.answer().status == 404
@@ -179,7 +179,7 @@ def test_12_16_a_pipelined_head_has_the_same_time_as_the_first() -> None:
         assert wire.answer().status == 408
 
 
-def test_12_16_budgets_are_released_however_a_connection_ends() -> None:
+def test_budgets_are_released_however_a_connection_ends() -> None:
     rig = Rig()
     rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc" * 4)
     incomplete = b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nabc"
@@ -197,14 +197,14 @@ def test_12_16_budgets_are_released_however_a_connection_ends() -> None:
     assert rig.shared.responses.held_bytes == 0
 
 
-def test_12_18_pipelined_upgrades_are_declined_in_a_loop(server: Server) -> None:
+def test_pipelined_upgrades_are_declined_in_a_loop(server: Server) -> None:
     offer = b"GET /none HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
     with Wire(server) as wire:
         wire.send(offer * 3000)
         assert [wire.answer().status for _ in range(3000)] == [404] * 3000
 
 
-def test_12_18_an_upgrade_does_not_hide_other_errors(server: Server) -> None:
+def test_an_upgrade_does_not_hide_other_errors(server: Server) -> None:
     with Wire(server) as wire:
         wire.send(
             b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" * 2
@@ -213,13 +213,13 @@ def test_12_18_an_upgrade_does_not_hide_other_errors(server: Server) -> None:
         assert wire.at_end()
 
 
-def test_12_18_two_hosts(server: Server) -> None:
+def test_two_hosts(server: Server) -> None:
     with Wire(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n")
         assert wire.answer().status == 400
 
 
-def test_12_18_chunk_extensions_are_bounded(server: Server) -> None:
+def test_chunk_extensions_are_bounded(server: Server) -> None:
     head = b"PUT %b HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     end = b"\r\nabc\r\n0\r\n\r\n"
     path = f"/v1/stream/{uuid.uuid4().hex}".encode()
@@ -230,14 +230,14 @@ def test_12_18_chunk_extensions_are_bounded(server: Server) -> None:
         assert wire.answer().status == 431
 
 
-def test_12_18_many_small_headers_are_bounded(server: Server) -> None:
+def test_many_small_headers_are_bounded(server: Server) -> None:
     with Wire(server) as wire:
         names = b"".join(b"x%05d:\r\n" % number for number in range(6000))
         wire.send(b"GET / HTTP/1.1\r\nhost: localhost\r\n" + names + b"\r\n")
         assert wire.answer().status == 431
 
 
-def test_12_18_an_encoded_body_is_refused_and_the_connection_stays_open(server: Server) -> None:
+def test_an_encoded_body_is_refused_and_the_connection_stays_open(server: Server) -> None:
     path = f"/v1/stream/{uuid.uuid4().hex}"
     with Wire(server) as wire:
         answer = wire.ask("PUT", path, b"xyz", content_encoding="gzip")
@@ -249,7 +249,7 @@ def test_12_18_an_encoded_body_is_refused_and_the_connection_stays_open(server: 
 
 
 @pytest.mark.slow
-def test_12_18_caches_of_client_text_are_bounded_by_size_too() -> None:
+def test_caches_of_client_text_are_bounded_by_size_too() -> None:
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -269,7 +269,7 @@ def half_closed(server: Server, data: bytes) -> Wire:
     return wire
 
 
-def test_12_18_a_get_followed_by_a_half_close_gets_its_response(server: Server) -> None:
+def test_a_get_followed_by_a_half_close_gets_its_response(server: Server) -> None:
     path = f"/v1/stream/{uuid.uuid4().hex}"
     with Wire(server) as control:
         assert control.ask("PUT", path, b"data").status == 201
@@ -283,7 +283,7 @@ def test_12_18_a_get_followed_by_a_half_close_gets_its_response(server: Server) 
         assert wire.at_end()
 
 
-def test_12_18_three_writes_followed_by_a_half_close_get_their_responses(tmp_path: Path) -> None:
+def test_three_writes_followed_by_a_half_close_get_their_responses(tmp_path: Path) -> None:
     post = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx"
     with headwater("--data-dir", str(tmp_path / "data")) as own, Wire(own) as control:
         assert control.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
@@ -293,7 +293,7 @@ def test_12_18_three_writes_followed_by_a_half_close_get_their_responses(tmp_pat
                 assert wire.at_end()
 
 
-def test_12_18_all_requests_before_a_half_close_get_their_responses(server: Server) -> None:
+def test_all_requests_before_a_half_close_get_their_responses(server: Server) -> None:
     path = f"/v1/stream/{uuid.uuid4().hex}"
     post = (
         b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx" % path.encode()
@@ -310,7 +310,7 @@ def test_12_18_all_requests_before_a_half_close_get_their_responses(server: Serv
 
 
 @pytest.mark.slow
-def test_12_18_a_half_closed_connection_has_a_timeout() -> None:
+def test_a_half_closed_connection_has_a_timeout() -> None:
     with limited("half_closed_s=1", "long_poll_s=20") as own, Wire(own) as control:
         assert control.ask("PUT", "/v1/stream/a").status == 201
         poll = b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -322,7 +322,7 @@ def test_12_18_a_half_closed_connection_has_a_timeout() -> None:
 
 
 @pytest.mark.slow
-def test_12_19_a_stopping_server_completes_responses_and_resets_no_connection() -> None:
+def test_a_stopping_server_completes_responses_and_resets_no_connection() -> None:
     with limited("long_poll_s=20", "read_chunk_bytes=20000000") as own, ExitStack() as stack:
         control, idle, partial, upload = (stack.enter_context(Wire(own)) for _ in range(4))
         assert control.ask("PUT", "/v1/stream/a", b"x").status == 201
@@ -369,7 +369,7 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 @pytest.mark.slow
-def test_12_2_connections_above_the_limit_get_503() -> None:
+def test_connections_above_the_limit_get_503() -> None:
     with limited("connections_max=5") as own, ExitStack() as stack:
         served = [stack.enter_context(Wire(own)) for _ in range(5)]
         assert [wire.ask("GET", "/v1/stream/none").status for wire in served] == [404] * 5
@@ -385,7 +385,7 @@ def test_12_2_connections_above_the_limit_get_503() -> None:
 
 
 @pytest.mark.slow
-def test_12_2_refused_connections_do_not_count() -> None:
+def test_refused_connections_do_not_count() -> None:
     with limited("connections_max=2") as own, ExitStack() as stack:
         first, second = (stack.enter_context(Wire(own)) for _ in range(2))
         assert [wire.ask("GET", "/v1/stream/none").status for wire in (first, second)] == [404, 404]
@@ -399,7 +399,7 @@ def test_12_2_refused_connections_do_not_count() -> None:
 
 
 @pytest.mark.slow
-def test_12_2_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None:
+def test_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None:
     """Without this limit, connections could use up all descriptors, and the next fold or segment failed."""
     command = [sys.executable, "-m", "headwater", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
     command += ["--limit", "segment_bytes=100000", "--limit", "fold_idle_s=0.1"]
@@ -419,14 +419,14 @@ def test_12_2_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None
             assert wire.ask("HEAD", "/v1/stream/a").status == 200
 
 
-def test_12_2_the_descriptor_limit_bounds_the_connections() -> None:
+def test_the_descriptor_limit_bounds_the_connections() -> None:
     assert fit_descriptors(Limits(), 1_048_576).connections_max == 65_536
     assert fit_descriptors(Limits(), 20_000).connections_max == 19_744
     assert fit_descriptors(Limits(), 100).connections_max == 43
     assert fit_descriptors(Limits(connections_max=10), 100).connections_max == 10
 
 
-def test_12_2_running_out_of_descriptors_at_accept_is_temporary() -> None:
+def test_running_out_of_descriptors_at_accept_is_temporary() -> None:
     """In a separate process, because the descriptor limit and libuv's reserve are per process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         refused, served, logged = pool.apply(_run_out_of_descriptors)
@@ -506,7 +506,7 @@ def test_a_lost_connection_is_noticed_although_the_pipeline_was_full(server: Ser
         assert wire.at_end()
 
 
-def test_12_15_requests_of_one_connection_are_started_in_turns(server: Server) -> None:
+def test_requests_of_one_connection_are_started_in_turns(server: Server) -> None:
     count = 5 * REQUESTS_PER_TURN
     with Wire(server) as wire:
         wire.send(b"PUT / HTTP/1.1\r\nhost: localhost\r\n\r\n" * count)

@@ -181,7 +181,7 @@ def test_cancelling_a_producer_leaves_in_time() -> None:
     assert asyncio.run(main()) < 3
 
 
-def test_14_4_the_stream_is_closed_behind_what_was_appended(client: Client, stream: Stream) -> None:
+def test_the_stream_is_closed_behind_what_was_appended(client: Client, stream: Stream) -> None:
     producer = stream.producer()
     for number in range(5):
         producer.append(number)
@@ -194,12 +194,12 @@ def test_14_4_the_stream_is_closed_behind_what_was_appended(client: Client, stre
 
 
 @pytest.mark.parametrize("final", [{}, {"final": None}])
-def test_14_4_a_close_needs_no_message_and_null_is_one(client: Client, stream: Stream, final: dict[str, None]) -> None:
+def test_a_close_needs_no_message_and_null_is_one(client: Client, stream: Stream, final: dict[str, None]) -> None:
     stream.producer().close_stream(**final)
     assert stream.read(live=True).all() == list(final.values())
 
 
-def test_14_4_a_close_that_another_one_did_is_done(client: Client, stream: Stream) -> None:
+def test_a_close_that_another_one_did_is_done(client: Client, stream: Stream) -> None:
     producer = stream.producer()
     stream.close()
     producer.close_stream()
@@ -207,7 +207,7 @@ def test_14_4_a_close_that_another_one_did_is_done(client: Client, stream: Strea
         stream.producer().close_stream(final=1)
 
 
-def test_14_4_the_answer_to_a_close_is_lost(shell: str, server: Server) -> None:
+def test_the_answer_to_a_close_is_lost(shell: str, server: Server) -> None:
     lost: list[httpx.Request] = []
 
     class Lossy(httpx.HTTPTransport if shell == "sync" else httpx.AsyncHTTPTransport):  # type: ignore[misc]
@@ -244,7 +244,7 @@ def test_14_4_the_answer_to_a_close_is_lost(shell: str, server: Server) -> None:
         assert stream.read(live=True).all() == [1, 2]
 
 
-def test_14_4_a_used_id_and_epoch_is_an_error(client: Client, stream: Stream) -> None:
+def test_a_used_id_and_epoch_is_an_error(client: Client, stream: Stream) -> None:
     with stream.producer("p", epoch=3) as producer:
         producer.append(1)
     again = stream.producer("p", epoch=3)

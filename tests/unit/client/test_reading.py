@@ -199,7 +199,7 @@ def test_events_count_only_with_their_control_event() -> None:
     assert asked == ["1 None", "2 c2", "3 c3"]
 
 
-def test_12_20_a_deletion_ends_a_feed_at_once() -> None:
+def test_a_deletion_ends_a_feed_at_once() -> None:
     deleted = 'event: control\ndata:{"streamNextOffset":"1","streamDeleted":true}\n\n'
 
     def handle(request: httpx.Request) -> httpx.Response:

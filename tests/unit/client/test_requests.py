@@ -73,7 +73,7 @@ def make(shell: str, there: Elsewhere) -> Iterator[Callable[..., Client]]:
 
 
 @pytest.mark.parametrize("path", ["users/../admin", "..", "a/.", "./a", "a/../../b", "a//b", "a\\..\\b", "a/\x00"])
-def test_14_1_a_path_that_would_be_resolved_is_refused(path: str, make: Callable[..., Client]) -> None:
+def test_a_path_that_would_be_resolved_is_refused(path: str, make: Callable[..., Client]) -> None:
     client = make("http://server/v1/stream/tenant")
     for handle in (client.stream, client.table):
         with pytest.raises((ValueError, HeadwaterError)):
@@ -81,13 +81,13 @@ def test_14_1_a_path_that_would_be_resolved_is_refused(path: str, make: Callable
 
 
 @pytest.mark.parametrize("path", ["http://server/v1/stream/t/../u", "http://server/v1/stream/t/%2e%2E/u"])
-def test_14_1_a_url_that_would_be_resolved_is_refused(path: str, make: Callable[..., Client]) -> None:
+def test_a_url_that_would_be_resolved_is_refused(path: str, make: Callable[..., Client]) -> None:
     for handle in (make().stream, make().table):
         with pytest.raises(ValueError, match="names another"):
             handle(path)
 
 
-def test_14_1_paths_are_encoded(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_paths_are_encoded(make: Callable[..., Client], there: Elsewhere) -> None:
     client = make("http://server/v1/stream/tenant")
     for path in ("a?b", "a#b", "a%2e%2e", "%2e%2e", "a b", "\u00e9", "...", "a..b"):
         client.stream(path).head()
@@ -96,7 +96,7 @@ def test_14_1_paths_are_encoded(make: Callable[..., Client], there: Elsewhere) -
     assert [request.url.raw_path.decode() for request in there.asked] == [root + path for path in expected]
 
 
-def test_14_1_a_client_of_one_tenant_stays_there(shell: str, server: Server) -> None:
+def test_a_client_of_one_tenant_stays_there(shell: str, server: Server) -> None:
     tenants = f"http://{server.host}:{server.port}/v1/stream/{uuid.uuid4().hex}"
     with client_of(shell, f"{tenants}/other") as other, client_of(shell, f"{tenants}/own") as own:
         other.stream("secret").create()
@@ -107,7 +107,7 @@ def test_14_1_a_client_of_one_tenant_stays_there(shell: str, server: Server) -> 
 # Headers and parameters
 
 
-def test_14_5_headers_and_parameters_go_with_every_request(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_headers_and_parameters_go_with_every_request(make: Callable[..., Client], there: Elsewhere) -> None:
     counter = iter(range(100))
     client = make(
         headers={"X-Tenant": "t", "X-Count": lambda: str(next(counter))}, params={"zone": "eu", "key": lambda: "k&1"}
@@ -127,7 +127,7 @@ def test_14_5_headers_and_parameters_go_with_every_request(make: Callable[..., C
     ]
 
 
-def test_14_5_coroutine_functions_are_awaited() -> None:
+def test_coroutine_functions_are_awaited() -> None:
     there = Elsewhere("async")
 
     async def value() -> str:
@@ -138,7 +138,7 @@ def test_14_5_coroutine_functions_are_awaited() -> None:
     assert (there.asked[0].headers["x"], there.asked[0].url.query) == ("v", b"p=v")
 
 
-def test_14_5_what_is_the_clients_own_goes_to_its_origin_alone(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_what_is_the_clients_own_goes_to_its_origin_alone(make: Callable[..., Client], there: Elsewhere) -> None:
     client = make("http://server", token="secret", headers={"x-key": "secret"}, params={"sig": "secret"})
     for url in ("http://other/s", "https://server/s", "http://server:81/s", "http://server.other/s"):
         client.stream(url).head()
@@ -149,7 +149,7 @@ def test_14_5_what_is_the_clients_own_goes_to_its_origin_alone(make: Callable[..
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_14_5_nothing_of_it_goes_along_a_redirect(status: int, make: Callable[..., Client], there: Elsewhere) -> None:
+def test_nothing_of_it_goes_along_a_redirect(status: int, make: Callable[..., Client], there: Elsewhere) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.host == "server" and request.url.path == "/v1/stream/s":
             return httpx.Response(status, headers={"location": "http://other/s?offset=-1"})
@@ -168,21 +168,21 @@ def test_14_5_nothing_of_it_goes_along_a_redirect(status: int, make: Callable[..
     assert third.url.query == b"offset=-1&sig=secret"
 
 
-def test_14_5_redirects_without_end(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_redirects_without_end(make: Callable[..., Client], there: Elsewhere) -> None:
     there.answer = lambda request: httpx.Response(302, headers={"location": str(request.url)})
     with pytest.raises(RedirectError):
         make().stream("s").head()
     assert len(there.asked) == limits.REDIRECTS_MAX + 1
 
 
-def test_14_5_what_has_a_body_is_not_redirected(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_what_has_a_body_is_not_redirected(make: Callable[..., Client], there: Elsewhere) -> None:
     there.answer = lambda _: httpx.Response(307, headers={"location": "http://other/s"})
     with pytest.raises(HeadwaterError):
         make().stream("s", content_type="application/json").append(1)
     assert len(there.asked) == 1
 
 
-def test_14_5_query_parameters_are_in_lexicographic_order() -> None:
+def test_query_parameters_are_in_lexicographic_order() -> None:
     url = with_query("http://h/s?z=1&b=2", offset="x", cursor="y", live=None)
     assert url == "http://h/s?b=2&cursor=y&offset=x&z=1"
 
@@ -201,7 +201,7 @@ def test_14_5_query_parameters_are_in_lexicographic_order() -> None:
         (lambda stream: stream.head(), {}, ConflictError),
     ],
 )
-def test_14_3_conflicts_are_told_apart(
+def test_conflicts_are_told_apart(
     call: Any, given: dict[str, str], kind: type, make: Callable[..., Client], there: Elsewhere
 ) -> None:
     there.answer = lambda _: httpx.Response(409, headers=given, text="Conflict")
@@ -213,7 +213,7 @@ def test_14_3_conflicts_are_told_apart(
 # Answers that do not fit
 
 
-def test_14_2_malformed_control_events_are_an_error_in_the_end(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_malformed_control_events_are_an_error_in_the_end(make: Callable[..., Client], there: Elsewhere) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if b"live=sse" not in request.url.query:
             return httpx.Response(200, headers=UP_TO_DATE, content=b"[]")
@@ -240,7 +240,7 @@ def _streamed(pieces: Iterator[bytes], **headers: str) -> httpx.Response:
     return httpx.Response(200, headers=headers, stream=Stream())
 
 
-def test_14_6_a_bomb_is_read_in_bounded_memory(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_a_bomb_is_read_in_bounded_memory(make: Callable[..., Client], there: Elsewhere) -> None:
     bomb = brotli.compress(b"\0" * 300_000_000, quality=1)
     given = {**UP_TO_DATE, "content-type": "application/octet-stream", "content-encoding": "br"}
     there.answer = lambda _: _streamed(iter([bomb]), **given)
@@ -252,14 +252,14 @@ def test_14_6_a_bomb_is_read_in_bounded_memory(make: Callable[..., Client], ther
     assert peak < 150_000_000
 
 
-def test_14_6_a_list_that_is_a_bomb_is_refused(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_a_list_that_is_a_bomb_is_refused(make: Callable[..., Client], there: Elsewhere) -> None:
     bomb = brotli.compress(b" " * (limits.ANSWER_BYTES_MAX + 1), quality=5)
     there.answer = lambda _: _streamed(iter([bomb]), **{"content-encoding": "br"})
     with pytest.raises(ProtocolError, match="longer than"):
         list(make().list())
 
 
-def test_14_6_an_error_without_end_is_cut(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_an_error_without_end_is_cut(make: Callable[..., Client], there: Elsewhere) -> None:
     sent = 0
 
     def pieces() -> Iterator[bytes]:
@@ -280,7 +280,7 @@ def test_14_6_an_error_without_end_is_cut(make: Callable[..., Client], there: El
     assert sent < 20
 
 
-def test_14_6_a_message_without_end_is_refused(
+def test_a_message_without_end_is_refused(
     make: Callable[..., Client], there: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "READ_MESSAGE_BYTES_MAX", 3_000_000)
@@ -295,7 +295,7 @@ def test_14_6_a_message_without_end_is_refused(
         make().stream("s").read().all()
 
 
-def test_14_6_retry_after_is_capped(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_retry_after_is_capped(make: Callable[..., Client], there: Elsewhere) -> None:
     for asked in ("9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT", "100000"):
         there.answer = lambda _, asked=asked: httpx.Response(400, headers={"retry-after": asked})  # type: ignore[misc]
         with pytest.raises(HeadwaterError) as raised:
@@ -315,12 +315,12 @@ def test_14_6_retry_after_is_capped(make: Callable[..., Client], there: Elsewher
         {"most_s": float("inf")},
     ],
 )
-def test_14_6_retry_refuses_nonsense(nonsense: dict[str, Any]) -> None:
+def test_retry_refuses_nonsense(nonsense: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Retry(**nonsense)
 
 
-def test_14_6_a_password_in_the_url_is_sent_and_never_shown(make: Callable[..., Client], there: Elsewhere) -> None:
+def test_a_password_in_the_url_is_sent_and_never_shown(make: Callable[..., Client], there: Elsewhere) -> None:
     client = make("http://ann:s%20cret@server/v1/stream")
     there.answer = lambda _: httpx.Response(404)
     with pytest.raises(HeadwaterError) as raised:

@@ -603,7 +603,7 @@ def test_the_steady_clock_does_not_jump_ahead() -> None:
     assert 1_020_000 - 200 <= clock.now_ms() <= 1_020_100  # the clock approaches the wall clock slowly
 
 
-def test_12_11_a_wall_clock_that_is_set_back_is_followed_at_once() -> None:
+def test_a_wall_clock_that_is_set_back_is_followed_at_once() -> None:
     wall, elapsed = [1_000_000.0], [50.0]
     clock = SteadyClock(lambda: elapsed[0], lambda: wall[0])
     wall[0] -= 31 * 86_400 - 2
@@ -611,11 +611,11 @@ def test_12_11_a_wall_clock_that_is_set_back_is_followed_at_once() -> None:
     assert clock.now_ms() == int(wall[0] * 1000)
 
 
-def test_12_11_the_time_of_a_suspended_machine_counts() -> None:
+def test_the_time_of_a_suspended_machine_counts() -> None:
     assert abs(elapsed_s() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 1
 
 
-def test_12_11_a_clock_that_is_ahead_at_the_start_deletes_nothing_at_once() -> None:
+def test_a_clock_that_is_ahead_at_the_start_deletes_nothing_at_once() -> None:
     clock, store = ManualClock(), MemoryStore()
     limits = Limits(expiry_sweep_s=0.01, expiry_grace_s=60)
 
@@ -641,7 +641,7 @@ def test_12_11_a_clock_that_is_ahead_at_the_start_deletes_nothing_at_once() -> N
     with_engine(wrong, store, clock=clock, limits=limits)
 
 
-def test_12_11_live_readers_renew_a_stream_durably() -> None:
+def test_live_readers_renew_a_stream_durably() -> None:
     clock, store = ManualClock(), MemoryStore()
 
     async def body(engine: Engine) -> None:
@@ -657,7 +657,7 @@ def test_12_11_live_readers_renew_a_stream_durably() -> None:
     with_engine(body, store, clock=clock, limits=Limits(expiry_sweep_s=0.01))
 
 
-def test_12_11_a_renewal_on_a_full_disk_is_stored_later() -> None:
+def test_a_renewal_on_a_full_disk_is_stored_later() -> None:
     clock, store = ManualClock(), MemoryStore()
 
     async def body(engine: Engine) -> None:
@@ -678,7 +678,7 @@ def test_12_11_a_renewal_on_a_full_disk_is_stored_later() -> None:
     with_engine(body, store, clock=clock, limits=Limits(expiry_sweep_s=0.01, streams_loaded_max=0))
 
 
-def test_12_10_soft_deleted_streams_are_evicted() -> None:
+def test_soft_deleted_streams_are_evicted() -> None:
     async def body(engine: Engine) -> None:
         for number in range(10):
             await engine.execute(create(engine, f"s{number}", body=b"x"))
@@ -696,7 +696,7 @@ def test_12_10_soft_deleted_streams_are_evicted() -> None:
     with_engine(body, limits=Limits(streams_loaded_max=5, expiry_sweep_s=0.01))
 
 
-def test_12_10_a_chain_of_empty_forks_is_bounded() -> None:
+def test_a_chain_of_empty_forks_is_bounded() -> None:
     async def body(engine: Engine) -> None:
         await engine.execute(create(engine, "0"))
         for number in range(bounds.FORK_DEPTH_MAX):
@@ -707,7 +707,7 @@ def test_12_10_a_chain_of_empty_forks_is_bounded() -> None:
     with_engine(body)
 
 
-def test_12_10_renewed_streams_do_not_hide_expired_ones() -> None:
+def test_renewed_streams_do_not_hide_expired_ones() -> None:
     clock, store = ManualClock(), MemoryStore()
 
     async def body(engine: Engine) -> None:
@@ -724,7 +724,7 @@ def test_12_10_renewed_streams_do_not_hide_expired_ones() -> None:
     with_engine(body, store, clock=clock)
 
 
-def test_12_5_new_ids_are_larger_than_those_before_a_restore() -> None:
+def test_new_ids_are_larger_than_those_before_a_restore() -> None:
     clock = ManualClock()
     ids: list[int] = []
 

@@ -30,7 +30,7 @@ def update(start: int) -> Update:
     return Update(1, ContentKind.TEXT, start, start + 1, Offset(1, start + 1), b"x", False, 0)
 
 
-def test_12_15_many_readers_are_notified_in_turns_and_in_order() -> None:
+def test_many_readers_are_notified_in_turns_and_in_order() -> None:
     async def main() -> None:
         tail = Tail()
         readers = [Reader() for _ in range(MANY)]
@@ -66,7 +66,7 @@ def test_pending_updates_are_bounded() -> None:
     asyncio.run(main())
 
 
-def test_12_15_many_reads_that_wait_are_woken_in_turns() -> None:
+def test_many_reads_that_wait_are_woken_in_turns() -> None:
     async def main() -> None:
         tail = Tail()
         count = 3 * limits.WOKEN_PER_TURN

@@ -75,7 +75,7 @@ def test_stored_messages_read_as_they_were_sent(messages: list[object]) -> None:
     assert [json.loads(kept[a : b - 1]) for a, b in zip([0, *ends], ends, strict=False)] == messages
 
 
-def test_12_15_more_messages_than_the_limit_are_refused() -> None:
+def test_more_messages_than_the_limit_are_refused() -> None:
     assert json_framing.stored(b"[1,2]", 2) == b"1,2,"
     with pytest.raises(TooManyMessagesError, match="2 messages"):
         json_framing.stored(b"[1,2,3]", 2)
@@ -96,7 +96,7 @@ parts = st.sampled_from(
 @pytest.mark.usefixtures("tiny_steps")
 @settings(max_examples=2000)
 @given(st.lists(parts, max_size=30).map(b"".join))
-def test_12_15_steps_accept_what_a_parser_accepts(inner: bytes) -> None:
+def test_steps_accept_what_a_parser_accepts(inner: bytes) -> None:
     body = b"[" + inner + b"]"
     try:
         expected = [bytes(message) for message in json_framing.split_array(body)]
@@ -112,7 +112,7 @@ def test_12_15_steps_accept_what_a_parser_accepts(inner: bytes) -> None:
 @pytest.mark.usefixtures("tiny_steps")
 @settings(max_examples=500)
 @given(st.lists(values, max_size=20), st.sampled_from([None, 1]))
-def test_12_15_steps_find_every_message(messages: list[object], indent: int | None) -> None:
+def test_steps_find_every_message(messages: list[object], indent: int | None) -> None:
     body = json.dumps(messages, indent=indent, ensure_ascii=False).encode()
     kept = json_framing.stored(body, 1000, may_be_empty=True)
     assert json.loads(b"[" + kept[:-1] + b"]") == messages

@@ -37,7 +37,7 @@ def test_a_fork_inherits_spans_and_reads_from_their_owners() -> None:
     assert list(owners(7, LINEAGE, 20, 20)) == []
 
 
-def test_12_10_a_fork_at_the_beginning_has_the_first_offset_of_its_source() -> None:
+def test_a_fork_at_the_beginning_has_the_first_offset_of_its_source() -> None:
     lineage = inherited(5, (), 0)
     assert offset_at(7, lineage, 0) == Offset(5, 0)
     assert resolve(7, lineage, 30, Offset(5, 0)) == 0

@@ -17,7 +17,7 @@ def append(world: World, now_ms: int, *producer: object) -> bool:
 
 
 @pytest.mark.slow
-def test_12_9_idle_producers_expire_and_never_write_twice() -> None:
+def test_idle_producers_expire_and_never_write_twice() -> None:
     world = World()
     world.run(Create(path="s", stream_id=1, now_ms=0, content_type="text/plain"))
     append(world, 0, "once", 3, 0)
@@ -41,7 +41,7 @@ def test_12_9_idle_producers_expire_and_never_write_twice() -> None:
 
 
 @pytest.mark.slow
-def test_12_9_producers_in_use_do_not_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_in_use_do_not_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PRODUCERS_EXPIRED_EVERY", 128)
     world = World()
     world.run(Create(path="s", stream_id=1, now_ms=0, content_type="text/plain"))

@@ -63,7 +63,7 @@ CONTROL_END = b'"upToDate":true}\n\n'
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [b"\n", b"\r", b"\n ", b"\r\n", b"x"])
-def test_12_15_a_large_text_record_as_an_event(
+def test_a_large_text_record_as_an_event(
     running: tuple[Server, Stall], client: httpx.Client, stall: Stall, text: bytes
 ) -> None:
     client.put("t", headers=TEXT, content=text * (LARGE // len(text)))
@@ -73,7 +73,7 @@ def test_12_15_a_large_text_record_as_an_event(
 
 
 @pytest.mark.slow
-def test_12_15_many_readers_with_cursors_of_their_own(
+def test_many_readers_with_cursors_of_their_own(
     running: tuple[Server, Stall], client: httpx.Client, stall: Stall
 ) -> None:
     client.put("t", headers=TEXT)
@@ -101,7 +101,7 @@ def ones(count: int) -> bytes:
     return b"[" + b"1," * (count - 1) + b"1]"
 
 
-def test_12_15_a_json_append_of_eight_million_messages(client: httpx.Client, stall: Stall) -> None:
+def test_a_json_append_of_eight_million_messages(client: httpx.Client, stall: Stall) -> None:
     client.put("j", headers=JSON)
     for method in ("POST", "PUT"):
         refused = client.request(method, "j" if method == "POST" else "k", headers=JSON, content=ones(LARGE // 2 - 1))
@@ -123,7 +123,7 @@ def test_12_15_a_json_append_of_eight_million_messages(client: httpx.Client, sta
     ],
     ids=["many", "string", "nested", "objects", "utf-8"],
 )
-def test_12_15_a_large_json_append(client: httpx.Client, stall: Stall, body: bytes) -> None:
+def test_a_large_json_append(client: httpx.Client, stall: Stall, body: bytes) -> None:
     client.put("j", headers=JSON)
     stall.reset()
     assert client.post("j", headers=JSON, content=body).status_code == 204
@@ -132,7 +132,7 @@ def test_12_15_a_large_json_append(client: httpx.Client, stall: Stall, body: byt
 
 
 @pytest.mark.slow
-def test_12_15_a_fork_with_a_sub_offset_into_a_large_record(client: httpx.Client, stall: Stall) -> None:
+def test_a_fork_with_a_sub_offset_into_a_large_record(client: httpx.Client, stall: Stall) -> None:
     client.put("j", headers=JSON)
     body = ones(1_000_000)
     assert client.post("j", headers=JSON, content=body).status_code == 204
@@ -144,7 +144,7 @@ def test_12_15_a_fork_with_a_sub_offset_into_a_large_record(client: httpx.Client
     assert client.get("f").content == ones(999_999)
 
 
-def test_12_15_the_appends_of_a_producer_stay_in_order(client: httpx.Client) -> None:
+def test_the_appends_of_a_producer_stay_in_order(client: httpx.Client) -> None:
     """A large one is validated off the loop; a small one after it must not overtake it."""
     client.put("j", headers=JSON)
     limits = httpx.Limits(max_connections=2)
@@ -164,7 +164,7 @@ def test_12_15_the_appends_of_a_producer_stay_in_order(client: httpx.Client) -> 
     assert client.get("j").content.endswith(b"1,2]")
 
 
-def test_12_15_the_limit_holds_for_small_bodies_too() -> None:
+def test_the_limit_holds_for_small_bodies_too() -> None:
     with watched(Limits(messages_per_append_max=10)) as (server, _), httpx.Client(base_url=server.url) as client:
         assert client.put("/a", headers=JSON, content=ones(10)).status_code == 201
         assert client.post("/a", headers=JSON, content=ones(10)).status_code == 204
@@ -176,7 +176,7 @@ def test_12_15_the_limit_holds_for_small_bodies_too() -> None:
 
 
 @pytest.mark.slow
-def test_12_16_a_large_record_is_in_memory_once_however_many_read_it(client: httpx.Client, stall: Stall) -> None:
+def test_a_large_record_is_in_memory_once_however_many_read_it(client: httpx.Client, stall: Stall) -> None:
     client.put("t", headers=TEXT, content=b"x" * LARGE)
     path = client.base_url.path + "t"
     address = (client.base_url.host, client.base_url.port or 80)
@@ -196,7 +196,7 @@ def test_12_16_a_large_record_is_in_memory_once_however_many_read_it(client: htt
 
 
 @pytest.mark.slow
-def test_12_16_large_records_that_nobody_takes_are_bounded(client: httpx.Client) -> None:
+def test_large_records_that_nobody_takes_are_bounded(client: httpx.Client) -> None:
     for number in range(12):
         client.put(f"t{number}", headers=TEXT, content=b"x" * LARGE)
     address = (client.base_url.host, client.base_url.port or 80)

@@ -163,7 +163,7 @@ def test_bodies_are_wrapped_without_copying() -> None:
     assert b"".join(wrap(ContentKind.TEXT, b"ab")) == b"ab"
 
 
-def test_12_21_nothing_is_cached_past_its_expiry_and_responses_at_the_tail_are_revalidated() -> None:
+def test_nothing_is_cached_past_its_expiry_and_responses_at_the_tail_are_revalidated() -> None:
     offset = Offset(1, 5)
     assert cache_control(ReadQuery(offset), None, 0, at_tail=False) == "public, max-age=31536000, immutable"
     assert cache_control(ReadQuery(offset), 10_000, 4_000, at_tail=False) == "public, max-age=6"
@@ -176,7 +176,7 @@ def test_12_21_nothing_is_cached_past_its_expiry_and_responses_at_the_tail_are_r
 
 
 @given(st.lists(st.sampled_from([b"\n", b"\r", b" ", b"x", b"data: "])).map(b"".join).filter(bool))
-def test_12_15_an_event_is_the_same_in_any_number_of_pieces(text: bytes) -> None:
+def test_an_event_is_the_same_in_any_number_of_pieces(text: bytes) -> None:
     lines = [(b"data: " if line.startswith(b" ") else b"data:") + line for line in re.split(rb"\r\n|\r|\n", text)]
     with mock.patch.object(limits, "SSE_PIECE_BYTES", 3):
         frame = sse.data_frame(ContentKind.TEXT, text, "o")

@@ -53,7 +53,7 @@ def corrupt_chunk(directory: Path) -> None:
     connection.close()
 
 
-def test_12_6_a_damaged_chunk_is_not_served_and_named(directory: Path) -> None:
+def test_a_damaged_chunk_is_not_served_and_named(directory: Path) -> None:
     corrupt_chunk(directory)
 
     async def read(engine: Engine) -> None:
@@ -64,7 +64,7 @@ def test_12_6_a_damaged_chunk_is_not_served_and_named(directory: Path) -> None:
     assert any("is damaged" in problem for problem in check_directory(directory, lambda _: None).problems)
 
 
-def test_12_6_a_damaged_chunk_is_not_merged_into_a_good_one(directory: Path) -> None:
+def test_a_damaged_chunk_is_not_merged_into_a_good_one(directory: Path) -> None:
     corrupt_chunk(directory)
 
     async def grow(engine: Engine) -> None:
@@ -78,7 +78,7 @@ def test_12_6_a_damaged_chunk_is_not_merged_into_a_good_one(directory: Path) -> 
 
 
 @pytest.mark.parametrize("times", [False, True], ids=["ends", "times"])
-def test_12_6_damage_outside_the_data_is_found(directory: Path, times: bool) -> None:
+def test_damage_outside_the_data_is_found(directory: Path, times: bool) -> None:
     connection = sqlite3.connect(directory / "index.db")
     column = "times" if times else "ends"
     rows = connection.execute(f"SELECT id FROM chunks WHERE length({column}) > 0").fetchall()
@@ -89,7 +89,7 @@ def test_12_6_damage_outside_the_data_is_found(directory: Path, times: bool) -> 
 
 
 @pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])
-def test_12_8_a_missing_or_empty_index_is_refused(directory: Path, content: bytes | None) -> None:
+def test_a_missing_or_empty_index_is_refused(directory: Path, content: bytes | None) -> None:
     for name in ("index.db", "index.db-wal", "index.db-shm"):
         (directory / name).unlink(missing_ok=True)
     if content is not None:
@@ -101,27 +101,27 @@ def test_12_8_a_missing_or_empty_index_is_refused(directory: Path, content: byte
     assert "index.db is missing or empty" in result.stderr
 
 
-def test_12_8_a_missing_journal_is_refused(directory: Path) -> None:
+def test_a_missing_journal_is_refused(directory: Path) -> None:
     (directory / "journal").rename(directory.parent / "elsewhere")
     with pytest.raises(MissingFileError, match="journal is missing"):
         open_store(directory, UNFOLDED)
 
 
-def test_12_8_a_malformed_index_is_refused(directory: Path) -> None:
+def test_a_malformed_index_is_refused(directory: Path) -> None:
     (directory / "index.db-wal").unlink(missing_ok=True)
     (directory / "index.db").write_bytes(b"this is not a database" * 1000)
     with pytest.raises(DamagedIndexError, match=r"index\.db is damaged: .*; restore"):
         open_store(directory, UNFOLDED)
 
 
-def test_12_13_a_directory_with_other_files_is_not_changed(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("not ours")
     with pytest.raises(UnknownFormatError, match="not empty"):
         open_store(tmp_path, UNFOLDED)
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
-def test_12_13_files_are_for_their_owner_only(directory: Path, tmp_path: Path) -> None:
+def test_files_are_for_their_owner_only(directory: Path, tmp_path: Path) -> None:
     target = DirectoryTarget(tmp_path / "target")
     with open_backup(directory, target) as backup:
         backup.step(3600)
@@ -132,7 +132,7 @@ def test_12_13_files_are_for_their_owner_only(directory: Path, tmp_path: Path) -
             assert stat.S_IMODE(path.stat().st_mode) == expected, path
 
 
-def test_12_13_a_symlinked_lock_truncates_nothing(tmp_path: Path) -> None:
+def test_a_symlinked_lock_truncates_nothing(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "data" / "owner.lock").symlink_to(tmp_path / "victim")
@@ -141,7 +141,7 @@ def test_12_13_a_symlinked_lock_truncates_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_text() == "precious"
 
 
-def test_12_13_the_fold_worker_imports_nothing_from_the_current_directory(
+def test_the_fold_worker_imports_nothing_from_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sqlite3.py").write_text("import os; open('executed', 'w').close()\n")
@@ -156,7 +156,7 @@ def test_12_13_the_fold_worker_imports_nothing_from_the_current_directory(
     assert check_directory(tmp_path / "data", lambda _: None).problems == []
 
 
-def test_12_12_the_index_is_not_mapped_into_memory(directory: Path) -> None:
+def test_the_index_is_not_mapped_into_memory(directory: Path) -> None:
     """A page that cannot be read would kill the process (SIGBUS) instead of failing one request."""
     for write in (False, True):
         connection = index.connect(directory / "index.db", write=write)

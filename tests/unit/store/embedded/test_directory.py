@@ -366,7 +366,7 @@ def test_a_fold_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_12_12_the_write_ahead_log_shrinks_after_a_long_read(tmp_path: Path) -> None:
+def test_the_write_ahead_log_shrinks_after_a_long_read(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     log = directory / "index.db-wal"
 
@@ -407,7 +407,7 @@ async def settled_path(directory: Path, path: str) -> None:
 
 
 @pytest.mark.slow
-def test_12_12_a_fold_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fold_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "data"
     monkeypatch.setattr("headwater.limits.FOLD_TIMEOUT_S", 0.5)
 
@@ -424,7 +424,7 @@ def test_12_12_a_fold_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_12_12_a_hung_fold_worker_does_not_keep_the_server_from_stopping(
+def test_a_hung_fold_worker_does_not_keep_the_server_from_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "data"
@@ -440,7 +440,7 @@ def test_12_12_a_hung_fold_worker_does_not_keep_the_server_from_stopping(
 
 
 @pytest.mark.slow
-def test_12_4_reclaiming_keeps_up_with_saturated_writes(tmp_path: Path) -> None:
+def test_reclaiming_keeps_up_with_saturated_writes(tmp_path: Path) -> None:
     """Streams of 2 MB are written and deleted without a pause: at most 8 MB are live."""
     directory = tmp_path / "data"
     limits = Limits(segment_bytes=2_000_000, fold_idle_s=3600, disk_reserve_bytes=1_000_000)

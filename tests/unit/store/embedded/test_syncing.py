@@ -82,7 +82,7 @@ def test_a_slow_disk_is_synced_elsewhere_and_a_fast_one_in_place(tmp_path: Path)
     file.close()
 
 
-def test_12_12_a_full_queue_of_the_kernel_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_of_the_kernel_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> list[OSError | None]:
         syncer = kernel_syncer()
         syncer.start()
