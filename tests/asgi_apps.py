@@ -9,16 +9,16 @@ from fastapi import FastAPI
 
 from headwater.limits import Limits
 from headwater.server.asgi import App
-from tests.edges import AUTH
+from tests.edges import AUTH, LIMITS
 
-_given = json.loads(os.environ.get("HEADWATER_TEST_LIMITS", "{}"))
+_limits = Limits(**json.loads(os.environ.get(LIMITS, "{}")))
 
 app = App(
-    limits=Limits(**{"long_poll_s": 2, "notify_retry_s": 0.1, **_given}),
+    limits=_limits,
     development=True,
     auth=os.environ.get(AUTH),
     allow_origins=["https://app.example"] if AUTH in os.environ else (),
 )
 
 mounted = FastAPI()
-mounted.mount("/streams", App(limits=Limits(long_poll_s=2, notify_retry_s=0.1), development=True))
+mounted.mount("/streams", App(limits=_limits, development=True))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bench.servers import Server, headwater, running
 
+from tests.waiting import wait_until
+
 AUTH = "HEADWATER_TEST_AUTH"  # where the apps find their auth file
+LIMITS = "HEADWATER_TEST_LIMITS"  # and their limits
 
 NATIVE, DURABLE = "native, in memory", "native, durable"
 UVICORN, GRANIAN, MOUNTED = "uvicorn", "granian", "mounted in FastAPI"
@@ -37,19 +40,21 @@ def free_port() -> int:
 
 
 def memory_server(*options: str) -> contextlib.AbstractContextManager[Server]:
-    """A process with a long-poll timeout of two seconds that accepts bodies of up to 1 MiB."""
+    """A process that accepts bodies of up to 1 MiB. Long-polls end after two seconds, unless the options say other."""
     return headwater("--memory", "--limit", "long_poll_s=2", "--limit", f"body_bytes_max={1 << 20}", *options)
 
 
 @contextlib.contextmanager
-def edge(name: str, auth: Path | None = None) -> Iterator[Server]:
+def edge(name: str, auth: Path | None = None, **limits: float) -> Iterator[Server]:
+    limits = {"long_poll_s": 5, "notify_retry_s": 0.1, **limits}
     if name in (NATIVE, DURABLE):
         with tempfile.TemporaryDirectory() as directory:
             # Small segments that are folded at once: reads come from the index as often as from memory.
             small = ("--limit", "segment_bytes=1000000", "--limit", "fold_idle_s=0.1")
             storage = ("--memory",) if name == NATIVE else ("--data-dir", f"{directory}/data", *small)
             guarded = () if auth is None else ("--auth", str(auth), "--allow-origin", "https://app.example")
-            with headwater(*storage, *guarded, "--limit", "long_poll_s=2", "--limit", "notify_retry_s=0.1") as server:
+            bounds = [word for key, value in limits.items() for word in ("--limit", f"{key}={value}")]
+            with headwater(*storage, *guarded, *bounds) as server:
                 yield server
         return
     port = free_port()
@@ -62,18 +67,19 @@ def edge(name: str, auth: Path | None = None) -> Iterator[Server]:
     # Neither prints its URL on standard output, so say it for them and wait until it is true.
     script = (
         f"import subprocess, sys; print('http://127.0.0.1:{port}', flush=True);"
-        f"import os; os.environ |= { ({} if auth is None else {AUTH: str(auth)})!r};"
+        f"import os; os.environ |= { {LIMITS: json.dumps(limits), **({} if auth is None else {AUTH: str(auth)})}!r};"
         f"os.execv(sys.executable, [sys.executable, '-m', *{command!r}])"
     )
     with running(name, [sys.executable, "-c", script]) as server:
-        deadline = time.monotonic() + 20
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection((server.host, port), 1):
-                break
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{name} did not start")
-            time.sleep(0.05)
+        wait_until(lambda: accepts(server), f"{name} accepts connections")
         yield server
+
+
+def accepts(server: Server) -> bool:
+    """Whether something listens on the port of a server."""
+    with contextlib.suppress(OSError), socket.create_connection((server.host, server.port), 1):
+        return True
+    return False
 
 
 def root_of(name: str, server: Server) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+
+from tests.metrics import metric
+from tests.waiting import wait_for, wait_until
 
 
 class Receiver(ThreadingHTTPServer):
@@ -25,16 +29,15 @@ class Receiver(ThreadingHTTPServer):
     def nurl(self, path: str = "/nurl") -> str:
         return f"http://127.0.0.1:{self.server_address[1]}{path}"
 
-    def wait(self, count: int, within_s: float = 10.0) -> list[tuple[str, str, bytes]]:
-        deadline = time.monotonic() + within_s
-        while len(self.received) < count:
-            assert time.monotonic() < deadline, f"{len(self.received)} of {count} POSTs came"
-            time.sleep(0.01)
+    def wait(self, count: int) -> list[tuple[str, str, bytes]]:
+        """Wait until so many POSTs have arrived, and return them all."""
+        wait_until(lambda: len(self.received) >= count, f"{count} POSTs")
         return self.received
 
-    def quiet(self, count: int, for_s: float = 0.4) -> None:
-        """No more than so many POSTs came, and no more come."""
-        time.sleep(for_s)
+    def assert_received(self, count: int, server: httpx.Client) -> None:
+        """So many POSTs arrived, and the server that sends them has no more to send."""
+        for state in ("sending", "waiting"):
+            wait_for(lambda state=state: metric(server, "headwater_notify_nurls", state=state), 0.0)  # type: ignore[misc]
         assert len(self.received) == count, self.received
 
 
@@ -51,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         server.headers.append({name.lower(): value for name, value in self.headers.items()})
         server.received.append((self.path, self.headers["content-type"], body))
-        server.hold.wait(10)
+        server.hold.wait()
         status = server.statuses.pop(0) if server.statuses else 204
         server.now -= 1
         self.send_response(status)

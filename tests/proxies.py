@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from bench.servers import headwater
 
 from tests.certificates import Pair
 from tests.edges import free_port
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 FRONTS = ("hypercorn", "caddy", "nginx")
@@ -37,7 +37,7 @@ def front(name: str, pair: Pair, directory: Path) -> Iterator[str]:
     program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         pytest.skip(f"{name} is not installed; it is a package of Debian")
-    with headwater("--memory", "--trusted-proxy", "127.0.0.1", "--limit", "long_poll_s=2") as server:
+    with headwater("--memory", "--trusted-proxy", "127.0.0.1", "--limit", "long_poll_s=60") as server:
         start = _caddy if name == "caddy" else _nginx
         with start(program, pair, directory, server.port) as port:
             yield f"https://localhost:{port}"
@@ -102,12 +102,13 @@ def _process(command: list[str], port: int, environment: dict[str, str] | None =
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    deadline = time.monotonic() + 20
-    while True:
+
+    def accepts() -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("localhost", port), 1) as sock:
             with context.wrap_socket(sock, server_hostname="localhost"):
-                return
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
+                return True
+        if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} did not start: {process.communicate()[1].decode()[-2000:]}")
-        time.sleep(0.05)
+        return False
+
+    wait_until(accepts, f"{process.args!r} accepts TLS")

@@ -25,7 +25,7 @@ EDGES = (DURABLE, *(pytest.param(name, marks=pytest.mark.slow) for name in (NATI
 def run_suite(name: str, report: Path) -> Any:
     npx = shutil.which("npx")
     assert npx is not None, "Node is needed: run this through `make test`"
-    with edge(name) as server:
+    with edge(name, long_poll_s=2) as server:
         subprocess.run(
             [npx, "vitest", "run", "--reporter=json", f"--outputFile={report}"],
             cwd=NODE_DIR,

@@ -16,7 +16,7 @@ from tests.edges import EDGES, edge, root_of
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     with edge(request.param) as server:
         root = root_of(request.param, server).replace("/v1/stream", "/v1/table")
-        with httpx.Client(base_url=root, timeout=10) as client:
+        with httpx.Client(base_url=root, timeout=60) as client:
             yield client
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from urllib.parse import quote
 
 import httpx
+
+from tests.metrics import TABLE, wait_for_readers
 
 SCHEMA = {"content-type": "text/sequence; schema=endpoint_manifest; version=1"}
 WHOLE_TYPE = "text/sequence; charset=utf-8; schema=endpoint_manifest; version=1"
@@ -32,20 +33,18 @@ def problem(response: httpx.Response) -> str:
 
 
 @contextmanager
-def meanwhile(*steps: object) -> Iterator[None]:
-    """Run steps in a thread, 0.1 s apart."""
+def meanwhile(client: httpx.Client, *steps: Callable[[], object]) -> Iterator[None]:
+    """Run steps in a thread, each when a live reader waits for rows."""
 
     def run() -> None:
         for step in steps:
-            time.sleep(0.1)
-            step()  # type: ignore[operator]
+            wait_for_readers(client, TABLE)
+            step()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
         yield
-    finally:
-        thread.join()
+        running.result()
 
 
 def advertise(client: httpx.Client, table: str, url: str, event: str = "rows") -> None:

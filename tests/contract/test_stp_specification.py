@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -36,6 +36,7 @@ from tests.contract.tables import (
 from tests.nurls import receiver
 from tests.shells import SHELLS, client_of
 from tests.table_servers import head, hostile_server, lines, table_server
+from tests.waiting import wait_for, wait_until
 
 SENTENCES = {
     # Draft
@@ -193,17 +194,10 @@ def test_a_mirror_ignores_duplicate_rows() -> None:
 
     with hostile_server(repeating) as remote, headwater("--memory", "--follow", f"copy={remote.url}/t") as server:
         url = f"http://{server.host}:{server.port}/v1/table/copy"
-        until(lines(1, 2, 3, 4), lambda: httpx.get(url, params=NOW).content)
+        wait_for(lambda: httpx.get(url, params=NOW).content, lines(1, 2, 3, 4))
         asked = len(remote.seen)
-        until(True, lambda: len(remote.seen) > asked + 1)
+        wait_until(lambda: len(remote.seen) > asked + 1)
         assert httpx.get(url, params=NOW).content == lines(1, 2, 3, 4)
-
-
-def until(expected: object, look: Callable[[], object], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while (found := look()) != expected:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
 
 
 # Content type
@@ -263,8 +257,11 @@ def test_delta_sync(client: httpx.Client, table: str) -> None:
 def test_a_live_response_has_no_row_up_to_since_id(client: httpx.Client, table: str) -> None:
     """Also if since_id is beyond the end of the table."""
     client.post(table, content=rows(2))
-    with meanwhile(lambda: client.post(table, content=rows(2)), lambda: client.post(table, content=rows(2))):
-        read = client.get(table, params={"since_id": "5", "idle": "0.5"})
+    close = {"stream-closed": "true"}
+    with meanwhile(
+        client, lambda: client.post(table, content=rows(2)), lambda: client.post(table, content=rows(2), headers=close)
+    ):
+        read = client.get(table, params={"since_id": "5"})
     assert seqnos(read.content) == [6]
 
 
@@ -314,31 +311,34 @@ def test_accept(client: httpx.Client, table: str, accept: str, status: int) -> N
 @shows("000 4.2 stream", "001 stream")
 def test_rows_are_streamed_until_idle(client: httpx.Client, table: str) -> None:
     client.post(table, content=rows(2))
-    began = time.monotonic()
-    arrivals: list[tuple[list[int], float]] = []
-    with meanwhile(lambda: client.post(table, content=rows(1)), lambda: client.post(table, content=rows(2))):
-        with client.stream("GET", table, params={"idle": "0.3"}) as read:
-            for piece in read.iter_raw():
-                arrivals.append((seqnos(piece), time.monotonic() - began))
-    assert [numbers for numbers, _ in arrivals] == [[1, 2], [3], [4, 5]]
-    assert arrivals[0][1] < arrivals[1][1] < arrivals[2][1]
-    assert 0.4 <= time.monotonic() - began < 3
+    appends = [rows(1), rows(2)]  # each is made when the rows before it have arrived
+    arrivals: list[list[int]] = []
+    with client.stream("GET", table, params={"idle": "2", "timeout": "300"}) as read:
+        for piece in read.iter_raw():
+            arrivals.append(seqnos(piece))
+            if appends:
+                assert client.post(table, content=appends.pop(0)).status_code == 204
+    assert arrivals == [[1, 2], [3], [4, 5]]  # and the table is open: the response ended because it was idle
 
 
 @shows("000 4.2 stream", "001 stream")
 def test_rows_are_streamed_until_the_timeout(client: httpx.Client, table: str) -> None:
-    began = time.monotonic()
-    with meanwhile(*[lambda: client.post(table, content=rows(1))] * 5):
-        read = client.get(table, params={"timeout": "0.3", "idle": "5"})
-    assert time.monotonic() - began < 3
-    assert seqnos(read.content) == list(range(1, len(seqnos(read.content)) + 1))
-    assert 1 <= len(seqnos(read.content)) <= 4
+    """Rows are appended until the response has ended, so it is never idle."""
+    appended = 1
+    client.post(table, content=rows(1))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(client.get, table, params={"timeout": "0.5", "idle": "300"})
+        while not reading.done():
+            appended += client.post(table, content=rows(1)).status_code == 204
+        found = seqnos(reading.result().content)
+    assert found == list(range(1, len(found) + 1))
+    assert 1 <= len(found) <= appended
 
 
 @shows("000 4.2 reconnect", "001 stream")
 def test_clients_reconnect_using_the_last_processed_seqno(client: httpx.Client, table: str) -> None:
     found: list[int] = []
-    with meanwhile(*[lambda: client.post(table, content=rows(2))] * 4):
+    with meanwhile(client, *[lambda: client.post(table, content=rows(2))] * 4):
         while len(found) < 8:
             since_id = found[-1] if found else 0
             found += seqnos(client.get(table, params={"since_id": since_id, "timeout": "0.15"}).content)
@@ -458,7 +458,7 @@ def test_notifications_have_the_surl(client: httpx.Client, table: str) -> None:
     with receiver() as peer:
         client.post(table, content=rows(1))
         advertise(client, table, peer.nurl("/here?token=1"))
-        peer.quiet(0, 0.1)
+        peer.assert_received(0, client)
         client.post(table, content=rows(2))
         (path, content_type, body), *_ = peer.wait(1)
         assert (path, content_type) == ("/here?token=1", FORM["content-type"])
@@ -466,7 +466,7 @@ def test_notifications_have_the_surl(client: httpx.Client, table: str) -> None:
         assert name == "surl"
         assert "&" not in surl
         assert httpx.get(surl, params=NOW).content == client.get(table, params=NOW).content
-        peer.quiet(1, 0.2)
+        peer.assert_received(1, client)
 
 
 @pytest.mark.slow
@@ -481,7 +481,7 @@ def test_the_server_reads_the_surl_of_a_notification() -> None:
             assert httpx.post(f"{url}/notify", content="surl=https://example.com/", headers=FORM).status_code == 410
             for _ in range(3):
                 assert httpx.post(f"{url}/notify", content=form, headers=FORM).status_code == 204
-            until(b"".join(remote.tables["prices"].rows), lambda: httpx.get(url, params=NOW).content)
+            wait_for(lambda: httpx.get(url, params=NOW).content, b"".join(remote.tables["prices"].rows))
             assert {request.split("&")[0] for request in remote.requests} <= {
                 f"GET /v1/table/prices?since_id={since_id}" for since_id in range(3)
             }
