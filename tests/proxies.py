@@ -21,6 +21,8 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 FRONTS = ("hypercorn", "caddy", "nginx")
+# Live responses last longer than a client waits, so that a front that buffers one until its end fails the test.
+LASTING = ("--limit", "long_poll_s=60", "--limit", "sse_lifetime_s=60", "--limit", "sse_keep_alive_s=60")
 
 
 @contextlib.contextmanager
@@ -37,7 +39,7 @@ def front(name: str, pair: Pair, directory: Path) -> Iterator[str]:
     program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         pytest.skip(f"{name} is not installed; it is a package of Debian")
-    with headwater("--memory", "--trusted-proxy", "127.0.0.1", "--limit", "long_poll_s=60") as server:
+    with headwater("--memory", "--trusted-proxy", "127.0.0.1", *LASTING) as server:
         start = _caddy if name == "caddy" else _nginx
         with start(program, pair, directory, server.port) as port:
             yield f"https://localhost:{port}"

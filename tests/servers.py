@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import uvloop
+from bench.servers import Server as ServerProcess
 
 from headwater.engine import Engine
 from headwater.limits import Limits
@@ -35,6 +37,12 @@ class Server:
     @property
     def url(self) -> str:
         return f"{self.scheme}://{self.host}:{self.port}/v1/stream"
+
+
+def exit_code_of(server: ServerProcess) -> int | None:
+    """The exit code of a server process that this process has started; None while it runs."""
+    found = os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return None if found is None else found.si_status
 
 
 @contextlib.asynccontextmanager

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class NeverTrueError(AssertionError):
     """A condition did not become true within the limit."""
 
 
-def wait_until(condition: Callable[[], T], what: str = "", limit_s: float = LIMIT_S) -> T:
+def wait_until(condition: Callable[[], T | None], what: str = "", limit_s: float = LIMIT_S) -> T:
     """Call `condition` until it returns something true, and return that. `what` describes it in the error."""
     deadline_s = time.monotonic() + limit_s
     pause_s = _FIRST_PAUSE_S
@@ -49,19 +49,34 @@ def wait_for(read: Callable[[], T], wanted: T, limit_s: float = LIMIT_S) -> None
         raise NeverTrueError(f"after {limit_s:g} s {value[0]!r} is still not {wanted!r}") from None
 
 
-async def wait_until_async(condition: Callable[[], T | Awaitable[T]], what: str = "", limit_s: float = LIMIT_S) -> T:
+async def wait_until_async(condition: Callable[[], Any], what: str = "", limit_s: float = LIMIT_S) -> Any:
     """The same as `wait_until` on an event loop; `condition` may be a coroutine function."""
     deadline_s = time.monotonic() + limit_s
     pause_s = _FIRST_PAUSE_S
     while True:
         result = condition()
-        value = cast(T, await result if inspect.isawaitable(result) else result)
+        value = await result if inspect.isawaitable(result) else result
         if value:
             return value
         if time.monotonic() > deadline_s:
             raise _never(condition, value, what, limit_s)
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+
+async def wait_for_async(read: Callable[[], Any], wanted: object, limit_s: float = LIMIT_S) -> None:
+    """The same as `wait_for` on an event loop; `read` may be a coroutine function."""
+    value: list[object] = []
+
+    async def is_wanted() -> bool:
+        result = read()
+        value[:] = [await result if inspect.isawaitable(result) else result]
+        return value[0] == wanted
+
+    try:
+        await wait_until_async(is_wanted, limit_s=limit_s)
+    except NeverTrueError:
+        raise NeverTrueError(f"after {limit_s:g} s {value[0]!r} is still not {wanted!r}") from None
 
 
 def _never(condition: Callable[[], object], value: object, what: str, limit_s: float) -> NeverTrueError:

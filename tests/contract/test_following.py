@@ -7,8 +7,7 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from bench.servers import headwater
 from headwater.server.asgi import App
 from tests.edges import free_port
 from tests.table_servers import CONTENT_TYPE, TableServer, table_server
+from tests.waiting import wait_for, wait_for_async, wait_until
 
 pytestmark = pytest.mark.slow  # servers, and time-outs that pass
 
@@ -42,12 +42,9 @@ def surl(remote: TableServer) -> str:
 def test_a_mirror_is_read_as_any_table_and_not_written_to(remote: TableServer) -> None:
     with (
         headwater("--memory", "--follow", f"copy/prices={surl(remote)}") as server,
-        httpx.Client(base_url=server.url.replace("stream", "table"), timeout=10) as client,
+        httpx.Client(base_url=server.url.replace("stream", "table"), timeout=60) as client,
     ):
-        deadline = time.monotonic() + 10
-        while client.get(FOLLOWERS).json()["followers"][0]["last_seqno"] < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: client.get(FOLLOWERS).json()["followers"][0]["last_seqno"], 3)
         read = client.get("/copy/prices", params=NOW)
         assert read.content == b"".join(remote.tables["prices"].rows)
         assert read.headers["content-type"] == CONTENT_TYPE
@@ -83,13 +80,16 @@ def test_an_asgi_app_follows_until_it_is_stopped(remote: TableServer) -> None:
     async def main() -> None:
         app = App(follow={"prices": f"{surl(remote)}?token=secret"}, development=True)
         transport = httpx.ASGITransport(app)
-        async with (
-            httpx.AsyncClient(transport=transport, base_url="http://app/v1/table") as client,
-            asyncio.timeout(10),
-        ):
-            while (status := (await client.get(FOLLOWERS)).json()["followers"][0])["last_seqno"] < 3:
-                await asyncio.sleep(0.01)
-            assert status["surl"] == surl(remote)  # its query may hold a secret
+        async with httpx.AsyncClient(transport=transport, base_url="http://app/v1/table") as client:
+
+            async def follower() -> dict[str, Any]:
+                return dict((await client.get(FOLLOWERS)).json()["followers"][0])
+
+            async def last_seqno() -> int:
+                return int((await follower())["last_seqno"])
+
+            await wait_for_async(last_seqno, 3)
+            assert (await follower())["surl"] == surl(remote)  # its query may hold a secret
             read = await client.get("/prices", params=NOW)
             assert read.content == b"".join(remote.tables["prices"].rows)
             await app.stop()
@@ -105,7 +105,7 @@ class Peer(httpx.Client):
     """A client of a server process, which can be killed."""
 
     def __init__(self, port: int, pid: int) -> None:
-        super().__init__(base_url=f"http://127.0.0.1:{port}/v1/table", timeout=10)
+        super().__init__(base_url=f"http://127.0.0.1:{port}/v1/table", timeout=60)
         self.url = f"http://127.0.0.1:{port}/v1/table"
         self.pid = pid
 
@@ -145,23 +145,16 @@ def shop() -> Iterator[Peer]:
         yield client
 
 
-def until(expected: object, look: Callable[[], object], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while (found := look()) != expected:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.01)
-
-
 def test_a_follower_registers_for_notify(shop: Peer, tmp_path: Path) -> None:
     """The handshake sends the NURL of the follower to the NURL of the remote server. Repeats change nothing."""
     port, data = free_port(), ("--data-dir", str(tmp_path / "data"))
     follow = ("--follow", f"copy/prices={shop.url}/prices")
     for _ in range(2):
         with peer(*data, *follow, port=port) as copy:
-            until(["registered"], lambda: [status["notify"] for status in copy.followers()])
+            wait_for(lambda: [status["notify"] for status in copy.followers()], ["registered"])
             assert shop.nurls("/prices") == [("+", f"{copy.url}/copy/prices/notify")]
             shop.append("/prices", "+\tplums\t3")
-            until(shop.rows("/prices"), lambda: copy.rows("/copy/prices"))
+            wait_for(lambda: copy.rows("/copy/prices"), shop.rows("/prices"))
             copy.kill()
     assert len(shop.nurls("/prices")) == 1
 
@@ -169,21 +162,21 @@ def test_a_follower_registers_for_notify(shop: Peer, tmp_path: Path) -> None:
 def test_the_remote_server_drops_a_nurl_whose_table_is_no_longer_followed(shop: Peer, tmp_path: Path) -> None:
     port, data = free_port(), ("--data-dir", str(tmp_path / "data"))
     with peer(*data, "--follow", f"prices={shop.url}/prices", port=port) as copy:
-        until(["registered"], lambda: [status["notify"] for status in copy.followers()])
+        wait_for(lambda: [status["notify"] for status in copy.followers()], ["registered"])
         mirrored = shop.rows("/prices")
-        until(mirrored, lambda: copy.rows("/prices"))
+        wait_for(lambda: copy.rows("/prices"), mirrored)
     with peer(*data, port=port) as copy:
         shop.append("/prices", "+\tplums\t3")
-        until([("+", f"{copy.url}/prices/notify"), ("-", "answered 410")], lambda: shop.nurls("/prices"))
+        wait_for(lambda: shop.nurls("/prices"), [("+", f"{copy.url}/prices/notify"), ("-", "answered 410")])
         assert copy.rows("/prices") == mirrored
         assert copy.notify("/prices", f"surl={shop.url}/prices") == 410
 
 
 def test_a_follower_whose_nurl_is_refused_continues_without_notify(shop: Peer) -> None:
     with peer("--memory", "--follow", f"prices={shop.url}/prices", "--public-url", "http://example.com") as copy:
-        until(["refused: answered 403"], lambda: [status["notify"] for status in copy.followers()])
+        wait_for(lambda: [status["notify"] for status in copy.followers()], ["refused: answered 403"])
         shop.append("/prices", "+\tplums\t3")
-        until(shop.rows("/prices"), lambda: copy.rows("/prices"))
+        wait_for(lambda: copy.rows("/prices"), shop.rows("/prices"))
         assert copy.followers()[0]["state"] == "following"
         assert shop.nurls("/prices") == []
 
@@ -196,15 +189,20 @@ def test_an_asgi_app_registers_for_notify_and_is_woken(shop: Peer) -> None:
         ):
             app = App(follow={"prices": f"{shop.url}/prices"}, development=True, public_url=public_url)
             transport = httpx.ASGITransport(app)
-            async with (
-                httpx.AsyncClient(transport=transport, base_url="http://app/v1/table") as client,
-                asyncio.timeout(10),
-            ):
-                while (found := (await client.get(FOLLOWERS)).json()["followers"][0])["notify"] != status:
-                    await asyncio.sleep(0.01)
-                assert found["state"] in ("following", "retrying")
-                while (await client.get("/prices", params=NOW)).content != shop.rows("/prices"):
-                    await asyncio.sleep(0.01)
+            async with httpx.AsyncClient(transport=transport, base_url="http://app/v1/table") as client:
+
+                async def follower() -> dict[str, Any]:
+                    return dict((await client.get(FOLLOWERS)).json()["followers"][0])
+
+                async def mirrored() -> bytes:
+                    return (await client.get("/prices", params=NOW)).content
+
+                async def notify() -> str:
+                    return str((await follower())["notify"])
+
+                await wait_for_async(notify, status)
+                assert (await follower())["state"] in ("following", "retrying")
+                await wait_for_async(mirrored, shop.rows("/prices"))
                 form = f"surl={shop.url}/prices"
                 assert (await client.post("/prices/notify", content=form, headers=FORM)).status_code == 204
                 assert (await client.post("/other/notify", content=form, headers=FORM)).status_code == 204
@@ -225,13 +223,13 @@ def test_a_table_named_by_notify_is_followed_until_its_mirror_is_deleted(shop: P
         assert copy.notify("/copy", form) == 204
         copy.kill()
     with peer(*data, *allow, port=port) as copy:  # the SURL was kept before the answer
-        until(shop.rows("/prices"), lambda: copy.rows("/copy"))
-        until([("+", f"{copy.url}/copy/notify")], lambda: shop.nurls("/prices"))
+        wait_for(lambda: copy.rows("/copy"), shop.rows("/prices"))
+        wait_for(lambda: shop.nurls("/prices"), [("+", f"{copy.url}/copy/notify")])
     with peer(*data, port=port) as copy:
         assert copy.followers() == []
     with peer(*data, *allow, port=port) as copy:
         shop.append("/prices", "+\tplums\t3")
-        until(shop.rows("/prices"), lambda: copy.rows("/copy"))
+        wait_for(lambda: copy.rows("/copy"), shop.rows("/prices"))
         assert copy.delete("/copy").status_code == 204
         assert copy.followers() == []
         assert copy.get("/copy", params=NOW).status_code == 404
@@ -239,7 +237,7 @@ def test_a_table_named_by_notify_is_followed_until_its_mirror_is_deleted(shop: P
     with peer(*data, *allow, port=port) as copy:
         assert copy.followers() == []
         assert copy.notify("/new", f"surl={shop.url}/not-there") == 204
-        until(["retrying"], lambda: [status["state"] for status in copy.followers()])
+        wait_for(lambda: [status["state"] for status in copy.followers()], ["retrying"])
         assert copy.delete("/new").status_code == 204  # nothing is there but the follower
         assert copy.followers() == []
         assert copy.delete("/new").status_code == 404
@@ -254,43 +252,46 @@ def test_notify_does_not_follow_into_a_table_that_is_not_a_mirror(shop: Peer) ->
 
 def test_a_deleted_mirror_is_created_again(shop: Peer) -> None:
     with peer("--memory", "--follow", f"prices={shop.url}/prices") as copy:
-        until(shop.rows("/prices"), lambda: copy.rows("/prices"))
+        wait_for(lambda: copy.rows("/prices"), shop.rows("/prices"))
         first = copy.head("/prices").headers["etag"]
         assert copy.delete("/prices").status_code == 204
-        until(shop.rows("/prices"), lambda: copy.rows("/prices"))
+        wait_for(lambda: copy.rows("/prices"), shop.rows("/prices"))
         assert copy.head("/prices").headers["etag"] != first
 
 
 def test_a_table_that_takes_the_place_of_a_mirror_gets_none_of_its_rows(shop: Peer) -> None:
     """The table is deleted and created again many times while rows arrive."""
-    stop = threading.Event()
+    stop, written = threading.Event(), [0]
+
+    def is_replaced(copy: Peer) -> bool:
+        copy.delete("/prices")
+        created = copy.put("/prices", headers=TYPE)
+        assert created.status_code in (201, 409)  # the follower may be faster
+        return created.status_code == 201
 
     def write() -> None:
         with httpx.Client(base_url=shop.url) as client:
             while not stop.is_set():
                 client.post("/prices", content="+\tk\tr\n" * 5, headers=TYPE).raise_for_status()
+                written[0] += 1
 
     writer = threading.Thread(target=write)
     with peer("--memory", "--follow", f"prices={shop.url}/prices") as copy:
         writer.start()
         try:
-            replaced, deadline = 0, time.monotonic() + 20
-            while replaced < 20:
-                assert time.monotonic() < deadline, replaced
-                copy.delete("/prices")
-                created = copy.put("/prices", headers=TYPE)
-                assert created.status_code in (201, 409)  # the follower may be faster
-                if created.status_code == 201:
-                    replaced += 1
-                    time.sleep(0.02)
+            for _ in range(20):
+                wait_until(lambda: is_replaced(copy), "a table takes the place of the mirror")
+                for _ in range(2):
+                    before = written[0]
+                    wait_until(lambda before=before: written[0] > before)  # type: ignore[misc]
                     answer = copy.get("/prices", params=NOW)
                     assert (answer.content, answer.headers["stp-gapless"]) == (b"", "true")
         finally:
             stop.set()
             writer.join()
-        until(["retrying"], lambda: [status["state"] for status in copy.followers()])
+        wait_for(lambda: [status["state"] for status in copy.followers()], ["retrying"])
         copy.delete("/prices").raise_for_status()
-        until(shop.rows("/prices"), lambda: copy.rows("/prices"), 20)
+        wait_for(lambda: copy.rows("/prices"), shop.rows("/prices"))
 
 
 def test_a_stopped_follower_is_reported_after_a_restart(tmp_path: Path) -> None:
@@ -301,17 +302,17 @@ def test_a_stopped_follower_is_reported_after_a_restart(tmp_path: Path) -> None:
         first.append("/prices", "+\ta\t1", "+\tb\t2")
         mirrored = first.rows("/prices")
         with peer(*follow, port=copy_port) as copy:
-            until(mirrored, lambda: copy.rows("/prices"))
+            wait_for(lambda: copy.rows("/prices"), mirrored)
     with peer("--memory", port=port) as second:  # the remote server lost its data
         second.put("/prices", headers=TYPE).raise_for_status()
         second.append("/prices", "+\tc\t1", "+\td\t2", "+\te\t3")
         for _ in range(2):
             with peer(*follow, port=copy_port) as copy:
-                until(["stopped"], lambda: [status["state"] for status in copy.followers()])
+                wait_for(lambda: [status["state"] for status in copy.followers()], ["stopped"])
                 assert "row 2 differs from the row that was read before" in copy.followers()[0]["last_error"]
                 assert copy.rows("/prices") == mirrored
         with peer(*follow, port=copy_port) as copy:
-            until(["stopped"], lambda: [status["state"] for status in copy.followers()])
+            wait_for(lambda: [status["state"] for status in copy.followers()], ["stopped"])
             assert copy.notify("/prices", f"surl={second.url}/prices") == 410
             copy.delete("/prices").raise_for_status()  # the way to begin again
-            until(second.rows("/prices"), lambda: copy.rows("/prices"))
+            wait_for(lambda: copy.rows("/prices"), second.rows("/prices"))

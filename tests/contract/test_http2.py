@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import httpx
 import pytest
 
 from tests.certificates import Pair, make_pair
+from tests.metrics import LONG_POLL, wait_for_readers
 from tests.proxies import FRONTS, front
 
 TEXT = {"content-type": "text/plain"}
@@ -33,7 +33,7 @@ def http(
     request: pytest.FixtureRequest, pair: Pair, trust: ssl.SSLContext, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[httpx.Client]:
     with front(request.param, pair, tmp_path_factory.mktemp(request.param)) as url:
-        with httpx.Client(base_url=url, verify=trust, http1=False, http2=True, timeout=20) as client:
+        with httpx.Client(base_url=url, verify=trust, http1=False, http2=True, timeout=30) as client:
             yield client
 
 
@@ -54,40 +54,40 @@ def test_appends_and_reads(http: httpx.Client, stream: str) -> None:
     assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
 
 
-def test_an_event_arrives_at_once(http: httpx.Client, stream: str) -> None:
+def test_an_event_arrives_before_the_next_append(http: httpx.Client, stream: str) -> None:
+    """A front that buffers would keep it until more data or the end of the response."""
     with http.stream("GET", stream, params={"offset": "-1", "live": "sse"}) as feed:
         lines = feed.iter_lines()
         while next(lines) != "data:one":
             pass
         for number in range(3):
-            started = time.monotonic()
             http.post(stream, headers=TEXT, content=f"number {number}".encode())
             while next(lines) != f"data:number {number}":
                 pass
-            assert time.monotonic() - started < 1
 
 
-def test_a_row_arrives_at_once(http: httpx.Client) -> None:
+def test_a_row_arrives_before_the_next_append(http: httpx.Client) -> None:
     """nginx buffers the headers until there is a row, so the table has one at the beginning."""
     table, lines = f"/v1/table/{uuid.uuid4()}", {"content-type": "text/tab-separated-values"}
     assert http.put(table, headers={"content-type": "text/sequence; schema=test; version=1"}).status_code == 201
     http.post(table, headers=lines, content=b"+\tfirst\tvalue\n")
-    with http.stream("GET", table, params={"since_id": "0", "timeout": "20"}) as rows:
+    with http.stream("GET", table, params={"since_id": "0", "timeout": "300", "idle": "300"}) as rows:
         pieces = rows.iter_bytes()
         assert b"first\tvalue" in next(pieces)
-        started = time.monotonic()
         http.post(table, headers=lines, content=b"+\tsecond\tvalue\n")
         assert b"second\tvalue" in next(pieces)
-        assert time.monotonic() - started < 1
 
 
-def test_an_append_ends_a_long_poll(http: httpx.Client, stream: str) -> None:
+def test_an_append_ends_a_long_poll(http: httpx.Client, trust: ssl.SSLContext, stream: str) -> None:
+    """With a client of its own, because a thread of httpx that reads a connection can keep the others from it."""
     offset = http.head(stream).headers["stream-next-offset"]
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(http.get, stream, params={"offset": offset, "live": "long-poll"})
-        time.sleep(0.2)
+    other = httpx.Client(base_url=http.base_url, verify=trust, http1=False, http2=True, timeout=60)
+    with other, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.get, stream, params={"offset": offset, "live": "long-poll"})
+        wait_for_readers(http, LONG_POLL)
         http.post(stream, headers=TEXT, content=b"two")
-        assert waiting.result(5).content == b"two"
+        answer = waiting.result()
+    assert (answer.status_code, answer.content) == (200, b"two")
 
 
 def test_many_requests_share_a_connection(http: httpx.Client, trust: ssl.SSLContext, stream: str) -> None:

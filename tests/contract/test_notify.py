@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from urllib.parse import urljoin
@@ -19,6 +18,8 @@ from bench.servers import Server, headwater
 
 from tests.contract.tables import FORM, NOW, SCHEMA, advertise, advertised, problem, rows
 from tests.nurls import Receiver, receiver
+from tests.servers import exit_code_of
+from tests.waiting import wait_for, wait_until
 
 pytestmark = pytest.mark.slow  # servers, and time-outs that pass
 
@@ -27,13 +28,6 @@ pytestmark = pytest.mark.slow  # servers, and time-outs that pass
 def peer() -> Iterator[Receiver]:
     with receiver() as server:
         yield server
-
-
-def until(expected: object, look: object, within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while (found := look()) != expected:  # type: ignore[operator]
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
 
 
 def test_a_form_is_applied_atomically(client: httpx.Client, table: str) -> None:
@@ -105,7 +99,7 @@ def test_nurls_are_withdrawn(client: httpx.Client, table: str, peer: Receiver) -
         assert answer.status_code == 204
     assert [(action, record) for action, _, record in advertised(client, table)[2:]] == [("-", "withdrawn")] * 2
     client.post(table, content=rows(1))
-    peer.quiet(0)
+    peer.assert_received(0, client)
     assert client.delete(f"{table}/notify").status_code == 400
 
 
@@ -113,10 +107,9 @@ def test_the_nurls_of_a_deleted_table_are_deleted(client: httpx.Client, table: s
     advertise(client, table, peer.nurl())
     assert client.delete(table).status_code == 204
     assert client.get(f"{table}/notify", params=NOW).status_code == 404
-    time.sleep(0.1)
     client.put(table, headers=SCHEMA)
     client.post(table, content=rows(1))
-    peer.quiet(0)
+    peer.assert_received(0, client)
     advertise(client, table, peer.nurl())
     assert len(advertised(client, table)) == 1
 
@@ -131,10 +124,10 @@ def test_many_appends_are_one_post(client: httpx.Client, table: str, peer: Recei
     peer.wait(1)
     for _ in range(20):
         client.post(table, content=rows(1))
-    peer.quiet(1, 0.1)
+    assert len(peer.received) == 1
     peer.hold.set()
     peer.wait(2)
-    peer.quiet(2)
+    peer.assert_received(2, client)
     assert peer.most == 1
 
 
@@ -144,7 +137,7 @@ def test_failures_are_retried(client: httpx.Client, table: str, peer: Receiver) 
     client.post(table, content=rows(1))
     found = peer.wait(4)
     assert {path for path, _, _ in found} == {"/nurl"}  # the redirect is not followed
-    peer.quiet(4)
+    peer.assert_received(4, client)
     assert len(advertised(client, table)) == 1
 
 
@@ -152,16 +145,16 @@ def test_410_drops_a_nurl(client: httpx.Client, table: str, peer: Receiver) -> N
     peer.statuses = [410]
     advertise(client, table, peer.nurl())
     client.post(table, content=rows(1))
-    until([["+", "rows", peer.nurl()], ["-", "rows", "answered 410"]], lambda: advertised(client, table))
+    wait_for(lambda: advertised(client, table), [["+", "rows", peer.nurl()], ["-", "rows", "answered 410"]])
     client.post(table, content=rows(1))
-    peer.quiet(1)
+    peer.assert_received(1, client)
 
 
 # Restarts and limits, of the native edge
 
 
 def opened(server: Server) -> httpx.Client:
-    return httpx.Client(base_url=f"http://{server.host}:{server.port}/v1/table", timeout=10)
+    return httpx.Client(base_url=f"http://{server.host}:{server.port}/v1/table", timeout=60)
 
 
 def test_a_restart_delivers_what_was_pending(peer: Receiver) -> None:
@@ -180,7 +173,7 @@ def test_a_restart_delivers_what_was_pending(peer: Receiver) -> None:
         with headwater(*options) as server, opened(server) as client:
             assert peer.wait(3)[2][0] == "/quiet"  # what was delivered is not delivered again
             assert peer.received[2][2] == f"surl=http://127.0.0.1:{server.port}/v1/table/quiet".encode()
-            peer.quiet(3)
+            peer.assert_received(3, client)
             client.post("/prices", content=rows(1))
             assert peer.wait(4)[3][0] == "/nurl"
             assert len(advertised(client, "/prices")) == 1
@@ -194,8 +187,10 @@ def test_a_nurl_that_never_responds_is_dropped(peer: Receiver) -> None:
         advertise(client, "/prices", peer.nurl())
         client.post("/prices", content=rows(1))
         reason = "no success for 0.5 s: answered 500"
-        until([["+", "rows", peer.nurl()], ["-", "rows", reason]], lambda: advertised(client, "/prices"))
-        peer.quiet(len(peer.received))
+        wait_for(lambda: advertised(client, "/prices"), [["+", "rows", peer.nurl()], ["-", "rows", reason]])
+        count = len(peer.received)
+        client.post("/prices", content=rows(1))
+        peer.assert_received(count, client)
 
 
 def test_the_number_of_nurls_is_bounded() -> None:
@@ -248,31 +243,19 @@ def test_a_killed_server_notifies_again(peer: Receiver) -> None:
         peer.hold.set()
         with headwater(*options) as server, opened(server) as client:
             assert peer.wait(2)[1][2] == f"surl=http://127.0.0.1:{server.port}/v1/table/prices".encode()
-            peer.quiet(2)
+            peer.assert_received(2, client)
             assert len(advertised(client, "/prices")) == 1
 
 
 def test_a_stopping_server_does_not_wait_for_nurls(peer: Receiver) -> None:
-    with headwater("--memory") as server, opened(server) as client:
+    """It ends before the POST gets its response, which would have ten minutes to arrive."""
+    with headwater("--memory", "--limit", "outbound_request_s=600") as server, opened(server) as client:
         client.put("/prices", headers=SCHEMA)
         advertise(client, "/prices", peer.nurl())
         peer.hold.clear()
         client.post("/prices", content=rows(1))
         peer.wait(1)
         client.close()
-        began = time.monotonic()
-    assert time.monotonic() - began < 4
-
-
-def test_notifications_arrive_fast(peer: Receiver) -> None:
-    with headwater("--memory") as server, opened(server) as client:
-        client.put("/prices", headers=SCHEMA)
-        advertise(client, "/prices", peer.nurl())
-        waits = []
-        for number in range(1, 31):
-            began = time.monotonic()
-            client.post("/prices", content=rows(1))
-            peer.wait(number)
-            waits.append(time.monotonic() - began)
-            time.sleep(0.01)
-    assert sorted(waits)[15] < 0.05
+        server.terminate()
+        wait_until(lambda: exit_code_of(server) == 0, "the server ends")
+        assert not peer.hold.is_set()

@@ -28,6 +28,7 @@ from headwater.store.embedded.disk import File
 from headwater.store.embedded.syncing import Synced
 from headwater.store.pieces import RecordEnd, UnalignedReadError
 from tests.contract.stores import STORES, embedded, nothing
+from tests.waiting import wait_until_async
 
 T = TypeVar("T")
 
@@ -388,17 +389,22 @@ def test_a_fold_waits_for_the_batch_that_is_being_written(tmp_path: Path) -> Non
         syncer = store._parts.syncer
         sync = syncer.sync
 
-        def slow(file: File, synced: Synced) -> None:
-            def later(error: OSError | None) -> None:
-                asyncio.get_running_loop().call_later(0.05, synced, error)
+        held: list[Callable[[], None]] = []
 
-            sync(file, later)
+        def slow(file: File, synced: Synced) -> None:
+            sync(file, lambda error: held.append(lambda: synced(error)))
 
         syncer.sync = slow  # type: ignore[method-assign]
         large = b"x" * (2 << 20)
         writing = asyncio.create_task(bench.commit((*bench.append(1, 1000, large),)))
-        await asyncio.sleep(0.001)
-        await store.fold()
+        await wait_until_async(lambda: held)
+        folding = asyncio.create_task(store.fold())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not folding.done()
+        syncer.sync = sync  # type: ignore[method-assign]
+        held[0]()
+        await folding
         await writing
         await store.close()
         store = embedded(tmp_path)

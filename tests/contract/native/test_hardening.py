@@ -1,4 +1,4 @@
-"""The native edge under clients that disconnect, send too much or send slowly; test names number the defects."""
+"""The native edge under clients that disconnect, send too much or send slowly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import select
 import shlex
 import socket
 import sys
-import time
 import tracemalloc
 import uuid
 from collections.abc import Iterator
@@ -36,24 +35,22 @@ from headwater.server.native.parsing import RequestParser
 from headwater.server.routes import resolve
 from headwater.server.serve import fit_descriptors
 from tests.contract.native.wire import Wire
+from tests.metrics import LONG_POLL, metric_of, value_in, wait_for_readers_of
 from tests.unit.server.rig import Rig
+from tests.waiting import wait_for, wait_until
 
 GET = b"GET /v1/stream/a HTTP/1.1\r\nhost: localhost\r\n\r\n"
 BINARY = "application/octet-stream"
+REQUEST_BYTES = "headwater_http_request_bytes"
 
 
-@pytest.mark.slow
-def test_the_body_of_a_lost_connection_is_freed() -> None:
-    """The bodies were held by a reference cycle until the next garbage collection."""
+def test_the_body_of_a_lost_connection_is_not_counted_any_more() -> None:
     with headwater("--memory") as own:
         head = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16000000\r\n\r\n"
-        before = own.memory_bytes()
-        for _ in range(30):
-            with Wire(own) as wire:
-                wire.send(head + b"x" * 15_000_000)
         with Wire(own) as wire:
-            assert wire.ask("GET", "/v1/stream/none").status == 404
-        assert own.memory_bytes() - before < 150_000_000  # 30 bodies are 450 MB; freed memory may be kept, up to 64 MiB
+            wire.send(head + b"x" * 1_000_000)
+            wait_until(lambda: metric_of(own, REQUEST_BYTES) > 1_000_000)
+        wait_until(lambda: metric_of(own, REQUEST_BYTES) < 1_000_000)
 
 
 def test_a_lost_connection_is_freed_without_the_garbage_collector() -> None:
@@ -77,18 +74,27 @@ def test_a_lost_connection_is_freed_without_the_garbage_collector() -> None:
         gc.enable()
 
 
+def status_of(server: Server, method: str, path: str) -> int:
+    """The status of a request on a new connection; 0 if the server closes the connection."""
+    try:
+        with Wire(server) as wire:
+            return wire.ask(method, path).status
+    except (EOFError, ConnectionError):
+        return 0
+
+
 def limited(*limits: str) -> AbstractContextManager[Server]:
     return headwater("--memory", *(word for limit in limits for word in ("--limit", limit)))
 
 
-def trickle(wire: Wire, seconds: float) -> bool:
-    """Send a byte at intervals. Returns whether the server responds in the meantime."""
-    started = time.monotonic()
-    while time.monotonic() - started < seconds:
+def trickle(wire: Wire) -> None:
+    """Send a byte now and then, until the server responds."""
+
+    def is_answered() -> bool:
         wire.send(b"a")
-        if select.select([wire.sock], [], [], 0.3)[0]:
-            return True
-    return False
+        return bool(select.select([wire.sock], [], [], 0.1)[0])
+
+    wait_until(is_answered, "the server responds to a slow client")
 
 
 @pytest.mark.slow
@@ -100,7 +106,7 @@ def test_bodies_of_all_connections_together_are_bounded() -> None:
         held = [stack.enter_context(Wire(own)) for _ in range(3)]
         for wire in held:
             wire.send(head % 1_200_001 + b"x" * 1_200_000)
-        time.sleep(0.2)
+        wait_until(lambda: metric_of(own, REQUEST_BYTES) >= 3 * 1_200_000)
         with Wire(own) as wire:
             wire.send(head % 1_200_001 + b"x" * 1_200_000)
             answer = wire.answer()
@@ -121,7 +127,7 @@ def test_heads_of_all_connections_together_are_bounded() -> None:
         held = [stack.enter_context(Wire(own)) for _ in range(4)]
         for wire in held:
             wire.send(head)
-        time.sleep(0.2)
+        wait_until(lambda: metric_of(own, REQUEST_BYTES) >= 4 * len(head))
         with Wire(own) as wire:
             wire.send(head)
             assert wire.answer().problem["type"] == "urn:headwater:overloaded"
@@ -144,16 +150,14 @@ def test_unread_responses_of_all_connections_together_are_bounded() -> None:
         assert answer.headers["retry-after"] == "1"
         assert control.ask("POST", "/v1/stream/big", b"x", content_type=BINARY).status == 204  # writes go on
         stack.pop_all().close()
-        time.sleep(0.2)
-        with Wire(own) as wire:
-            assert wire.ask("GET", "/v1/stream/big?offset=now").status == 200
+        wait_for(lambda: status_of(own, "GET", "/v1/stream/big?offset=now"), 200)
 
 
 @pytest.mark.slow
 def test_a_slow_body_is_refused() -> None:
     with limited("body_stall_s=1", "body_bytes_per_s_min=1000") as own, Wire(own) as wire:
         wire.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10000\r\n\r\n")
-        assert trickle(wire, 5)
+        trickle(wire)
         assert wire.answer().status == 408
 
 
@@ -175,7 +179,7 @@ def test_a_pipelined_head_has_the_same_time_as_the_first() -> None:
     with limited("header_s=1") as own, Wire(own) as wire:
         wire.send(b"GET /v1/stream/none HTTP/1.1\r\nhost: localhost\r\n\r\nGET /v1/stre")
         assert wire.answer().status == 404
-        assert trickle(wire, 4)
+        trickle(wire)
         assert wire.answer().status == 408
 
 
@@ -311,19 +315,17 @@ def test_all_requests_before_a_half_close_get_their_responses(server: Server) ->
 
 @pytest.mark.slow
 def test_a_half_closed_connection_has_a_timeout() -> None:
-    with limited("half_closed_s=1", "long_poll_s=20") as own, Wire(own) as control:
+    with limited("half_closed_s=1", "long_poll_s=600") as own, Wire(own) as control:
         assert control.ask("PUT", "/v1/stream/a").status == 201
         poll = b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: localhost\r\n\r\n"
         with half_closed(own, poll) as wire:
-            started = time.monotonic()
             with contextlib.suppress(ConnectionError):
-                assert wire.at_end()
-            assert time.monotonic() - started < 4
+                assert wire.at_end()  # long before the end of the long-poll
 
 
 @pytest.mark.slow
 def test_a_stopping_server_completes_responses_and_resets_no_connection() -> None:
-    with limited("long_poll_s=20", "read_chunk_bytes=20000000") as own, ExitStack() as stack:
+    with limited("long_poll_s=600", "read_chunk_bytes=20000000") as own, ExitStack() as stack:
         control, idle, partial, upload = (stack.enter_context(Wire(own)) for _ in range(4))
         assert control.ask("PUT", "/v1/stream/a", b"x").status == 201
         assert idle.ask("GET", "/v1/stream/a").status == 200
@@ -332,7 +334,9 @@ def test_a_stopping_server_completes_responses_and_resets_no_connection() -> Non
         partial.send(GET[:20])
         upload.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nx")
         with slow_reader(own) as slow:  # keeps the server in its grace period
-            time.sleep(0.3)
+            wait_for_readers_of(own, LONG_POLL)
+            wait_until(lambda: metric_of(own, REQUEST_BYTES) >= len(GET) + 20 + 1)
+            wait_until(lambda: metric_of(own, "headwater_http_unread_bytes"))
             own.terminate()
             assert idle.at_end()
             assert poll.answer().status == 204  # it was in flight
@@ -355,7 +359,7 @@ def slow_reader(server: Server) -> Iterator[socket.socket]:
         assert wire.ask("PUT", "/v1/stream/big", b"x" * 10_000_000).status == 201
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        sock.settimeout(10)
+        sock.settimeout(60)
         sock.connect((server.host, server.port))
         sock.sendall(b"GET /v1/stream/big HTTP/1.1\r\nhost: localhost\r\n\r\n")
         yield sock
@@ -366,6 +370,11 @@ def read_all(sock: socket.socket) -> bytes:
     while part := sock.recv(1 << 20):
         parts.append(part)
     return b"".join(parts)
+
+
+def accepted(wire: Wire) -> float:
+    """The connections that the server has accepted, also those that it closed at once."""
+    return value_in(wire.ask("GET", "/metrics").body.decode(), "headwater_http_accepted_connections_total")
 
 
 @pytest.mark.slow
@@ -380,7 +389,7 @@ def test_connections_above_the_limit_get_503() -> None:
             assert wire.at_end()
         for _ in range(100):
             stack.enter_context(Wire(own))
-        time.sleep(0.2)
+        assert status_of(own, "GET", "/v1/stream/none") in (0, 503)  # it was accepted after all of these
         assert [wire.ask("GET", "/v1/stream/none").status for wire in served] == [404] * 5
 
 
@@ -391,11 +400,9 @@ def test_refused_connections_do_not_count() -> None:
         assert [wire.ask("GET", "/v1/stream/none").status for wire in (first, second)] == [404, 404]
         for _ in range(10):
             stack.enter_context(Wire(own))
-        time.sleep(0.2)
+        wait_until(lambda: accepted(first) >= 2 + 10)
         second.sock.shutdown(socket.SHUT_RDWR)
-        time.sleep(0.2)
-        with Wire(own) as wire:
-            assert wire.ask("GET", "/v1/stream/none").status == 404
+        wait_for(lambda: status_of(own, "GET", "/v1/stream/none"), 404)
 
 
 @pytest.mark.slow
@@ -414,9 +421,7 @@ def test_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None:
         limits = Path(f"/proc/{own.pid}/limits").read_text()
         assert re.search(r"Max open files\s+120\s+120", limits)
         stack.close()
-        time.sleep(0.3)
-        with Wire(own) as wire:
-            assert wire.ask("HEAD", "/v1/stream/a").status == 200
+        wait_for(lambda: status_of(own, "HEAD", "/v1/stream/a"), 200)
 
 
 def test_the_descriptor_limit_bounds_the_connections() -> None:
@@ -463,7 +468,7 @@ async def _accept_without_descriptors() -> tuple[int, bool, int]:
     for client in clients[:20]:
         await loop.sock_connect(client, ("127.0.0.1", port))
         with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(loop.sock_recv(client, 1), 5) == b""
+            assert await asyncio.wait_for(loop.sock_recv(client, 1), 60) == b""
         refused += 1
     for descriptor in hoarded:
         os.close(descriptor)

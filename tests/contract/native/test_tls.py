@@ -9,7 +9,6 @@ import random
 import signal
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from headwater.server.native.tls import TlsTransport, load_context
 from tests.certificates import Pair, make_pair
 from tests.servers import Server as Inside
 from tests.servers import serving
+from tests.waiting import wait_for, wait_until
 
 TEXT = {"content-type": "text/plain"}
 BINARY = {"content-type": "application/octet-stream"}
@@ -47,7 +47,7 @@ def connect(server: Server | Inside, pair: Pair, **options: int) -> ssl.SSLSocke
     context = pair.trust()
     for name, value in options.items():
         setattr(context, name, value)
-    sock = socket.create_connection((server.host, server.port), timeout=10)
+    sock = socket.create_connection((server.host, server.port), timeout=60)
     return context.wrap_socket(sock, server_hostname="localhost", suppress_ragged_eofs=False)
 
 
@@ -76,7 +76,7 @@ def test_streams_over_tls(pair: Pair) -> None:
 
 
 def test_large_bodies_both_ways(pair: Pair) -> None:
-    with over_tls(pair) as server, httpx.Client(base_url=server.url, verify=pair.trust(), timeout=20) as http:
+    with over_tls(pair) as server, httpx.Client(base_url=server.url, verify=pair.trust(), timeout=60) as http:
         assert http.put("/a", headers=BINARY, content=BIG).status_code == 201
         taken, offset = bytearray(), "-1"
         while len(taken) < len(BIG):
@@ -111,7 +111,7 @@ def test_older_versions_are_refused(pair: Pair) -> None:
     context = pair.trust()
     context.set_ciphers("DEFAULT:@SECLEVEL=0")  # else this side refuses
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    with over_tls(pair) as server, socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with over_tls(pair) as server, socket.create_connection((server.host, server.port), timeout=60) as sock:
         with pytest.raises(ssl.SSLError, match="alert protocol version"):
             context.wrap_socket(sock, server_hostname="localhost")
 
@@ -137,7 +137,7 @@ def test_a_client_that_sends_close_notify_gets_its_response(pair: Pair) -> None:
     with over_tls(pair) as server:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = pair.trust().wrap_bio(incoming, outgoing, server_hostname="localhost")
-        with socket.create_connection((server.host, server.port), timeout=10) as sock:
+        with socket.create_connection((server.host, server.port), timeout=60) as sock:
             while True:
                 try:
                     tls.do_handshake()
@@ -165,13 +165,11 @@ def test_a_refused_request_gets_its_response_while_its_body_arrives(pair: Pair) 
 
 
 def test_a_handshake_counts_as_a_connection_and_has_a_timeout(pair: Pair) -> None:
-    with over_tls(pair, connections_max=1, tls_handshake_s=1) as server:
-        with socket.create_connection((server.host, server.port), timeout=10) as silent:
-            started = time.monotonic()
+    with over_tls(pair, connections_max=1, tls_handshake_s=3) as server:
+        with socket.create_connection((server.host, server.port), timeout=60) as silent:
             with connect(server, pair) as sock:
                 assert received(sock).startswith(b"HTTP/1.1 503")
             assert received(silent) == b""
-            assert 0.5 < time.monotonic() - started < 5
         with connect(server, pair) as sock:
             sock.sendall(READ)
             assert received(sock, b"\r\n").startswith(b"HTTP/1.1 404")
@@ -187,8 +185,8 @@ NO_TLS = {
 
 @pytest.mark.parametrize("data", NO_TLS.values(), ids=NO_TLS.keys())
 def test_invalid_tls_closes_the_connection(pair: Pair, data: bytes) -> None:
-    with over_tls(pair, tls_handshake_s=0.3, header_s=0.3) as server:
-        with socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with over_tls(pair, tls_handshake_s=1, header_s=1) as server:
+        with socket.create_connection((server.host, server.port), timeout=60) as sock:
             with contextlib.suppress(ConnectionError):
                 sock.sendall(data)
                 assert len(received(sock)) < 100  # an alert
@@ -204,7 +202,7 @@ def test_invalid_tls_closes_the_connection(pair: Pair, data: bytes) -> None:
 
 
 def test_plain_http_gets_an_error_that_names_https(pair: Pair) -> None:
-    with over_tls(pair) as server, socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with over_tls(pair) as server, socket.create_connection((server.host, server.port), timeout=60) as sock:
         sock.sendall(READ)
         assert received(sock).endswith(b"This port accepts https only, not http.\r\n")
 
@@ -215,15 +213,11 @@ def test_unread_bytes_are_counted_and_close_the_connection(pair: Pair) -> None:
         below.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         below.connect((server.host, server.port))
         slow = pair.trust().wrap_socket(below, server_hostname="localhost")
-        with httpx.Client(base_url=server.url, verify=pair.trust(), timeout=20) as http, slow:
+        with httpx.Client(base_url=server.url, verify=pair.trust(), timeout=60) as http, slow:
             http.put("/a", headers=BINARY, content=BIG)
             slow.sendall(READ * 10)
-            deadline = time.monotonic() + 10
-            while http.get("/a").status_code != 503:
-                assert time.monotonic() < deadline
-            while http.get("/a").status_code != 200:  # the slow one was aborted
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_for(lambda: http.get("/a").status_code, 503)
+            wait_for(lambda: http.get("/a").status_code, 200)  # the slow one was aborted
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 received(slow)
 
@@ -244,10 +238,7 @@ def test_lost_connections_are_freed_without_the_garbage_collector(pair: Pair) ->
                 with socket.create_connection((server.host, server.port)) as plain:
                     plain.sendall(b"\x00" * 100)
                     received(plain)
-            deadline = time.monotonic() + 5
-            while len(alive()) > len(others):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda: len(alive()) <= len(others))
         finally:
             gc.enable()
 
@@ -255,17 +246,14 @@ def test_lost_connections_are_freed_without_the_garbage_collector(pair: Pair) ->
 def serial_of(server: Server) -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with socket.create_connection((server.host, server.port), timeout=60) as sock:
         with context.wrap_socket(sock) as tls:
             return tls.getpeercert(binary_form=True) or b""
 
 
 def until_other(server: Server, before: bytes) -> bytes:
-    deadline = time.monotonic() + 10
-    while (now := serial_of(server)) == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return now
+    wait_until(lambda: serial_of(server) != before, "another certificate is used")
+    return serial_of(server)
 
 
 @pytest.mark.usefixtures("default_signals")
@@ -279,12 +267,13 @@ def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, capfd: pyte
             second = until_other(server, first)
             pair.certificate.write_text("nonsense")
             os.kill(server.pid, signal.SIGHUP)
-            deadline = time.monotonic() + 10
-            told = ""
-            while "stays in use" not in told:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-                told += capfd.readouterr().err
+            logged: list[str] = []
+
+            def is_refused() -> bool:
+                logged.append(capfd.readouterr().err)
+                return "stays in use" in "".join(logged)
+
+            wait_until(is_refused)
             assert serial_of(server) == second
             old.sendall(READ)  # a connection goes on with the certificate that it began with
             assert received(old, b"\r\n").startswith(b"HTTP/1.1 404")

@@ -41,7 +41,7 @@ _CONTEXT.sslsocket_class = _Tls
 
 
 class Wire:
-    def __init__(self, server: Server, timeout_s: float = 10.0) -> None:
+    def __init__(self, server: Server, timeout_s: float = 60.0) -> None:
         self.sock = socket.create_connection((server.host, server.port), timeout=timeout_s)
         if server.scheme == "https":
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a record is a write
