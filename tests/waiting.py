@@ -51,14 +51,15 @@ def wait_for(read: Callable[[], T], wanted: T, limit_s: float = LIMIT_S) -> None
 
 async def wait_until_async(condition: Callable[[], Any], what: str = "", limit_s: float = LIMIT_S) -> Any:
     """The same as `wait_until` on an event loop; `condition` may be a coroutine function."""
-    deadline_s = time.monotonic() + limit_s
+    clock = asyncio.get_running_loop().time  # in virtual time, too
+    deadline_s = clock() + limit_s
     pause_s = _FIRST_PAUSE_S
     while True:
         result = condition()
         value = await result if inspect.isawaitable(result) else result
         if value:
             return value
-        if time.monotonic() > deadline_s:
+        if clock() > deadline_s:
             raise _never(condition, value, what, limit_s)
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)

@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from headwater import limits as bounds
-from headwater.engine import Engine
+from headwater.engine import Engine, committer
 from headwater.engine.clock import SteadyClock, elapsed_s
 from headwater.engine.messages import Ended, FindRecords, FindSplits, Read, ReadMore, ReadReply, Update
 from headwater.errors import (
@@ -32,6 +34,8 @@ from headwater.log.producers import ProducerTuple
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, Done, RefusedError
 from headwater.store.memory import MemoryStore
+from tests import virtual_time
+from tests.waiting import wait_until_async
 
 
 class SlowStore(MemoryStore):
@@ -68,7 +72,14 @@ def append(engine: Engine, path: str, body: bytes, **more: object) -> Append:
     return Append(path, engine.now_ms(), body, "text/plain", **more)  # type: ignore[arg-type]
 
 
-def with_engine(body: Callable[[Engine], Awaitable[None]], store: MemoryStore | None = None, **more: object) -> None:
+def with_engine(
+    body: Callable[[Engine], Awaitable[None]],
+    store: MemoryStore | None = None,
+    run: Callable[[Coroutine[Any, Any, None]], None] = virtual_time.run,
+    **more: object,
+) -> None:
+    """Run a test with an engine, in virtual time unless the test uses threads or sockets."""
+
     async def main() -> None:
         engine = Engine(store or MemoryStore(), **more)  # type: ignore[arg-type]
         await engine.start()
@@ -83,7 +94,7 @@ def with_engine(body: Callable[[Engine], Awaitable[None]], store: MemoryStore | 
                 await asyncio.sleep(0)
             await stopping
 
-    asyncio.run(main())
+    run(main())
 
 
 async def turn() -> None:
@@ -629,11 +640,11 @@ def test_a_clock_that_is_ahead_at_the_start_deletes_nothing_at_once() -> None:
         clock.ms -= 3600_000  # the clock is corrected
         assert (await engine.info("a")).tail == 8
         clock.ms += 3600_000 + 61_000  # the deadline has passed
-        for _ in range(100):
-            await asyncio.sleep(0.01)
-            if await store.load("a") is None:
-                return
-        raise AssertionError("an expired stream was never deleted")
+
+        async def is_deleted() -> bool:
+            return await store.load("a") is None
+
+        await wait_until_async(is_deleted)
 
     store.close = lambda: asyncio.sleep(0)  # type: ignore[method-assign]  # the store is used by the next engine
     with_engine(fill, store, clock=clock, limits=limits)
@@ -684,11 +695,7 @@ def test_soft_deleted_streams_are_evicted() -> None:
             await engine.execute(create(engine, f"s{number}", body=b"x"))
             await engine.execute(create(engine, f"f{number}", fork=ForkRequest(f"s{number}")))
             await engine.execute(Delete(f"s{number}", engine.now_ms()))
-        for _ in range(100):
-            await asyncio.sleep(0.01)
-            if len(engine._catalogue) <= 5:
-                break
-        assert len(engine._catalogue) <= 5
+        await wait_until_async(lambda: len(engine._catalogue) <= 5)
         for number in range(10):
             with pytest.raises(StreamGoneError):
                 await engine.info(f"s{number}")
@@ -787,11 +794,7 @@ def test_unused_streams_are_evicted_and_loaded_again() -> None:
     async def body(engine: Engine) -> None:
         for number in range(20):
             await engine.execute(create(engine, f"s{number}", body=b"data"))
-        for _ in range(100):
-            await asyncio.sleep(0.01)
-            if len(engine._catalogue) <= 5:
-                break
-        assert len(engine._catalogue) <= 5
+        await wait_until_async(lambda: len(engine._catalogue) <= 5)
         for number in range(20):
             assert (await engine.execute(create(engine, f"s{number}"))).existed
             reply = await engine.execute(append(engine, f"s{number}", b"more"))
@@ -856,15 +859,12 @@ def test_a_refused_batch_does_not_change_the_stream_count() -> None:
 
 
 async def until_held(store: SlowStore) -> None:
-    for _ in range(1_000):
-        if store.held:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("no batch reached the store")
+    await wait_until_async(lambda: store.held, "a batch reached the store")
 
 
-def test_a_slow_batch_limits_the_bytes_that_may_wait() -> None:
-    store = SlowStore()
+def test_a_slow_batch_limits_the_bytes_that_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now_s = SlowStore(), [1.0]
+    monkeypatch.setattr(committer, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
     part = b"x" * (bounds.COMMIT_BYTES_MIN // 4)
 
     async def body(engine: Engine) -> None:
@@ -875,7 +875,8 @@ def test_a_slow_batch_limits_the_bytes_that_may_wait() -> None:
         first = asyncio.ensure_future(engine.execute(append(engine, "a", b"x")))
         await until_held(store)
         quick = [asyncio.ensure_future(engine.execute(append(engine, "a", part))) for _ in range(6)]
-        await asyncio.sleep(bounds.COMMIT_S * 1.5)  # the first batch now counts as slow
+        await turn()
+        now_s[0] += bounds.COMMIT_S * 1.5  # the first batch now counts as slow
         late = asyncio.ensure_future(engine.execute(append(engine, "a", part)))
         with pytest.raises(OverloadedError):
             await late

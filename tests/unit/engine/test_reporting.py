@@ -10,6 +10,7 @@ from headwater.engine.messages import Ended, Read, Update
 from headwater.engine.reporting import Sampler
 from headwater.log.commands import Append, Create
 from headwater.store.memory import MemoryStore
+from tests import virtual_time
 
 
 class Reader:
@@ -27,7 +28,7 @@ def run(work: Callable[[Engine], Awaitable[None]]) -> None:
         finally:
             await engine.stop()
 
-    asyncio.run(running())
+    virtual_time.run(running())
 
 
 async def append(engine: Engine, path: str, data: bytes = b"12345678") -> None:

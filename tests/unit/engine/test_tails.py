@@ -11,6 +11,7 @@ from headwater.engine.messages import Ended, Update
 from headwater.engine.tails import Tail
 from headwater.log.content import ContentKind
 from headwater.log.offsets import Offset
+from tests import virtual_time
 
 MANY = 2 * limits.TOLD_PER_TURN + 1
 
@@ -48,7 +49,7 @@ def test_many_readers_are_notified_in_turns_and_in_order() -> None:
         assert [reader.told for reader in readers] == [[(0, 1), (1, 50), Ended.DRAINING]] * MANY
         assert late.told == [(1, 50), Ended.DRAINING]
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 def test_pending_updates_are_bounded() -> None:
@@ -63,7 +64,7 @@ def test_pending_updates_are_bounded() -> None:
             await asyncio.sleep(0)
         assert all(reader.told == [(0, size), (4 * size, 5 * size)] for reader in readers)  # the rest is in the store
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 def test_many_reads_that_wait_are_woken_in_turns() -> None:
@@ -87,7 +88,7 @@ def test_many_reads_that_wait_are_woken_in_turns() -> None:
         assert most <= limits.WOKEN_PER_TURN
         await asyncio.gather(*tasks)
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 def test_a_failing_reader_does_not_affect_other_readers() -> None:
@@ -105,4 +106,4 @@ def test_a_failing_reader_does_not_affect_other_readers() -> None:
             await asyncio.sleep(0)
         assert all(reader.told == [(0, 1)] for reader in readers)
 
-    asyncio.run(main())
+    virtual_time.run(main())

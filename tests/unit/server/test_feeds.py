@@ -15,6 +15,7 @@ from headwater.server.service import Service
 from headwater.server.streams.feeds import FeedSession
 from headwater.server.tables.feeds import RowFeed
 from headwater.store.memory import MemoryStore
+from tests import virtual_time
 
 
 class Sink:
@@ -68,7 +69,7 @@ def test_a_feed_that_was_told_to_finish_before_it_was_opened_ends_and_writes_not
             assert not sink.written
         await engine.stop()
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 def test_a_reader_that_reads_further_than_it_was_told_is_told_that_it_is_up_to_date() -> None:
@@ -96,4 +97,4 @@ def test_a_reader_that_reads_further_than_it_was_told_is_told_that_it_is_up_to_d
         session.cancel()
         await engine.stop()
 
-    asyncio.run(main())
+    virtual_time.run(main())

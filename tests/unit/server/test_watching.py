@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headwater.server.watching import Watcher
+from tests import virtual_time
 
 EVERY_S = 0.01
 
@@ -64,7 +65,7 @@ def test_a_file_is_loaded_again_when_it_is_written_replaced_or_linked_anew(place
         await place.until_used(5)
         await watcher.stop()
 
-    asyncio.run(main())
+    virtual_time.run(main())
     assert place.used == [1, 2, 3, 4, 5]
 
 
@@ -80,7 +81,7 @@ def test_the_same_size_and_time_with_another_inode_is_a_change(place: Place, tmp
         await place.until_used(2)
         await watcher.stop()
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 def test_what_cannot_be_loaded_is_logged_once_and_the_old_one_stays(
@@ -99,7 +100,7 @@ def test_what_cannot_be_loaded_is_logged_once_and_the_old_one_stays(
         await place.until_used(2)
         await watcher.stop()
 
-    asyncio.run(main())
+    virtual_time.run(main())
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told) == 2
     assert all(text.startswith("the number cannot be loaded, the previous content stays in use: ") for text in told)
@@ -114,7 +115,7 @@ def test_when_told_everything_is_loaded_again_at_once(place: Place) -> None:
         await place.until_loaded(2)
         await watcher.stop()
 
-    asyncio.run(main())
+    virtual_time.run(main())
     assert place.used == [1, 1]
 
 
@@ -126,7 +127,7 @@ def test_a_change_before_the_start_is_not_missed(place: Place) -> None:
         await place.until_used(2)
         await watcher.stop()
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 def test_an_error_at_first_is_the_callers(place: Place) -> None:
@@ -145,5 +146,5 @@ def test_nothing_to_watch_is_no_task(caplog: pytest.LogCaptureFixture) -> None:
         watcher.reload()
         await watcher.stop()
 
-    asyncio.run(main())
+    virtual_time.run(main())
     assert "there is nothing to load" in caplog.text

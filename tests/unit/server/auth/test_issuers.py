@@ -23,6 +23,7 @@ from headwater.server.auth.fetching import RemoteKeys
 from headwater.server.auth.issuers import Issuer, identity_name, verify_jwt
 from headwater.server.auth.keys import KeySet, key_of_pem, key_of_secret, keys_of_jwks, keys_of_tables
 from headwater.server.auth.scopes import Action, parse_scopes
+from tests import virtual_time
 
 ISS, AUD = "https://id.example", "headwater"
 SECRET = "a secret of more than thirty-two bytes"
@@ -288,7 +289,7 @@ def test_keys_at_a_url_come_change_and_stay_when_the_url_fails(monkeypatch: pyte
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(run())
+    virtual_time.run(run())
     assert changes == [("EdDSA",), ("RS256",)]
     assert client.asked >= 7
 
@@ -321,4 +322,4 @@ def test_unknown_keys_are_asked_for_but_not_often() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(run())
+    virtual_time.run(run())

@@ -8,6 +8,7 @@ from pathlib import Path
 from headwater.outbound import open_outbound
 from headwater.server.auth.opening import open_authority
 from headwater.server.watching import Watcher
+from tests import virtual_time
 
 KEYS = '{"keys": [{"kty": "oct", "k": "' + "A" * 43 + '"}]}'
 
@@ -30,4 +31,4 @@ def test_a_file_of_keys_that_comes_after_the_file_that_names_it_is_noticed(tmp_p
         await watcher.stop()
         await opened.stop()
 
-    asyncio.run(main())
+    virtual_time.run(main())

@@ -86,7 +86,7 @@ def following(
         finally:
             await followers.stop()
 
-    with_engine(main, store)
+    with_engine(main, store, run=asyncio.run)
 
 
 # An honest server
@@ -589,7 +589,7 @@ def test_followers_that_do_not_run_do_not_say_that_nothing_is_followed() -> None
         with pytest.raises(errors.OverloadedError):
             followers.wake("t", "https://shop.example/t")
 
-    with_engine(main)
+    with_engine(main, run=asyncio.run)
 
 
 def test_a_mirror_that_is_deleted_is_made_again_from_the_beginning() -> None:

@@ -11,6 +11,7 @@ from headwater import limits
 from headwater.errors import TargetUnreachableError
 from headwater.outbound import Answer, OutboundClient, Target, parse_target
 from headwater.server.following.handshake import NO_PUBLIC_URL, NOT_ASKED, NOT_OFFERED, REGISTERED, Handshake
+from tests import virtual_time
 
 SURL = parse_target("https://shop.example/v1/table/eu/prices?token=secret")
 NURL = "https://us.example/v1/table/copy/notify"
@@ -59,7 +60,7 @@ def run(
         await body(handshake, client, registered)
         await handshake.close()
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 async def settle() -> None:

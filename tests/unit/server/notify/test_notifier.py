@@ -29,6 +29,7 @@ from headwater.server.notify.nurl import Nurl, decode
 from headwater.server.service import Service
 from headwater.server.tables import nurls
 from tests.unit.engine.test_engine import ManualClock, with_engine
+from tests.waiting import wait_for_async, wait_until_async
 
 TYPE = "text/sequence; charset=utf-8; schema=s; version=1"
 PATH = "\x01prices"
@@ -67,12 +68,6 @@ class FakeOutbound:
 
     async def aclose(self) -> None:
         self.closed = True
-
-
-async def until(fact: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not fact():
-            await asyncio.sleep(0.001)
 
 
 async def create(engine: Engine, path: str = PATH, **more: object) -> None:
@@ -117,7 +112,7 @@ def test_one_post_at_a_time_and_one_more_for_all_that_came_meanwhile() -> None:
         await asyncio.sleep(0.01)
         assert outbound.sent == [(URL, b"surl=https://us.example/v1/table/prices")]
         outbound.free.set()
-        await until(lambda: len(outbound.sent) == 2)
+        await wait_until_async(lambda: len(outbound.sent) == 2)
         await asyncio.sleep(0.02)
         assert (len(outbound.sent), outbound.most) == (2, 1)
 
@@ -136,7 +131,7 @@ def test_posts_at_once_are_bounded_in_all_and_for_each_host() -> None:
         assert outbound.most == LIMITS.notify_posts_max
         assert sum("slow" in url for url, _ in outbound.sent) == NOTIFY_POSTS_PER_HOST_MAX
         outbound.free.set()
-        await until(lambda: len(outbound.sent) == 40)
+        await wait_until_async(lambda: len(outbound.sent) == 40)
         assert outbound.most == LIMITS.notify_posts_max
 
     run(body)
@@ -144,12 +139,14 @@ def test_posts_at_once_are_bounded_in_all_and_for_each_host() -> None:
 
 async def recorded(engine: Engine, key: str, failures: int) -> Nurl:
     """The NURL of a document once it has so many failures in a row."""
-    async with asyncio.timeout(5):
-        while True:
-            kept = await engine.document(key)
-            if kept is not None and (nurl := decode(kept.data)).failures == failures:
-                return nurl
-            await asyncio.sleep(0.001)
+
+    async def nurl() -> Nurl | None:
+        kept = await engine.document(key)
+        found = None if kept is None else decode(kept.data)
+        return found if found is not None and found.failures == failures else None
+
+    found: Nurl = await wait_until_async(nurl)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -175,9 +172,9 @@ def test_successes_are_recorded_when_the_server_stops() -> None:
     async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         await append(engine)
-        await until(lambda: len(outbound.sent) == 1)
+        await wait_until_async(lambda: len(outbound.sent) == 1)
         await append(engine)
-        await until(lambda: len(outbound.sent) == 2)
+        await wait_until_async(lambda: len(outbound.sent) == 2)
         (document,) = await engine.documents("nurl/", "", 10)
         assert document.version == 1
         await asyncio.sleep(0.005)
@@ -204,10 +201,10 @@ def test_a_repeat_ends_the_wait_of_a_nurl_that_fails() -> None:
     async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         await append(engine)
-        await until(lambda: len(outbound.sent) == 1)
+        await wait_until_async(lambda: len(outbound.sent) == 1)
         await asyncio.sleep(0.01)
         await notifier.advertise(PATH, [("rows", URL)], BASE)
-        await until(lambda: len(outbound.sent) == 2)
+        await wait_until_async(lambda: len(outbound.sent) == 2)
 
     run(body, 500, limits=Limits(notify_retry_s=60))
 
@@ -216,12 +213,12 @@ def test_a_nurl_is_dropped_a_day_after_its_first_failure() -> None:
     async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, clock: ManualClock) -> None:
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         await append(engine)
-        await until(lambda: len(outbound.sent) == 1)
+        await wait_until_async(lambda: len(outbound.sent) == 1)
         clock.ms += 86_400_000 - 1_000
-        await until(lambda: len(outbound.sent) == 2)
+        await wait_until_async(lambda: len(outbound.sent) == 2)
         assert len(await engine.documents("nurl/", "", 10)) == 1
         clock.ms += 1_000
-        await until(lambda: len(outbound.sent) >= 3)
+        await wait_until_async(lambda: len(outbound.sent) >= 3)
         await asyncio.sleep(0.01)
         assert await engine.documents("nurl/", "", 10) == []
         assert (await nurl_rows(engine))[1].endswith("\tno success for 86400 s: answered 500")
@@ -240,7 +237,7 @@ def test_nurls_that_are_dropped_at_once(failure: int | Exception, reason: str) -
     async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         await append(engine)
-        await until(lambda: len(outbound.sent) == 1)
+        await wait_until_async(lambda: len(outbound.sent) == 1)
         await asyncio.sleep(0.01)
         await append(engine)
         await asyncio.sleep(0.03)
@@ -273,9 +270,9 @@ def test_a_restart_goes_on_with_the_schedule(crashed: bool) -> None:
             await create(engine, f"\x01{name}")
             await notifier.advertise(f"\x01{name}", [("rows", f"https://{name}.example/")], BASE)
         await append(engine, "\x01told")
-        await until(lambda: len(outbound.sent) == 1)
+        await wait_until_async(lambda: len(outbound.sent) == 1)
         await append(engine, "\x01late")
-        await until(lambda: len(outbound.sent) == 2)
+        await wait_until_async(lambda: len(outbound.sent) == 2)
         await asyncio.sleep(0.01)
         if not crashed:
             await notifier.stop()
@@ -289,7 +286,7 @@ def test_a_restart_goes_on_with_the_schedule(crashed: bool) -> None:
         if crashed:  # the success was not recorded
             expected.add(("https://told.example/", b"surl=https://new.example/v1/table/told"))
         assert set(after.sent) == expected
-        await until(lambda: after.sent[-1][0] == "https://late.example/")
+        await wait_until_async(lambda: after.sent[-1][0] == "https://late.example/")
         await restarted.stop()
 
     run(body, 204, 500, limits=Limits(notify_retry_s=60))
@@ -316,9 +313,7 @@ def test_an_expired_table_takes_its_nurls_along() -> None:
         clock.ms += 2_000
         with pytest.raises(StreamNotFoundError):
             await append(engine, "\x01short")
-        async with asyncio.timeout(5):
-            while await engine.documents("nurl/", "", 10):
-                await asyncio.sleep(0.05)
+        await wait_for_async(lambda: engine.documents("nurl/", "", 10), [])
 
     run(body)
 
@@ -328,10 +323,10 @@ def test_a_full_store_does_not_end_a_delivery() -> None:
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         await append(engine)
         engine._store.full = "no room"  # type: ignore[misc]
-        await until(lambda: len(outbound.sent) == 2)
+        await wait_until_async(lambda: len(outbound.sent) == 2)
         engine._store.full = None  # type: ignore[misc]
         await append(engine)
-        await until(lambda: len(outbound.sent) >= 3)
+        await wait_until_async(lambda: len(outbound.sent) >= 3)
 
     run(body, 500, 500)
 
@@ -341,9 +336,9 @@ def test_withdrawn_while_a_post_is_under_way() -> None:
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         outbound.free.clear()
         await append(engine)
-        await until(lambda: outbound.now == 1)
+        await wait_until_async(lambda: outbound.now == 1)
         await notifier.withdraw(PATH, URL)
-        await until(lambda: outbound.now == 0)
+        await wait_until_async(lambda: outbound.now == 0)
         assert await engine.documents("nurl/", "", 10) == []
         assert not notifier._tables
 
@@ -384,7 +379,7 @@ def test_a_surl_is_handed_on_with_the_name_of_the_table() -> None:
         async def notified(name: str, form_body: str, to: Service = service) -> int:
             answers: list[Response] = []
             nurls.notify(to, form(form_body.encode()), f"\x01{name}", answers.append)
-            await until(lambda: answers)
+            await wait_until_async(lambda: answers)
             return answers[0].status
 
         wake, nurl = f"surl={surl}", "rows=https://peer.example/n"
@@ -426,7 +421,7 @@ def test_the_address_of_the_advertiser_matters_only_without_a_public_url() -> No
         (document,) = await engine.documents("nurl/", "", 10)
         assert (document.version, decode(document.data).base) == (2, "https://other.example")
         await append(engine)
-        await until(lambda: outbound.sent)
+        await wait_until_async(lambda: outbound.sent)
         assert outbound.sent[0][1] == b"surl=https://public.example/v1/table/prices"
 
     run(body)

@@ -59,7 +59,7 @@ def with_table(body: Callable[[Engine, Service], Awaitable[None]]) -> None:
         await engine.execute(Create(path="t", now_ms=engine.now_ms(), content_type=TYPE, kind=ContentKind.ROWS))
         await body(engine, Service(engine, engine.limits))
 
-    with_engine(main)
+    with_engine(main, run=asyncio.run)  # large pieces are read in a thread
 
 
 async def append(engine: Engine, count: int = 1, size: int = 50) -> None:

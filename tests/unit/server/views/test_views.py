@@ -19,6 +19,7 @@ from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
 from headwater.server.views.definition import PREFIX, Definition, Progress, ViewDocument, decode, encode
 from tests.unit.engine.test_engine import with_engine
+from tests.waiting import wait_for_async, wait_until_async
 
 DEFINITION = Definition("\x01v", "s", "price")
 ROWS_TYPE = "text/sequence; charset=utf-8; schema=json; version=1"
@@ -48,9 +49,7 @@ async def changes(engine: Engine, path: str = "\x01v") -> list[bytes]:
 
 
 async def until(engine: Engine, wanted: list[bytes]) -> None:
-    async with asyncio.timeout(5):
-        while await changes(engine) != wanted:
-            await asyncio.sleep(0.001)
+    await wait_for_async(lambda: changes(engine), wanted)
 
 
 async def progress(engine: Engine) -> Progress:
@@ -136,9 +135,7 @@ def test_what_a_deleted_view_still_does_does_not_reach_its_successor(monkeypatch
         monkeypatch.setattr(engine, "submit", holding)
         await append(engine, event("old"))
         await views.create(table(engine), DEFINITION)
-        async with asyncio.timeout(5):
-            while not held:
-                await asyncio.sleep(0)
+        await wait_until_async(lambda: held)
         monkeypatch.setattr(engine, "submit", submit)
         await engine.execute(Delete("\x01v", engine.now_ms(), views.documents_of("\x01v")))
         views.deleted("\x01v")
@@ -157,14 +154,15 @@ def test_a_position_is_recorded_though_nothing_was_for_the_view(monkeypatch: pyt
     async def body(engine: Engine, views: Views) -> None:
         await views.create(table(engine), DEFINITION)
         await append(engine, event("k", kind="stock"))
-        async with asyncio.timeout(5):
-            while views.status()[0].lag_bytes != 0:
-                await asyncio.sleep(0.001)
-            assert (await progress(engine)).position == 0
-            for _ in range(20):
-                await append(engine, event("k", kind="stock"))
-            while (await progress(engine)).position < 1_000:
-                await asyncio.sleep(0.001)
+        await wait_until_async(lambda: views.status()[0].lag_bytes == 0)
+        assert (await progress(engine)).position == 0
+        for _ in range(20):
+            await append(engine, event("k", kind="stock"))
+
+        async def is_recorded() -> bool:
+            return (await progress(engine)).position >= 1_000
+
+        await wait_until_async(is_recorded)
 
     with_views(body)
 
@@ -209,9 +207,7 @@ def test_a_document_without_a_target_is_deleted_at_the_start() -> None:
         await engine.execute(Delete("\x01v", engine.now_ms()))
         again = Views(engine, ActiveViews())
         await again.start()
-        async with asyncio.timeout(5):
-            while again.status() != []:
-                await asyncio.sleep(0.001)
+        await wait_for_async(again.status, [])
         assert await engine.documents(PREFIX, "", 10) == []
         await again.stop()
 
