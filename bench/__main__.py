@@ -1,21 +1,25 @@
 """`python -m bench`: run all benches, or the named ones.
 
 python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pipeline] [auth] [overload]
-    [--seconds 5] [--out DIR]
+    [bounds] [--seconds 5] [--out DIR]
+
+Ends with an error if a row misses its goal.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from bench.auth_bench import run_auth
+from bench.bounds_bench import run_bounds
 from bench.client_bench import run_client
 from bench.history import RESULTS, save
 from bench.overload_bench import run_overload
 from bench.pipeline_bench import run_pipeline
-from bench.report import table
+from bench.report import Row, is_met, table
 from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
 from bench.spark_bench import run_spark
@@ -33,6 +37,7 @@ BENCHES = {
     "pipeline": run_pipeline,
     "auth": run_auth,
     "overload": run_overload,
+    "bounds": run_bounds,
 }
 
 
@@ -42,11 +47,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5, help="how long each load lasts")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    missed: list[Row] = []
     for name in arguments.benches or BENCHES:
         bench = Bench(arguments.seconds, lambda line: print(line, flush=True))
         BENCHES[name](bench)
         save(name, {"rows": [asdict(row) for row in bench.rows]}, arguments.out)
         print(f"\n{table(bench.rows)}\n")
+        missed += [row for row in bench.rows if is_met(row) is False]
+    if missed:
+        sys.exit("\n".join(f"{row.bench} ({row.server}) misses its goal {row.goal}" for row in missed))
 
 
 if __name__ == "__main__":

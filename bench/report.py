@@ -20,6 +20,7 @@ TITLES = {
     "auth": "Access control, beside a server without it",
     "hostile": "Durable server under attack",
     "restart": "Restart over a large data directory",
+    "bounds": "Bounds of the event loop, memory and Notify",
     "overload": "Overload: more load, senders and memory than the server allows",
     "backup": "Backup and restore",
     "soak": "Ten minutes of full load, with kills",

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import uvloop
-from bench.servers import Server
 
+from bench.servers import Server
 from headwater.engine import Engine
 from headwater.limits import Limits
 from headwater.server.dispatch import Dispatcher
@@ -26,8 +26,6 @@ from headwater.server.service import Service
 from headwater.store.memory import MemoryStore
 
 TICK_S = 0.005
-STALL_S_MAX = 0.050
-CLAMOUR_S = 0.300  # wall time on a machine that others use too
 
 
 @dataclass
@@ -40,15 +38,11 @@ class Stall:
     def reset(self) -> None:
         self.cpu_s = self.wall_s = 0.0
 
-    def check(self) -> None:
-        assert self.cpu_s < STALL_S_MAX, f"the loop was held for {self.cpu_s * 1000:.0f} ms of processor time"
-        assert self.wall_s < CLAMOUR_S, f"the loop was held for {self.wall_s * 1000:.0f} ms"
-
 
 @contextlib.contextmanager
-def watched(limits: Limits | None = None) -> Iterator[tuple[Server, Stall]]:
+def watched() -> Iterator[tuple[Server, Stall]]:
     """Serve memory natively; the stall counts from now on."""
-    limits = limits or Limits()
+    limits = Limits()
     stall = Stall()
     ready: list[int] = []
     up = threading.Event()
@@ -71,16 +65,17 @@ def watched(limits: Limits | None = None) -> Iterator[tuple[Server, Stall]]:
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()))
     thread.start()
-    assert up.wait(10)
+    if not up.wait(60):
+        raise TimeoutError("the server did not start")
     gc.collect()
-    gc.freeze()  # the garbage collector would scan all modules of the tests in the loop's thread
+    gc.freeze()  # the garbage collector would scan all modules of this process in the loop's thread
     stall.reset()
     try:
         yield Server("watched", "127.0.0.1", ready[0], 0), stall
     finally:
         gc.unfreeze()
         loops[0].call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(60)
 
 
 async def _tick(stall: Stall) -> None:
