@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ from headwater.store.contract import Store
 from headwater.store.embedded import index, layout
 from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.fold_worker import open_worker
+from headwater.store.embedded.folder import Reclaimed
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
@@ -26,13 +26,15 @@ class InlineFolder:
     def __init__(self, directory: Path) -> None:
         self._worker = open_worker(directory, lambda: 0.0)  # the tests' times are near 1970
 
-    async def fold(self, number: int) -> None:
-        answer = self._worker.handle(f'{{"fold": {number}}}')
-        assert "error" not in answer, answer
+    async def fold(self, number: int) -> int:
+        answer = self._worker.handle(f"fold {number}")
+        answer.check()
+        return answer.added_bytes
 
-    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
-        answer = self._worker.handle(json.dumps({"reclaim": chunks_max, "urgent": urgent}))
-        assert "error" not in answer, answer
+    async def reclaim(self, *, urgent: bool) -> Reclaimed:
+        answer = self._worker.handle("reclaim urgently" if urgent else "reclaim")
+        answer.check()
+        return answer.reclaimed
 
     async def close(self) -> None:
         self._worker.close()

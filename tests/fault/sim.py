@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import selectors
 import sqlite3
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from headwater.store.embedded import index
 from headwater.store.embedded.disk import File
 from headwater.store.embedded.fold_worker import FoldWorker
-from headwater.store.embedded.folder import IndexFullError
+from headwater.store.embedded.folder import FoldInterruptedError, IndexFullError, Reclaimed, WorkerAnswer
 from headwater.store.embedded.syncing import Synced
 from tests.fault.sim_disk import CrashError, SimDisk
 
@@ -71,32 +70,42 @@ def connect(disk: SimDisk, sim_index: SimIndex) -> index.IndexReader:
 
 
 class SimFolder:
-    """The fold worker without a process. It takes virtual time, and a crash can occur before and after its commit."""
+    """The fold worker without a process. It takes virtual time. The machine can crash before and after its commit, and
+    the worker alone can die at any moment: before, in the middle of its statements, and after its commit."""
 
     def __init__(self, disk: SimDisk, sim_index: SimIndex) -> None:
         self._disk = disk
         self._index = sim_index
 
-    async def fold(self, number: int) -> None:
+    async def fold(self, number: int) -> int:
         await asyncio.sleep(self._disk.random.choice([0.0, 0.01, 0.2]))
-        self._ask("fold", number)
+        return self._ask(f"fold {number}").added_bytes
 
-    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
+    async def reclaim(self, *, urgent: bool) -> Reclaimed:
         await asyncio.sleep(0.01)
-        self._ask("reclaim", chunks_max, urgent=urgent)
+        return self._ask("reclaim urgently" if urgent else "reclaim").reclaimed
 
-    def _ask(self, work: str, number: int, **more: bool) -> None:
-        self._disk.step(work, number)
+    def _ask(self, task: str) -> WorkerAnswer:
+        self._disk.step(task, 0)
         if self._disk.free_bytes < PAGE:
             self._disk.refusals += 1
             raise IndexFullError("no room for the index")
-        worker = FoldWorker(self._disk, self._index.connect(), asyncio.get_running_loop().time)
-        answer = worker.handle(json.dumps({work: number, **more}))
-        self._disk.step("commit", number)
+        connection = self._index.connect()
+        death = self._disk.worker_death()
+        if death is not None:  # after this many steps of SQLite's virtual machine
+            connection.set_progress_handler(lambda: 1, death)
+        now_s = asyncio.get_running_loop().time
+        answer = FoldWorker(self._disk, connection, now_s, now_s).handle(task)
+        connection.set_progress_handler(None, 0)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        self._disk.step("commit", 0)
         self._index.commit()
-        self._disk.step("committed", number)
-        if "error" in answer:
-            raise IndexFullError(answer["error"]) if answer["full"] else RuntimeError(answer["error"])
+        self._disk.step("committed", 0)
+        if death is not None:
+            raise FoldInterruptedError(f"killed; it would have answered {answer}")
+        answer.check()
+        return answer
 
     async def close(self) -> None:
         """There is no process to stop."""

@@ -126,6 +126,8 @@ class SimDisk:
         self._capacity: int | None = None  # of a full disk
         self.no_descriptors = 0  # errno of opening a file; 0 if it succeeds
         self.failing_sync_in: int | None = None
+        self.deadly = 0.0  # share of the tasks of the fold worker during which it is killed
+        self.worker_deaths = 0
         self.refusals = 0  # number of failures for lack of space or descriptors
         self.failed_syncs = 0
         self.trace = hashlib.sha256()
@@ -157,6 +159,13 @@ class SimDisk:
             return False
         self.failed_syncs += 1
         return True
+
+    def worker_death(self) -> int | None:
+        """After how many steps of its task the fold worker is killed; None if it is not."""
+        if self.random.random() >= self.deadly:
+            return None
+        self.worker_deaths += 1
+        return self.random.choice([1, 20, 300, 5000, 1 << 30])
 
     @property
     def full(self) -> bool:
@@ -196,6 +205,7 @@ class SimDisk:
                 node.lose_power(self.random)
         self.crashed = False
         self.no_descriptors = self.failed_syncs = 0
+        self.deadly = 0.0
         self.crash_in = self.failing_sync_in = None
 
     def _need_descriptor(self, name: str) -> None:

@@ -51,8 +51,10 @@ class Machine:
                 return machine.sync_s
 
         class Folder(SimFolder):
-            async def fold(self, number: int) -> None:
-                await (super().fold(number) if machine.folds else asyncio.sleep(1e9))
+            async def fold(self, number: int) -> int:
+                if not machine.folds:
+                    await asyncio.sleep(1e9)
+                return await super().fold(number)
 
         parts = Parts(
             disk=self.disk,

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from headwater import limits
 from headwater.engine.catalogue import LoadedDocument, LoadedStream
 from headwater.errors import HeadwaterError, OverloadedError
-from headwater.log.commands import Reply
+from headwater.log.commands import Command, Reply
 from headwater.measures import COUNTS, Histogram
 from headwater.store.contract import Commit, Store
 
@@ -29,6 +29,7 @@ class Entry(Commit, gc=False):
     changed: tuple[LoadedStream | LoadedDocument, ...]  # the stream or document of each event
     answer: Answer
     answered: Answered | None
+    command: Command | None = None  # one that frees space: it is decided again if the batch is refused
 
 
 class CommitMeasures:

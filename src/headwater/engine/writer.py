@@ -47,7 +47,12 @@ from headwater.store.contract import RefusedError, Store
 
 log = logging.getLogger("headwater.engine")
 
-_FREEING_SPACE = (Delete, Expire)
+
+def _frees_space(command: Command) -> bool:
+    """Whether a command is accepted while the disk is full: deletions, and closing a stream, which stores no data."""
+    if type(command) is Append:
+        return command.close and not command.body and not command.documents
+    return isinstance(command, (Delete, Expire))
 
 
 class Writer:
@@ -75,6 +80,7 @@ class Writer:
             store, backlog_bytes_max=limits.commit_backlog_bytes, durable=self._publish, failed=self._fail
         )
         self._refusing: Callable[[], HeadwaterError] | None = None  # if set, commands are refused with this error
+        self._postponed: list[tuple[Command, Answered]] = []  # free space, and wait until a batch is rolled back
         self._next_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
         self.written_ms = 0  # time of the last commit
@@ -136,7 +142,7 @@ class Writer:
                 """Prepare it again."""
         except HeadwaterError as error:
             if self._refusing is not None:  # the states that were read may be rolled back
-                answered(self._refusing())
+                self._refuse(command, answered, self._refusing())
             else:
                 self._answer_when_certain(command, error, answered)
         except Exception as error:
@@ -160,9 +166,9 @@ class Writer:
     def _decide(self, command: Command, stream: LoadedStream | None, answered: Answered) -> None:
         """Decide a command whose streams are loaded; `stream` is the one at its path."""
         if self._refusing is not None:
-            answered(self._refusing())
+            self._refuse(command, answered, self._refusing())
             return
-        if self._store.full and not isinstance(command, _FREEING_SPACE):
+        if self._store.full and not _frees_space(command):
             answered(_full(self._store.full))
             return
         if stream is not None:
@@ -185,22 +191,36 @@ class Writer:
             answered(_internal(error))
         else:
             if decision.events:
-                self._accept(decision, stream, answered, size_bytes)
+                self._accept(decision, stream, answered, size_bytes, command if _frees_space(command) else None)
             else:
                 if stream is not None and not isinstance(command, Expire):
                     self.renew(stream, self._now_ms())
                 self._answer_when_certain(command, decision.reply, answered)
 
-    def _accept(self, decision: Decision, stream: LoadedStream | None, answered: Answered, size_bytes: int) -> None:
+    def _refuse(self, command: Command, answered: Answered, error: HeadwaterError) -> None:
+        """Refuse a command, or postpone it if it frees space and a batch is being rolled back."""
+        if self._refusing is not _stopping and _frees_space(command):
+            self._postponed.append((command, answered))
+        else:
+            answered(error)
+
+    def _accept(
+        self,
+        decision: Decision,
+        stream: LoadedStream | None,
+        answered: Answered,
+        size_bytes: int,
+        command: Command | None,
+    ) -> None:
         events = decision.events
         event = events[0]
         if type(event) is Appended and stream is not None and len(events) == 1:
             self._catalogue.apply_append(stream, event)
-            entry = Entry(events, (stream.state,), (stream,), decision.reply, answered)
+            entry = Entry(events, (stream.state,), (stream,), decision.reply, answered, command)
         else:
             changed = tuple([self._catalogue.apply(event) for event in events])
             after = tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in changed])
-            entry = Entry(events, after, changed, decision.reply, answered)
+            entry = Entry(events, after, changed, decision.reply, answered, command)
         self.committer.add(entry, size_bytes)
 
     def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
@@ -291,18 +311,23 @@ class Writer:
     # After a failed commit
 
     def _fail(self, entries: list[Entry], error: BaseException) -> None:
-        entries = entries + self.committer.withdraw()
+        refused, entries = entries, entries + self.committer.withdraw()
         if isinstance(error, RefusedError):
             self._refusing = lambda: _full(str(error))
-            self._in_background(self._roll_back(entries, error))
+            # The store has tried a batch of these alone with the space of its reserve.
+            hopeless = all(entry.command is not None for entry in refused if entry.record)
+            self._in_background(self._roll_back(entries, error, set(map(id, refused)) if hopeless else set()))
             return
         # After a failed write it is unknown which data is durable, so nothing more may be written.
         for entry in entries:
             _answer(entry, _internal(error))
         self.stop_for(error)
 
-    async def _roll_back(self, entries: list[Entry], refused: RefusedError) -> None:
-        """The disk is full: restore the durable states, then send the error to the writers of the dropped records."""
+    async def _roll_back(self, entries: list[Entry], refused: RefusedError, hopeless: set[int]) -> None:
+        """The disk is full: restore the durable states, then send the error to the writers of the dropped records.
+
+        Commands that free space are decided again, except those in `hopeless` (ids of entries).
+        """
         changed = dict.fromkeys(one for entry in entries for one in entry.changed)
         try:
             await self._loader.roll_back(
@@ -315,8 +340,14 @@ class Writer:
             self._catalogue.count = self._store.streams
             if self._refusing is not _stopping:
                 self._refusing = None
+        postponed, self._postponed = self._postponed, []
         for entry in entries:
-            _answer(entry, _full(str(refused)))
+            if entry.command is not None and entry.answered is not None and id(entry) not in hopeless:
+                self.submit(entry.command, entry.answered)
+            else:
+                _answer(entry, _full(str(refused)))
+        for command, answered in postponed:
+            self.submit(command, answered)
 
 
 def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, messages_max: int) -> Decision:

@@ -110,7 +110,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: Annotated[int, _is("size of a journal segment")] = 32 * 1024 * 1024
     unfolded_segments_max: Annotated[int, _is("unfolded segments above which writers wait for the fold")] = 6
     fold_idle_s: Annotated[float, _is("time without writes after which the journal is folded")] = 2.0
-    reclaim_chunks: Annotated[int, _is("chunks of deleted streams that are removed in one step")] = 64
     disk_reserve_bytes: Annotated[int, _is("disk space kept for deletions and the fold when the disk is full")] = (
         64 * 1024 * 1024
     )

@@ -56,6 +56,8 @@ class StoreReport(msgspec.Struct, frozen=True):
     unfolded_bytes: int = 0  # of the journal, since the last fold
     behind: bool = False  # writers wait for the fold
     space: Callable[[], Space] | None = None  # accesses files: call it in a thread
+    fold_worker_deaths: int = 0  # how often the process of the fold has ended
+    fold_stuck: bool = False  # several attempts in a row to fold or to reclaim space have failed
 
 
 class Store(Protocol):

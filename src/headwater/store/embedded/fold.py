@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 
+from headwater import limits
 from headwater.log.events import Appended, Created, Deleted
 from headwater.store.embedded.index import IndexReader, Meta
 from headwater.store.embedded.index_writer import IndexWriter
@@ -36,24 +37,32 @@ class _Growth:
         self.times.append(at_ms)
 
 
-def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> None:
-    """Fold a segment, unless it is already folded."""
+def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> int:
+    """Fold a segment, unless it is already folded. Returns the size of the rows that it added, about.
+
+    A stream that was created and deleted in the segment leaves nothing in the index: no row, no bytes, no garbage.
+    """
     meta = reader.meta()
     if segment.number <= meta.folded_segment:
-        return
+        return 0
     writer.begin()
     try:
         replay = Replay(writer, meta.folded_sequence, meta.next_id, meta.streams)
         growth: dict[int, _Growth] = {}
+        created: set[int] = set()
         for replayed in replay.run([segment]):
+            if isinstance(replayed.event, Created):
+                created.add(replayed.event.id)
             _grow(growth, replayed)
         # Deletions first, because a new stream may have the path of a deleted one.
-        writer.delete([stream_id for stream_id, state in replay.states.items() if state is None])
-        writer.put_states([state for state in replay.states.values() if state is not None])
+        writer.delete([key for key, state in replay.states.items() if state is None and key not in created])
+        states = [state for state in replay.states.values() if state is not None]
+        writer.put_states(states)
         writer.put_documents(replay.documents)
         for stream_id, grown in growth.items():
             writer.put_bytes(stream_id, grown.start, grown.ends, grown.times, b"".join(grown.parts))
         writer.commit(Meta(segment.number, replay.sequence, replay.next_id, replay.streams))
+        return sum(grown.size for grown in growth.values()) + (len(states) + len(growth)) * limits.INDEX_ROW_BYTES
     except BaseException:
         writer.rollback()
         raise

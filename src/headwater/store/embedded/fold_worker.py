@@ -11,60 +11,72 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from headwater import limits
 from headwater.store.embedded import index, locking
 from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.fold import fold
+from headwater.store.embedded.folder import WorkerAnswer
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import read_file, read_segment, segment_name
 from headwater.store.embedded.journal_writer import PASSING
 from headwater.store.embedded.layout import INDEX_NAME, JOURNAL_DIR
+from headwater.store.embedded.reclaiming import Reclaimer
 
 _PR_SET_PDEATHSIG = 1
+# Without space, SQLite may also fail to open or extend the files beside the index.
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 class FoldWorker:
-    def __init__(self, disk: Disk, connection: sqlite3.Connection, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        connection: sqlite3.Connection,
+        now_s: Callable[[], float],
+        clock_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._disk = disk
         self._reader = index.IndexReader(connection)
         self._writer = IndexWriter(connection)
+        self._reclaimer = Reclaimer(connection, clock_s)
         self._now_s = now_s
 
-    def handle(self, line: str) -> dict[str, Any]:
-        work = json.loads(line)
+    def handle(self, task: str) -> WorkerAnswer:
         try:
-            if "fold" in work:
-                self._fold(work["fold"])
-            else:
-                self._reclaim(work["reclaim"], urgent=work["urgent"])
-            return {}
+            work, _, number = task.partition(" ")
+            return self._fold(task, int(number)) if work == "fold" else self._reclaim(task, urgent=bool(number))
         except sqlite3.OperationalError as error:
             self._writer.rollback()
-            full = error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
-            return {"error": str(error), "full": full}
+            return WorkerAnswer(task, str(error), full=error.sqlite_errorcode in _FULL)
         except OSError as error:
-            return {"error": str(error), "full": error.errno in PASSING}
+            return WorkerAnswer(task, str(error), full=error.errno in PASSING)
+        except MemoryError:  # the worker ends, which frees its memory, and the server starts another
+            raise
         except Exception as error:  # noqa: BLE001 - reported to the server
-            return {"error": f"{type(error).__name__}: {error}", "full": False}
+            return WorkerAnswer(task, f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         self._reader.close()
 
-    def _fold(self, number: int) -> None:
+    def _fold(self, task: str, number: int) -> WorkerAnswer:
         name, data = read_file(self._disk, segment_name(number))
         segment = read_segment(name, data, number, last=False)
-        if segment is not None:
-            fold(self._reader, self._writer, segment)
+        added_bytes = 0 if segment is None else fold(self._reader, self._writer, segment)
         self._writer.checkpoint(log_pages_max=limits.WAL_PAGES_MAX)
+        return WorkerAnswer(task, added_bytes=added_bytes)
 
-    def _reclaim(self, chunks_max: int, *, urgent: bool) -> None:
-        self._writer.reclaim(chunks_max)
+    def _reclaim(self, task: str, *, urgent: bool) -> WorkerAnswer:
+        log_pages_max = 0 if urgent else limits.WAL_PAGES_MAX
+        if self._writer.checkpoint(log_pages_max) > limits.WAL_PAGES_MAX:
+            return WorkerAnswer(task)  # a backup reads the index: each step would make the write-ahead log longer
         idle_ms = int((self._now_s() - limits.PRODUCER_IDLE_S) * 1000)
         self._writer.expire_producers(idle_ms, limits.PRODUCERS_EXPIRED_EVERY)
-        self._writer.shrink(limits.RECLAIM_URGENT_PAGES if urgent else limits.RECLAIM_PAGES)
-        self._writer.checkpoint(log_pages_max=0 if urgent else limits.WAL_PAGES_MAX)
+        size_bytes, garbage, more = self._reclaimer.step()
+        self._writer.checkpoint(log_pages_max)
+        return WorkerAnswer(task, reclaimed_bytes=size_bytes, garbage=garbage, more=more)
 
 
 def open_worker(directory: Path, now_s: Callable[[], float] = time.time) -> FoldWorker:
@@ -82,9 +94,9 @@ def main(directory: Path) -> None:
     lock = locking.acquire(directory / locking.FOLD, wait_s=limits.LOCK_WAIT_S)
     worker = open_worker(directory)
     for line in sys.stdin:
-        answer = json.dumps(worker.handle(line)) + "\n"
+        answer = msgspec.json.encode(worker.handle(json.loads(line))) + b"\n"
         try:
-            os.write(sys.stdout.fileno(), answer.encode())
+            os.write(sys.stdout.fileno(), answer)
         except BrokenPipeError:  # the server was killed
             break
     lock.release()

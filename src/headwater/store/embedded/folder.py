@@ -1,7 +1,12 @@
 """The fold in a separate process, so that it does not delay requests.
 
-The server writes one line per task to the worker (`fold_worker.py`) and reads one line back. The worker stops when its
-input ends, so it does not outlive the server. It holds a lock, so a new server waits until the old worker has stopped.
+The server writes one line per task to the worker (`fold_worker.py`) and reads one line back, which names the task. The
+worker stops when its input ends, so it does not outlive the server. It holds a lock, so a new server waits until the
+old worker has stopped.
+
+The worker may end at any moment: while it is idle, while a task is sent or in progress, or before its answer is read.
+Whatever goes wrong between the two processes is reported as a `FoldInterruptedError`, and the next task starts another
+worker. A task can be repeated, whether or not the first attempt was committed.
 """
 
 from __future__ import annotations
@@ -11,7 +16,9 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
+
+import msgspec
 
 from headwater import limits
 
@@ -21,18 +28,46 @@ class IndexFullError(Exception):
 
 
 class FoldInterruptedError(Exception):
-    """The fold worker was killed or stopped. The fold can be retried."""
+    """The fold worker was killed or stopped, or its answer is invalid. The task can be repeated."""
 
 
 class FoldUnavailableError(FoldInterruptedError):
     """The fold worker could not be started: no file descriptor, process or memory is available."""
 
 
-class Folder(Protocol):
-    async def fold(self, number: int) -> None:
-        """Fold a segment into the index."""
+class Reclaimed(NamedTuple):
+    """What one step of reclaiming did."""
 
-    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
+    size_bytes: int  # of the removed rows
+    garbage: bool  # whether rows of deleted streams are left
+    more: bool  # whether another step would do more
+
+
+class WorkerAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    """The answer of the worker to one task. A task without an error was committed."""
+
+    task: str  # the task that it answers
+    error: str | None = None
+    full: bool = False  # the error is a lack of space or descriptors
+    added_bytes: int = 0  # of rows, by a fold
+    reclaimed_bytes: int = 0
+    garbage: bool = False
+    more: bool = False
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise IndexFullError(self.error) if self.full else RuntimeError(self.error)
+
+    @property
+    def reclaimed(self) -> Reclaimed:
+        return Reclaimed(self.reclaimed_bytes, self.garbage, self.more)
+
+
+class Folder(Protocol):
+    async def fold(self, number: int) -> int:
+        """Fold a segment into the index. Returns the size of the rows that it added."""
+
+    async def reclaim(self, *, urgent: bool) -> Reclaimed:
         """Reclaim some space of deleted streams. If `urgent`, return more of it to the file system."""
 
     async def close(self) -> None: ...
@@ -46,27 +81,33 @@ class SubprocessFolder:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
-    async def fold(self, number: int) -> None:
-        await self._ask({"fold": number})
+    async def fold(self, number: int) -> int:
+        return (await self._ask(f"fold {number}")).added_bytes
 
-    async def reclaim(self, chunks_max: int, *, urgent: bool) -> None:
-        await self._ask({"reclaim": chunks_max, "urgent": urgent})
+    async def reclaim(self, *, urgent: bool) -> Reclaimed:
+        return (await self._ask("reclaim urgently" if urgent else "reclaim")).reclaimed
 
-    async def _ask(self, work: dict[str, int]) -> None:
+    async def _ask(self, task: str) -> WorkerAnswer:
         async with self._turn:
             process = await self._started()
             try:
                 async with asyncio.timeout(limits.FOLD_TIMEOUT_S):  # in Python 3.11, wait_for can lose a cancellation
-                    line = await _exchange(process, work)
+                    answer = _decode(await _exchange(process, task), task)
+            except _LostWorkerError as error:
+                await self._lose(process, str(error))
             except TimeoutError:
+                await self._lose(process, f"it did not answer within {limits.FOLD_TIMEOUT_S:.0f} s")
+        answer.check()
+        return answer
+
+    async def _lose(self, process: asyncio.subprocess.Process, reason: str) -> None:
+        """End a worker that cannot be used any more, so that the next task starts another one."""
+        self._process = None
+        if process.returncode is None:
+            await asyncio.sleep(0)  # the loop may know that the process has ended, but not have told it yet
+            with contextlib.suppress(ProcessLookupError):
                 process.kill()
-                line = b""
-            if not line:
-                self._process = None  # the next task starts another worker
-                raise FoldInterruptedError(f"its process ended with code {await process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise IndexFullError(answer["error"]) if answer["full"] else RuntimeError(answer["error"])
+        raise FoldInterruptedError(f"{reason}; its process ended with code {await process.wait()}")
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:
@@ -88,21 +129,46 @@ class SubprocessFolder:
         process = self._process
         if process is None or process.stdin is None:
             return
-        process.stdin.close()
+        with contextlib.suppress(OSError, RuntimeError):  # the worker has ended
+            process.stdin.close()
         try:
             async with asyncio.timeout(limits.FOLD_STOP_S):
                 await process.wait()
         except TimeoutError:  # the fold can be retried
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
 
 
-async def _exchange(process: asyncio.subprocess.Process, work: dict[str, int]) -> bytes:
-    """Send a task and wait for the response line; empty if the worker has stopped."""
+class _LostWorkerError(Exception):
+    """The worker has ended, or its answer is invalid."""
+
+
+async def _exchange(process: asyncio.subprocess.Process, task: str) -> bytes:
+    """Send a task and wait for the line of the answer."""
     if process.stdin is None or process.stdout is None:
-        raise RuntimeError("the fold worker has no pipes")
-    with contextlib.suppress(ConnectionError):
-        process.stdin.write(json.dumps(work).encode() + b"\n")
+        raise _LostWorkerError("it has no pipes")
+    try:
+        process.stdin.write(json.dumps(task).encode() + b"\n")
         await process.stdin.drain()
+    except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError if it has closed the pipe
+        raise _LostWorkerError("the task could not be sent") from error
+    try:
         return await process.stdout.readline()
-    return b""
+    except TimeoutError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # ValueError: an endless line
+        raise _LostWorkerError("its answer could not be read") from error
+
+
+def _decode(line: bytes, task: str) -> WorkerAnswer:
+    """Decode an answer. It must name the task: another answer would release a segment that is not folded."""
+    if not line:
+        raise _LostWorkerError("it did not answer")
+    try:
+        answer = msgspec.json.decode(line, type=WorkerAnswer)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _LostWorkerError(f"its answer {line[:100]!r} is invalid") from error
+    if answer.task != task:
+        raise _LostWorkerError(f"it answered {answer.task!r} instead of {task!r}")
+    return answer

@@ -1,4 +1,4 @@
-"""Writing the index: the data of a fold, in one transaction, and reclaiming space of deleted streams."""
+"""Writing the index: the data of a fold, in one transaction."""
 
 from __future__ import annotations
 
@@ -109,25 +109,7 @@ class IndexWriter:
             cut(stream_id, start, ends, times, data),
         )
 
-    # Space of deleted streams
-
-    def reclaim(self, chunks_max: int) -> None:
-        """Delete up to `chunks_max` chunks of deleted streams, in one transaction."""
-        ids = [row[0] for row in self._connection.execute("SELECT stream_id FROM garbage LIMIT ?", (chunks_max,))]
-        if not ids:
-            return
-        self._connection.execute("BEGIN IMMEDIATE")
-        left = chunks_max
-        for stream_id in ids:
-            removed = self._connection.execute(
-                "DELETE FROM chunks WHERE id IN (SELECT id FROM chunks WHERE stream_id = ? LIMIT ?)", (stream_id, left)
-            ).rowcount
-            left -= removed
-            if left <= 0:
-                break
-            for table in ("producers", "expired_producers", "untimed", "garbage"):
-                self._connection.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream_id,))  # noqa: S608
-        self._connection.execute("COMMIT")
+    # Between folds
 
     def expire_producers(self, before_ms: int, limit: int) -> None:
         """Expire some producers that were idle since a time: keep only the epoch and the hash of the id."""
@@ -146,16 +128,12 @@ class IndexWriter:
         )
         self._connection.execute("COMMIT")
 
-    def shrink(self, pages_max: int) -> None:
-        """Return some free pages to the file system."""
-        # As a script: the pragma frees one page per step, and `execute` runs only one step of it.
-        self._connection.executescript(f"PRAGMA incremental_vacuum({pages_max:d})")
-
-    def checkpoint(self, log_pages_max: int) -> None:
+    def checkpoint(self, log_pages_max: int) -> int:
         """Checkpoint the write-ahead log, as far as readers allow it. A log of more than `log_pages_max`, for example
-        after a backup, is truncated when there is no reader."""
+        after a backup, is truncated when there is no reader. Returns how many pages could not be checkpointed."""
         _, logged, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if logged == moved and logged > log_pages_max:
             self._connection.execute("PRAGMA busy_timeout = 0")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self._connection.execute(f"PRAGMA busy_timeout = {limits.INDEX_LOCK_WAIT_S * 1000:.0f}")
+        return max(0, int(logged) - int(moved))

@@ -1,4 +1,8 @@
-"""Writing the journal: one batch at a time, and the files of its segments."""
+"""Writing the journal: one batch at a time, and the files of its segments.
+
+The blocks of a segment are allocated before it is begun, and those of a batch and of the seal before the batch is
+written. So a full disk is found before anything is written, and an accepted segment can always be sealed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import errno
 import logging
 from collections.abc import Callable
 
+from headwater import limits
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.journal import (
     BATCH_OVERHEAD_BYTES,
@@ -22,8 +27,10 @@ log = logging.getLogger("headwater.store")
 
 _SPARE = "spare.journal"
 _UNFINISHED = "new.journal"
+_UNBEGUN = "next.journal"  # allocated without a spare; it is renamed when it is begun
 _ZEROS = bytes(1 << 20)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+SEAL_BYTES = BATCH_OVERHEAD_BYTES
 PASSING = (errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTORS)  # temporary errors
 
 
@@ -48,25 +55,48 @@ class JournalWriter:
         self._salt = 0
         self._file: File | None = None
         self._position = 0
+        self._allocated = 0  # bytes of the segment that have blocks, as far as is known
         self._placed = 0
+        self._whole: set[int] = set()  # segments whose file can be used again
         self._unfolded: dict[int, int] = {}  # bytes that this process wrote to each segment
         self.number = number  # of the newest segment, which may not be begun yet
         self.sequence = sequence  # of the next batch
+        self.frugal = False  # the disk is full: allocate less than a segment if there is no room for one
 
     def resume(self, file: File, position: int, salt: int) -> None:
         """Continue a segment without a seal."""
-        self._file, self._position, self._salt = file, position, salt
+        self._file, self._position, self._salt, self._allocated = file, position, salt, 0
         self._unfolded[self.number] = position
 
     def place(self, payload: bytes) -> File:
         """Write a batch of encoded records. Returns the file to sync."""
-        if self._position + BATCH_OVERHEAD_BYTES + len(payload) > self._segment_bytes and self._position > HEADER_BYTES:
+        size_bytes = BATCH_OVERHEAD_BYTES + len(payload) + SEAL_BYTES
+        if self._position + size_bytes > self._segment_bytes and self._position > HEADER_BYTES:
             self.roll()
-        file = self._file or self._begin()
+        file = self._file or self._begin(HEADER_BYTES + size_bytes)
+        self._allocate(file, self._position + size_bytes)
         data = encode_batch(self.sequence, payload, self._salt)
         self._write(file, data)
         self._placed = len(data)
         return file
+
+    def _allocate(self, file: File, end: int) -> None:
+        """Allocate the blocks of the segment up to `end`, and of the whole segment unless the disk is full."""
+        if end <= self._allocated:
+            return
+        sizes = (end + limits.FULL_SEGMENT_BYTES, end) if self.frugal else (max(end, self._segment_bytes),)
+        for size in sizes:
+            try:
+                file.allocate(size)
+            except OSError as error:
+                refusal = error
+                if self._allocated:
+                    with contextlib.suppress(OSError):  # some of the blocks may have been allocated
+                        file.truncate(self._allocated)
+            else:
+                self._allocated = size
+                return
+        raise failure(file.name, refusal) from refusal
 
     def settle(self) -> None:
         """Note that the placed batch is durable."""
@@ -87,14 +117,13 @@ class JournalWriter:
             self.close()
             self.number += 1
 
-    def _begin(self) -> File:
+    def _begin(self, end: int) -> File:
+        """Begin a segment whose blocks are allocated up to `end`."""
         name = segment_name(self.number)
         self._salt = self._new_salt()
         self._position = 0
         try:
-            if _SPARE in self._disk.names():
-                with contextlib.suppress(FileNotFoundError):  # it was removed in the meantime, because the disk is full
-                    self._disk.rename(_SPARE, name)
+            self._rename_allocated(name, end)
             self._file = file = self._disk.open(name)
         except OSError as error:
             raise failure(name, error) from error
@@ -106,7 +135,27 @@ class JournalWriter:
             self.close()
             raise
         self._position = HEADER_BYTES
+        if self._allocated >= self._segment_bytes:
+            self._whole.add(self.number)
         return file
+
+    def _rename_allocated(self, name: str, end: int) -> None:
+        """Give a name to the spare file, or to a new one, after its blocks are allocated."""
+        names = self._disk.names()
+        if name in names:
+            return  # an earlier attempt failed after this
+        source = _SPARE if _SPARE in names else _UNBEGUN
+        self._allocated = self._segment_bytes if source is _SPARE else 0
+        file = self._disk.open(source)
+        try:
+            self._allocate(file, end)
+        except DiskFullError:
+            if source is _UNBEGUN:
+                self._disk.remove(source)
+            raise
+        finally:
+            file.close()
+        self._disk.rename(source, name)
 
     def _sync_names(self, name: str) -> None:
         try:
@@ -121,6 +170,33 @@ class JournalWriter:
             file.write(self._position, data)
         except OSError as error:
             raise failure(file.name, error) from error
+
+    def check_spare(self) -> None:
+        """Remove files of an earlier process that are not, or not whole, spare segments."""
+        for name in (_UNFINISHED, _UNBEGUN, _SPARE):
+            if name not in self._disk.names():
+                continue
+            file = self._disk.open(name)
+            try:
+                if name is _SPARE:
+                    file.allocate(self._segment_bytes)  # the segments of that process may have been smaller
+                    continue
+            except OSError as error:
+                log.warning("the spare segment is removed: %s", error)
+            finally:
+                file.close()
+            self._disk.remove(name)
+
+    def check_room(self, count: int) -> None:
+        """Raise OSError unless this many segments can be allocated, of which the spare is one. Nothing is written."""
+        count -= _SPARE in self._disk.names()
+        if count > 0:
+            file = self._disk.open(_UNFINISHED)
+            try:
+                file.allocate(count * self._segment_bytes)
+            finally:
+                file.truncate(0)
+                file.close()
 
     def prepare(self) -> None:
         """Allocate a file for the next segment."""
@@ -139,28 +215,25 @@ class JournalWriter:
             file.close()
         self._disk.rename(_UNFINISHED, _SPARE)
 
-    def recycle(self, number: int, *, keep: bool = True) -> None:
-        """Remove a folded segment, or keep its file as the spare if there is none and `keep` is set."""
+    def recycle(self, number: int) -> None:
+        """Remove a folded segment, or keep its file as the spare if there is none and all its blocks are allocated."""
         self._unfolded.pop(number, None)
+        whole = number in self._whole
+        self._whole.discard(number)
         try:
             name = segment_name(number)
-            if not keep or _SPARE in self._disk.names() or self._disk.is_shared(name):
+            if not whole or _SPARE in self._disk.names() or self._disk.is_shared(name):
                 self._disk.remove(name)
             else:
                 self._disk.rename(name, _SPARE)
         except OSError as error:
             log.warning("%s is folded and will be removed at the next start: %s", segment_name(number), error)
 
-    def drop_spare(self) -> None:
-        """Remove the spare files to free disk space."""
-        for name in self._disk.names():
-            if name in (_SPARE, _UNFINISHED):
-                self._disk.remove(name)
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+            self._allocated = 0
 
 
 def _sync(file: File) -> None:

@@ -1,22 +1,24 @@
-"""Background work of the embedded store: fold sealed segments, prepare the next segment, reclaim deleted streams.
+"""Background work of the embedded store: seal segments when the store is idle, prepare the next segment, and end the
+state of a full disk. `folding.py` folds the sealed segments.
 
-While the disk is full, only deletions are accepted, and the reserve is released to make room for them. The disk counts
-as full until there is room for the reserve and a segment. Otherwise the next write could find it full again.
+While the disk is full, only commands that free space are accepted. They need room themselves: the records go into
+segments whose blocks are allocated already (the current one and the spare one), and the fold gets the space of the
+reserve. Their segment is sealed and folded at once, so that space returns while clients repeat what was refused.
+
+The state ends when the reserve and more than one segment fit, at two checks in a row. It began because there was no
+room for one. So it does not flap when little space returns, or for a moment only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from headwater import limits as bounds
 from headwater.limits import Limits
-from headwater.measures import Histogram
-from headwater.store.embedded.folder import FoldInterruptedError, FoldUnavailableError, IndexFullError
+from headwater.store.embedded.folding import Folding
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Owner(Protocol):
     def resume(self) -> None:
         """Called when a batch that waited for the fold can be written."""
 
-    def refuse_held(self, error: Exception) -> None:
+    def refuse_held(self, error: str) -> None:
         """Called when the fold has stopped because the disk is full."""
 
     def fail(self, error: Exception) -> None:
@@ -47,142 +49,70 @@ class Owner(Protocol):
 
 
 class Maintenance:
-    """It has more than 20 methods because all of them work on the same segments."""
-
     def __init__(
         self, journal: JournalWriter, parts: Parts, limits: Limits, owner: Owner, sealed: Iterable[int]
     ) -> None:
         self.writing = False  # whether a batch is being written
         self.segment = journal.number  # the segment of new batches
-        self.folds = Histogram()  # seconds
-        self.fold_failures = 0
+        self.folding = Folding(parts.folder, self, sealed)
         self._journal = journal
         self._helper = parts.helper
-        self._folder = parts.folder
         self._reserve = parts.reserve
         self._limits = limits
         self._owner = owner
-        self.sealed = deque(sealed)  # segments that wait for the fold
-        self._folding: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._interruptions = 0  # consecutive interruptions of the fold
         self._idle_ticks = 0
+        self._room_checks = 0  # consecutive checks that found space on a disk that was full
 
     async def start(self) -> None:
         """Allocate the reserve and the file of the first segment."""
-        error = await self._in_helper(self._take_room)
+        error = await self._in_helper(self._journal.check_spare) or await self._in_helper(self._take_room)
         if error is not None:
             self.note_full(str(error))
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        tasks = [task for task in (self._task, self._folding) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.folding.stop()
+
+    @property
+    def is_full(self) -> bool:
+        return self._owner.full is not None
 
     @property
     def is_behind(self) -> bool:
         """Whether writers must wait for the fold."""
-        return len(self.sealed) > self._limits.unfolded_segments_max
+        return len(self.folding.sealed) > self._limits.unfolded_segments_max
 
-    def note_write(self) -> None:
+    def note_written(self) -> None:
+        """Note that a batch became durable. On a full disk it is folded at once, since it frees space."""
         self._idle_ticks = 0
+        self.note_sealed()
+        if self.is_full:
+            self.fold_soon()
 
-    # Folding
+    # Sealing
 
     def note_sealed(self) -> None:
         """Fold the segments that were sealed since the last call."""
         while self.segment < self._journal.number:
-            self.sealed.append(self.segment)
+            self.folding.add(self.segment)
             self.segment += 1
-        if self.sealed and self._folding is None:
-            self._folding = asyncio.create_task(self._fold())
+        self.folding.wake()
 
     async def fold_all(self) -> None:
         """Seal the current segment and fold everything."""
         while self.writing:  # noqa: ASYNC110 - rare; an event would have to be set for every batch
             await asyncio.sleep(bounds.WRITING_WAIT_S)
         self._roll()
-        while self._folding is not None:
-            await asyncio.wait([self._folding])
+        await self.folding.join()
 
     def fold_soon(self) -> None:
         """Seal the current segment, unless sealed segments already wait. Folded data needs no memory."""
-        if not self.writing and not self.sealed and self._owner.has_unfolded:
+        if not self.writing and not self.folding.sealed and self._owner.has_unfolded:
             self._roll()
-
-    async def _fold(self) -> None:
-        try:
-            while self.sealed:
-                number = self.sealed[0]
-                began_s = time.perf_counter()
-                await self._fold_one(number)
-                self.folds.add(time.perf_counter() - began_s)
-                self.sealed.popleft()
-                await self._owner.folded(number)
-                self._journal.recycle(number, keep=self._owner.full is None)
-                self._owner.resume()
-                self._interruptions = 0
-                await self._folder.reclaim(self._limits.reclaim_chunks, urgent=False)  # also under load
-        except IndexFullError as error:
-            self.fold_failures += 1
-            self._owner.refuse_held(error)
-        except FoldInterruptedError as error:
-            self.fold_failures += 1
-            self._note_interruption(error)
-        except Exception as error:  # noqa: BLE001 - any error must stop the server
-            self._owner.fail(error)
-        finally:
-            self._folding = None
-
-    async def _fold_one(self, number: int) -> None:
-        """Fold a segment. If there is no disk space, release the reserve and retry."""
-        try:
-            await self._folder.fold(number)
-        except IndexFullError as error:
-            if self._owner.full is not None:
-                raise
-            self.note_full(str(error))
-            await self._folder.fold(number)
-
-    def _note_interruption(self, error: Exception) -> None:
-        self._interruptions += not isinstance(error, FoldUnavailableError)  # which is temporary
-        if self._interruptions >= bounds.FOLD_INTERRUPTIONS_MAX:
-            self._owner.fail(error)
-        else:
-            log.error("the fold failed and is retried: %s", error)
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._look()
-            except OSError as error:  # for example, no file descriptor is available
-                log.warning("background work failed and is retried: %s", error)
-            await asyncio.sleep(bounds.MAINTAIN_S if self._owner.full is None else bounds.FULL_RETRY_S)
-
-    async def _look(self) -> None:
-        """Run the maintenance that is due."""
-        if self._owner.full is None:
-            await self._prepare()
-        else:
-            await self._look_for_room()
-        idle_ticks_max = max(1, round(self._limits.fold_idle_s / bounds.MAINTAIN_S))
-        if self._idle_ticks >= idle_ticks_max and not self.writing and self._owner.has_unfolded:
-            self._roll()
-        self._idle_ticks += 1
-        if self._folding is None and (self._owner.full is None or not self.sealed):
-            self.note_sealed()
-            if self._folding is None:
-                await self._reclaim()
-
-    async def _reclaim(self) -> None:
-        try:
-            await self._folder.reclaim(self._limits.reclaim_chunks, urgent=self._owner.full is not None)
-        except (IndexFullError, FoldInterruptedError) as error:
-            log.warning("reclaiming space failed and is retried: %s", error)
-        except Exception as error:  # noqa: BLE001 - any error must stop the server
-            self._owner.fail(error)
 
     def _roll(self) -> None:
         try:
@@ -193,37 +123,79 @@ class Maintenance:
             self._owner.fail(error)
         self.note_sealed()
 
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except OSError as error:  # for example, no file descriptor is available
+                log.warning("background work failed and is retried: %s", error)
+            await asyncio.sleep(bounds.FULL_RETRY_S if self.is_full else bounds.MAINTAIN_S)
+
+    async def _look(self) -> None:
+        """Run the maintenance that is due."""
+        if self.is_full:
+            await self._look_for_room()
+        else:
+            await self._prepare()
+        idle_ticks_max = max(1, round(self._limits.fold_idle_s / bounds.MAINTAIN_S))
+        if self.is_full:
+            self.fold_soon()
+        elif self._idle_ticks >= idle_ticks_max and not self.writing and self._owner.has_unfolded:
+            self._roll()
+        self._idle_ticks += 1
+        self.folding.reclaim_soon()
+
+    # Called by folding
+
+    async def folded(self, number: int) -> None:
+        await self._owner.folded(number)
+        self._journal.recycle(number)
+
+    def resume(self) -> None:
+        self._owner.resume()
+
+    def note_index_full(self, reason: str, *, again: bool) -> None:
+        self.note_full(reason)
+        if again:
+            self._owner.refuse_held(reason)
+
+    def fail(self, error: Exception) -> None:
+        self._owner.fail(error)
+
     # Disk space
 
     def note_full(self, reason: str) -> None:
-        """Note that there is no disk space for a batch or the fold."""
+        """Note that there is no disk space for a batch or the fold, and release the reserve."""
         if self._owner.full is None:
             log.error("the disk is full, only deletions are accepted: %s", reason)
         self._owner.full = reason
-        self._release_reserve()
-        self.note_sealed()
-
-    def _release_reserve(self) -> None:
+        self._journal.frugal = True
+        self._room_checks = 0
         try:
             self._reserve.release()
-            self._journal.drop_spare()
         except OSError as error:
             log.warning("failed to release the reserve: %s", error)
+        self.note_sealed()
 
     async def _look_for_room(self) -> None:
-        """End the state of a full disk if there is room for the reserve and a segment."""
-        if self.sealed:
-            if await self._in_helper(self._reserve.take) is None:
-                self._release_reserve()
-                self.note_sealed()
-        elif await self._in_helper(self._take_room) is None:
+        """End the state of a full disk after some checks in a row that found room."""
+        if self.folding.sealed or await self._in_helper(self._take_more_room) is not None:
+            self._room_checks = 0
+            return
+        self._room_checks += 1
+        if self._room_checks >= bounds.FULL_CHECKS and not self.folding.sealed:
             log.warning("the disk has free space again")
+            self._journal.frugal = False
             self._owner.full = None
 
-    def _take_room(self) -> None:
-        """Allocate the reserve and the file of the next segment, both or neither."""
+    def _take_more_room(self) -> None:
+        self._take_room(segments=bounds.FULL_SEGMENTS)
+
+    def _take_room(self, segments: int = 1) -> None:
+        """Allocate the reserve and the file of the next segment, both or neither, if this many segments fit."""
         self._reserve.take()
         try:
+            self._journal.check_room(segments)
             self._journal.prepare()
         except OSError:
             self._reserve.release()

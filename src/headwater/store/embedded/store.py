@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from headwater.limits import INDEX_READERS, LARGE_BATCH_BYTES, Limits
+from headwater.limits import FOLD_FAILURES_UNREADY, INDEX_READERS, LARGE_BATCH_BYTES, Limits
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Deleted, Record
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
@@ -98,25 +98,31 @@ class EmbeddedStore:
         await self._maintenance.start()
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
-        self._maintenance.note_write()
         if self._broken is not None:
             done(self._broken)
             return
         kept = self._copies(batch)
-        if self._maintenance.is_behind:
+        if self._maintenance.is_behind and self.full is None:
             self._held = (batch, kept, done)  # until the fold has caught up
         else:
             self._write(batch, kept, done)
 
-    def _write(self, batch: Sequence[Commit], kept: dict[int, StreamState], done: Done) -> None:
-        """Write and sync a batch. A large batch is written in a thread."""
+    def _write(
+        self, batch: Sequence[Commit], kept: dict[int, StreamState], done: Done, *, retried: bool = False
+    ) -> None:
+        """Write and sync a batch. A large batch is written in a thread. A batch that adds no data is written into the
+        space of the reserve if there is no other."""
         records = [commit.record for commit in batch]
         self._maintenance.writing = True
 
         def placed(file: File | None, error: BaseException | None) -> None:
             if file is None:
                 self._maintenance.writing = False
-                done(self._refused(error))
+                if isinstance(error, DiskFullError) and not retried and not _adds_data(records):
+                    self._maintenance.note_full(str(error))  # which releases the reserve
+                    self._write(batch, kept, done, retried=True)
+                else:
+                    done(self._refused(error))
             else:
                 began_s = time.perf_counter()
                 self._parts.syncer.sync(file, lambda error: synced(file, began_s, error))
@@ -131,6 +137,7 @@ class EmbeddedStore:
             self._journal.settle()
             self._maintenance.note_sealed()
             self._take_in(batch, kept, self._maintenance.segment)
+            self._maintenance.note_written()
             done(None)
 
         def place() -> File:
@@ -208,10 +215,13 @@ class EmbeddedStore:
             held, self._held = self._held, None
             self._write(*held)
 
-    def refuse_held(self, error: Exception) -> None:
+    def refuse_held(self, error: str) -> None:
         if self._held is not None:
-            (_, _, done), self._held = self._held, None
-            done(RefusedError(str(error)))
+            (batch, kept, done), self._held = self._held, None
+            if _adds_data([commit.record for commit in batch]):
+                done(RefusedError(error))
+            else:
+                self._write(batch, kept, done)
 
     def fail(self, error: Exception) -> None:
         self._broken = self._broken or error
@@ -384,14 +394,17 @@ class EmbeddedStore:
 
     def report(self) -> StoreReport:
         maintenance = self._maintenance
+        folding = maintenance.folding
         return StoreReport(
             self._syncs.copy(),
-            maintenance.folds.copy(),
-            maintenance.fold_failures,
-            len(maintenance.sealed),
+            folding.seconds.copy(),
+            folding.failures,
+            len(folding.sealed),
             self._journal.unfolded_bytes,
             maintenance.is_behind,
             self._parts.space,
+            folding.deaths,
+            folding.failures_in_a_row >= FOLD_FAILURES_UNREADY,
         )
 
     async def close(self) -> None:
@@ -419,6 +432,11 @@ def _appended_bytes(records: Sequence[Record]) -> int:
             if type(event) is Appended or type(event) is Created:
                 size_bytes += len(event.data)
     return size_bytes
+
+
+def _adds_data(records: Sequence[Record]) -> bool:
+    """Whether records store anything new. Deletions do not, nor does closing a stream."""
+    return any(isinstance(event, Created) or getattr(event, "data", b"") for record in records for event in record)
 
 
 def _merged(recent: StreamState, folded: StreamState | None) -> StreamState:

@@ -25,9 +25,9 @@ def test_a_cancellation_is_not_lost_if_the_response_arrives_at_the_same_time(
         monkeypatch.setattr(folder, "_exchange", exchange)
         asking = folder.SubprocessFolder(tmp_path)
         asking._process = object()  # type: ignore[assignment]  # never asked
-        task = asyncio.create_task(asking.reclaim(1, urgent=False))
+        task = asyncio.create_task(asking.reclaim(urgent=False))
         await asyncio.sleep(0.01)
-        answer.set_result(b"{}\n")
+        answer.set_result(b'{"task":"reclaim"}\n')
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
