@@ -195,6 +195,7 @@ class History:
             if backup.done():
                 backup.result()
         self.disk.full, self.disk.no_descriptors, self.disk.failing_sync_in = False, 0, None
+        self.disk.deadly = 0.0
         if not fatal:
             await clients.stop()
             clients.check()
@@ -212,6 +213,7 @@ class History:
         """At random times the disk is full, no file can be opened, or the clients pause."""
         if rounds % 4 == 0 and not last:
             self.disk.full = self.random.random() < 0.1
+            self.disk.deadly = self.random.choice([0.0, 0.0, 0.3, 0.9])
             self.disk.no_descriptors = self.random.choice([errno.EMFILE, errno.ENFILE]) * (self.random.random() < 0.08)
         if rounds % 40 == 0:
             clients.quiet = self.random.random() < 0.3

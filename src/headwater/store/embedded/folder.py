@@ -16,7 +16,7 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import msgspec
 
@@ -100,14 +100,16 @@ class SubprocessFolder:
         answer.check()
         return answer
 
-    async def _lose(self, process: asyncio.subprocess.Process, reason: str) -> None:
+    async def _lose(self, process: asyncio.subprocess.Process, reason: str) -> NoReturn:
         """End a worker that cannot be used any more, so that the next task starts another one."""
         self._process = None
-        if process.returncode is None:
-            await asyncio.sleep(0)  # the loop may know that the process has ended, but not have told it yet
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        raise FoldInterruptedError(f"{reason}; its process ended with code {await process.wait()}")
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            process.kill()
+        code = await process.wait()
+        if process.stdout is not None:  # a pipe that is not read to its end is never closed
+            with contextlib.suppress(OSError, RuntimeError):
+                await process.stdout.read()
+        raise FoldInterruptedError(f"{reason}; its process ended with code {code}")
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:
