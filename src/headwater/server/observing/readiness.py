@@ -17,6 +17,8 @@ def unready(service: Service, report: EngineReport) -> list[str]:
         reasons.append("the disk is full")
     elif report.refusing is not None:
         reasons.append("no writes are accepted")
+    if report.store.fold_stuck:
+        reasons.append("the journal is not folded")
     if service.memory is not None and service.memory.short:
         reasons.append("memory is short")
     return reasons
