@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import random
 from collections.abc import Callable, Coroutine, Iterator
 
@@ -18,6 +20,7 @@ from headwater.errors import (
     OffsetGoneError,
     RequestError,
     SourceGoneError,
+    StorageFullError,
     StreamGoneError,
     StreamNotFoundError,
 )
@@ -123,6 +126,10 @@ class Clients:
         except InternalError as error:
             if not self._disk.failed_syncs and not self._disk.crashed:
                 raise BrokenPromiseError(f"{type(command).__name__}: {error}") from error
+            raise
+        except StorageFullError as error:
+            if isinstance(command, Delete) and self._disk.reserved and os.strerror(errno.ENOSPC) in str(error):
+                raise BrokenPromiseError(f"a deletion was refused, although there was a reserve: {error}") from error
             raise
         if self._disk.crashed:
             await asyncio.sleep(1e9)

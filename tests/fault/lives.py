@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from unittest.mock import patch
 
+from headwater import limits as bounds
 from headwater.engine import Engine, rows
 from headwater.errors import StorageFullError
 from headwater.limits import Limits
@@ -55,6 +56,7 @@ SMALL = (
     (feeds, "BODY_PIECE_BYTES", 700),
     (writes, "CHANGES_INLINE_BYTES", 600),
     (mirror, "FOLLOW_BATCH_BYTES", 500),
+    (bounds, "FULL_SEGMENT_BYTES", 300),
 )
 
 
@@ -112,7 +114,7 @@ class History:
     def _restart(self) -> None:
         self.disk.restart(power_lost=self.random.choice([Death.POWER_LOSS, Death.KILL]) is Death.POWER_LOSS)
         self.directory.index.restart()
-        self.disk.full = self.random.random() < 0.2
+        self.disk.full, self.disk.reserved = self.random.random() < 0.2, False
         self.now_s = max(1.0, self.now_s + self.random.choice([0.0, 0.5, 0.5, 3.0, 30.0, -2.0]))
         self.directory.check()
         if self.random.random() < 0.3:
@@ -212,11 +214,21 @@ class History:
     def _change_weather(self, clients: Clients, rounds: int, *, last: bool) -> None:
         """At random times the disk is full, no file can be opened, or the clients pause."""
         if rounds % 4 == 0 and not last:
-            self.disk.full = self.random.random() < 0.1
+            self._fill_or_free()
             self.disk.deadly = self.random.choice([0.0, 0.0, 0.3, 0.9])
             self.disk.no_descriptors = self.random.choice([errno.EMFILE, errno.ENFILE]) * (self.random.random() < 0.08)
         if rounds % 40 == 0:
             clients.quiet = self.random.random() < 0.3
+
+    def _fill_or_free(self) -> None:
+        """Fill the disk, or free all or a part of its space."""
+        disk, was_full = self.disk, self.disk.full
+        if was_full and self.random.random() < 0.5:
+            disk.add_capacity(self.random.choice([500, 4096, 9000, 13000]))
+            return
+        disk.full = self.random.random() < 0.1
+        if disk.full and not was_full:
+            disk.reserved = disk.nodes.keys() >= {"reserve", "spare.journal"}
 
     async def _end(self, clients: Clients, engine: Engine, *, last: bool) -> None:
         """End a life without a crash."""

@@ -128,6 +128,7 @@ class SimDisk:
         self.failing_sync_in: int | None = None
         self.deadly = 0.0  # share of the tasks of the fold worker during which it is killed
         self.worker_deaths = 0
+        self.reserved = False  # the reserve and a spare segment were allocated when the disk became full
         self.refusals = 0  # number of failures for lack of space or descriptors
         self.failed_syncs = 0
         self.trace = hashlib.sha256()
@@ -176,6 +177,11 @@ class SimDisk:
         """Set the capacity to the used space, so that only freed space can be used."""
         if full != self.full:
             self._capacity = self._used_bytes() if full else None
+
+    def add_capacity(self, size_bytes: int) -> None:
+        """Free some space of a full disk, as if another program had removed a file."""
+        if self._capacity is not None:
+            self._capacity += size_bytes
 
     @property
     def free_bytes(self) -> int:

@@ -10,11 +10,13 @@ import pytest
 
 from headwater.engine.loading import Loader
 from headwater.engine.rows import Rows
+from headwater.engine.writer import Writer
 from headwater.server.following.mirror import Mirror
 from headwater.server.tables.active import ActiveView
 from headwater.server.tables.feeds import RowFeed
 from headwater.server.tables.snapshots import SnapshotReader
 from headwater.store.embedded import journal
+from headwater.store.embedded.folding import Folding
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.maintenance import Maintenance
 from headwater.store.embedded.store import EmbeddedStore
@@ -48,9 +50,12 @@ def test_a_seed_determines_a_run(seed: int) -> None:
 
 REACHED = [
     (Maintenance, "note_full"),
-    (Maintenance, "_fold"),
+    (Folding, "_fold"),
     (Maintenance, "_roll"),
-    (Maintenance, "_reclaim"),
+    (Folding, "_reclaim"),
+    (Folding, "_note_failure"),
+    (EmbeddedStore, "refuse_held"),
+    (Writer, "_refuse"),
     (IndexReader, "read"),
     (EmbeddedStore, "_write"),
     (EmbeddedStore, "resume"),

@@ -54,7 +54,7 @@ DEATHS = {
     "it answers with other bytes": "read(); os.write(1, bytes(range(256)) + b'\\n'); time.sleep(600)",
     "it answers with another type": "read(); print('[]', flush=True); time.sleep(600)",
     "it answers without a task": "read(); print('{}', flush=True); time.sleep(600)",
-    "it answers another task": "read(); print('{\"task\":\"fold 6\"}', flush=True); time.sleep(600)",
+    "it answers another task": 'read(); print(\'{"task":"fold 6"}\', flush=True); time.sleep(600)',
     "it answers without end": "read(); os.write(1, b'x' * 200_000); time.sleep(600)",
     "it dies after its answer, while it is idle": ANSWER + "sys.exit(0)",
     "it is killed after its answer": ANSWER + "os.kill(os.getpid(), signal.SIGKILL)",

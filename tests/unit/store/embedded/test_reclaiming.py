@@ -105,7 +105,9 @@ def test_a_stream_with_many_producers_is_removed_in_parts(
 ) -> None:
     directory.fold(created(1), created(2))
     rows = [(key, f"p{number}", 1, 1) for key in (1, 2) for number in range(25)]
-    directory.connection.executemany("INSERT INTO producers (stream_id, producer, epoch, seq) VALUES (?, ?, ?, ?)", rows)
+    directory.connection.executemany(
+        "INSERT INTO producers (stream_id, producer, epoch, seq) VALUES (?, ?, ?, ?)", rows
+    )
     directory.fold(Deleted(1, 2))
     monkeypatch.setattr(limits, "RECLAIM_ROWS", 10)
     times_s = iter(range(10**6))
