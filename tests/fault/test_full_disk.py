@@ -11,6 +11,7 @@ import pytest
 
 from headwater import limits as bounds
 from headwater.engine import Engine
+from headwater.engine.writer import Writer
 from headwater.errors import StorageFullError
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest
@@ -18,6 +19,7 @@ from headwater.store.embedded.journal_writer import SEAL_BYTES
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
+from tests.fault import sim
 from tests.fault.copies import Directory
 from tests.fault.lives import LoopClock
 from tests.fault.sim import SimFolder, SimIndex, SimLoop, SimReaders, SimRunner, SimSyncer, connect
@@ -30,10 +32,11 @@ LIMITS = Limits(segment_bytes=SEGMENT, fold_idle_s=2.0, expiry_sweep_s=0.5, unfo
 class Machine:
     """A simulated machine whose disk can be filled."""
 
-    def __init__(self, reserve_bytes: int = 4 * SEGMENT) -> None:
-        self.disk = SimDisk(random.Random(1))
+    reserve_bytes = 4 * SEGMENT
+
+    def __init__(self, seed: int = 0) -> None:
+        self.disk = SimDisk(random.Random(seed))
         self.index = SimIndex()
-        self.reserve_bytes = reserve_bytes
 
     def store(self) -> EmbeddedStore:
         disk = self.disk
@@ -123,23 +126,46 @@ def test_deletions_pass_and_are_folded_while_clients_retry() -> None:
     machine.run(body)
 
 
-def test_deletions_in_a_batch_that_is_refused_are_not_refused() -> None:
-    """Appends and deletions share a batch; and some arrive while the batch is rolled back."""
-    machine = Machine()
+def spying(real: Callable[..., Awaitable[None]], batches: list[int]) -> Callable[..., Awaitable[None]]:
+    async def roll_back(self: Writer, entries: list[object], *more: object) -> None:
+        batches.append(len(entries))
+        await real(self, entries, *more)
+
+    return roll_back
+
+
+def test_deletions_in_a_batch_that_is_refused_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim, "PAGE", 0)  # the journal is the first to find no space
+    batches: list[int] = []
+    monkeypatch.setattr(Writer, "_roll_back", spying(Writer._roll_back, batches))
+    for seed in range(10):
+        delete_in_a_refused_batch(Machine(seed))
+    assert len(batches) >= 5
+
+
+def delete_in_a_refused_batch(machine: Machine) -> None:
+    """Deletions share the batch with the first append that is refused, wait behind it, or arrive during its rollback."""
+
+    async def later(work: Awaitable[str]) -> str:
+        for _ in range(machine.disk.random.randint(0, 4)):  # turns of the loop
+            await asyncio.sleep(0)
+        return await work
+
+    async def delete(engine: Engine, number: int) -> str:
+        await engine.execute(Delete(f"s{number}", engine.now_ms()))
+        return "deleted"
 
     async def body(engine: Engine) -> None:
         for number in range(40):
             await engine.execute(create(engine, f"s{number}", b"data;"))
         await engine.execute(create(engine, "busy"))
         machine.disk.full = True
-        refused = 0
-        for number in range(40):
-            delete = asyncio.ensure_future(engine.execute(Delete(f"s{number}", engine.now_ms())))
-            appends = [put(engine, "busy", 3000) for _ in range(5)]
-            await asyncio.sleep(machine.disk.random.choice([0, 0, 0.001, 0.02]))
-            refused += (await asyncio.gather(*appends)).count("refused")
-            await delete
-        assert refused
+        found: list[str] = []
+        for number in range(0, 40, 2):
+            works = [put(engine, "busy", 3500) for _ in range(3)] + [delete(engine, number + more) for more in (0, 1)]
+            found += await asyncio.gather(*map(later, works))
+        assert "refused" in found
+        assert found.count("deleted") == 40
         machine.disk.full = False
 
     machine.run(body)

@@ -27,6 +27,7 @@ from headwater.store.embedded import journal, journal_writer, recovery, salvage
 from headwater.store.embedded.backup.failures import GapError
 from headwater.store.embedded.backup.tailing import JournalTail
 from headwater.store.embedded.disk import Disk, File
+from headwater.store.embedded.folder import FoldInterruptedError, WorkerAnswer
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import CorruptJournalError, Segment, segment_name
 from headwater.store.embedded.journal_writer import JournalFailedError, seal_tail
@@ -37,7 +38,7 @@ from headwater.store.pieces import Piece, RecordEnd
 from tests.fault import copies
 from tests.fault.lives import History
 from tests.fault.oracle import BrokenPromiseError
-from tests.fault.sim import SimSyncer
+from tests.fault.sim import SimFolder, SimSyncer
 from tests.fault.world import STREAMS
 
 FOUND = (BrokenPromiseError, CorruptJournalError, HeadwaterError, OSError, RuntimeError)
@@ -301,3 +302,20 @@ def test_a_fold_that_loses_bytes_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_salvage_that_leaves_damage_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(salvage, "_is_end", lambda *_: True)
     assert caught(300)
+
+
+# A fold worker that dies
+
+
+def test_an_answer_of_a_dead_worker_that_counts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment would be removed, although it may not be folded."""
+    real = SimFolder._ask
+
+    def ask(self: SimFolder, task: str) -> WorkerAnswer:
+        try:
+            return real(self, task)
+        except FoldInterruptedError:
+            return WorkerAnswer(task)
+
+    monkeypatch.setattr(SimFolder, "_ask", ask)
+    assert caught(60)
