@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.pipeline.lake import Batch
-from headwater.pipeline.materialize.layout import RESET, Layout
+from headwater.pipeline.materialize.layout import JOB, NUMBER, RESET, Layout
 from headwater.pipeline.materialize.tables import QUARANTINE, Streams, stream_rows
 
 
@@ -73,6 +73,26 @@ def quarantined(rows: pa.Table, batch: Batch) -> pa.Table:
     }
     arrays = [columns[field.name].cast(field.type) for field in QUARANTINE]
     return pa.Table.from_arrays(arrays, schema=QUARANTINE)
+
+
+def kept_before(remembered: pa.Table, batch: Batch) -> pa.Table:
+    """Kept events without those of this batch, which an attempt that was killed has added."""
+    if JOB not in remembered.column_names:
+        return remembered
+    same_job = pc.fill_null(pc.equal(remembered.column(JOB), batch.job), False)
+    same_batch = pc.fill_null(pc.equal(remembered.column(NUMBER), batch.number), False)
+    before = remembered.filter(pc.invert(pc.and_(same_job, same_batch)))
+    return kept_by(before, Batch("", -1, made_of=0))  # a table of an earlier version does not have the batches
+
+
+def kept_by(remembered: pa.Table, batch: Batch) -> pa.Table:
+    """Kept events to store: those without a batch are of this one."""
+    for name, value in ((JOB, batch.job), (NUMBER, batch.number)):
+        if name in remembered.column_names:
+            place = remembered.schema.get_field_index(name)
+            column = pc.fill_null(remembered.column(name), value)
+            remembered = remembered.set_column(place, remembered.schema.field(place), column)
+    return remembered
 
 
 def joined(lives: Iterable[Life]) -> list[Life]:

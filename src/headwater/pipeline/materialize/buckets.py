@@ -14,7 +14,17 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from headwater.pipeline.lake import Batch, File, Lake
-from headwater.pipeline.materialize.batches import Cuts, Life, Reset, changes, new_lives, quarantined, resets
+from headwater.pipeline.materialize.batches import (
+    Cuts,
+    Life,
+    Reset,
+    changes,
+    kept_before,
+    kept_by,
+    new_lives,
+    quarantined,
+    resets,
+)
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, Layout, aligned
 from headwater.pipeline.materialize.merging import Merged, merge
 from headwater.pipeline.materialize.tables import Tables, read_files
@@ -63,12 +73,14 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
         if layout.is_history and layout.sequence is None:
             files = [file for file in files if file.partition[CURRENT] == "true"]
         rows = read_files(self.tables.rows, files, layout.rows)
-        remembered = read_files(self.tables.remembered, noted, layout.remembered)
+        remembered = kept_before(read_files(self.tables.remembered, noted, layout.remembered), self.batch)
         merged = merge(layout, rows, remembered, events, self.cuts.table(layout), self.cuts.lives)
         if merged.rows_changed:
             done.rows, done.rows_removed = self._written(bucket, merged), [file.path for file in files]
         if merged.remembered_changed:
-            done.remembered = _write(self.tables.remembered, merged.remembered, {BUCKET: str(bucket)})
+            done.remembered = _write(
+                self.tables.remembered, kept_by(merged.remembered, self.batch), {BUCKET: str(bucket)}
+            )
             done.remembered_removed = [file.path for file in noted]
 
     def _written(self, bucket: int, merged: Merged) -> list[File]:

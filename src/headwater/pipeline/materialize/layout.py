@@ -25,6 +25,7 @@ _CUTS = pa.schema(
 BUCKET = "_bucket"
 CURRENT = "is_current"
 RESET = "reset"
+JOB, NUMBER = "_job", "_batch"  # of the batch that added a kept event
 OTHER = "other"  # in place of a control: an event that changes nothing and only shows that its stream exists
 
 
@@ -49,7 +50,7 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def events(self) -> pa.Schema:
         """The columns of the changes of a batch, including deletes."""
-        return pa.schema([*self._entity, *_PLACE, *self._sequence, pa.field("deleted", pa.bool_())])
+        return pa.schema([*self._entity, *_PLACE, *self._sequence, pa.field("deleted", pa.bool_()), *self._added_by])
 
     @property
     def rows(self) -> pa.Schema:
@@ -72,11 +73,12 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def remembered(self) -> pa.Schema:
         """The columns of events that are not in the table and are kept for late events: deletes, and in a history also
-        values that were replaced without a new row."""
+        values that were replaced without a new row. Each has the batch that added it."""
         if self.is_history:
             return self.events
         kept = [field for field in self._entity if field.name in (*self.identity, BUCKET)]
-        return pa.schema([*kept, pa.field("incarnation", pa.int64()), pa.field("order", pa.int64()), *self._sequence])
+        place = [pa.field("incarnation", pa.int64()), pa.field("order", pa.int64())]
+        return pa.schema([*kept, *place, *self._sequence, *self._added_by])
 
     @property
     def cuts(self) -> pa.Schema:
@@ -90,6 +92,11 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def _sequence(self) -> list[pa.Field]:
         return [] if self.sequence is None else [pa.field("sequence", self.sequence)]
+
+    @property
+    def _added_by(self) -> list[pa.Field]:
+        """Null for events of the batch that is merged."""
+        return [] if self.sequence is None else [pa.field(JOB, pa.string()), pa.field(NUMBER, pa.int64())]
 
 
 def aligned(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from headwater.pipeline.lake import Batch, File, Lake, noted
-from headwater.pipeline.materialize.batches import Cuts, changes
+from headwater.pipeline.materialize.batches import Cuts, changes, kept_before, kept_by
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, Layout, aligned
 from headwater.pipeline.materialize.merging import merge
 from headwater.pipeline.materialize.tables import Tables, files_of, read_files
@@ -29,12 +29,12 @@ def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, 
     remembered = layout.remembered.empty_table()
     if layout.sequence is not None:
         remembered_table = tables.remembered.open()
-        remembered = scope.read(tables.remembered, remembered_table, layout.remembered)
+        remembered = kept_before(scope.read(tables.remembered, remembered_table, layout.remembered), batch)
     merged = merge(layout, rows, remembered, events, cuts.table(layout), cuts.lives)
     if merged.remembered_changed:
         key = (*layout.identity, *(("incarnation", "order") if layout.is_history else ()))
         gone = _absent(remembered, merged.remembered, key)
-        _merge_into(remembered_table, merged.remembered, gone, key, batch=batch)
+        _merge_into(remembered_table, kept_by(merged.remembered, batch), gone, key, batch=batch)
     if merged.rows_changed or is_partial:
         before = rows
         if is_partial:  # rows of deleted entities are removed, if they exist

@@ -10,8 +10,9 @@ is that event, unless it is a delete. The history has a row for each event excep
 With a sequence, events may be late. Earlier deletes then matter, so they are kept. The history also keeps values that
 were replaced in their row because no tracked column had changed, because a late event may belong between them.
 
-A batch may be merged again after a crash between the commit of the kept events and that of the table. The result is
-the same, because a kept event of the same batch only replaces the same event.
+A batch is merged again after a crash between the commit of the kept events and that of the table. Kept events have the
+batch that added them, and those of this batch are left out, so it is merged with what was kept before it. Kept events
+that this batch removed do not matter: events of the batch or rows of the table have replaced them.
 """
 
 from __future__ import annotations
@@ -319,9 +320,9 @@ def _differs(numbers: Numbers) -> Flags:
 
 def _flagged(rows: pa.Table, *, deleted: bool) -> pa.Table:
     flags = pa.repeat(pa.scalar(deleted), rows.num_rows)
-    if "deleted" in rows.column_names:
-        rows = rows.drop_columns("deleted")
-    return rows.append_column("deleted", flags)
+    if "deleted" not in rows.column_names:
+        return rows.append_column("deleted", flags)
+    return rows.set_column(rows.schema.get_field_index("deleted"), "deleted", flags)
 
 
 def _numbers(rows: pa.Table, name: str) -> Numbers:

@@ -116,24 +116,29 @@ def in_buckets(events: pa.Table) -> Callable[[BucketWork], list[Done]]:
 
 
 class Killer:
-    """Ends the process before or after one of the next commits."""
+    """Ends the process before or after some of the commits: those for which `plan` says so."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
-        self._chance = chance
-        self.kills = 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, plan: Callable[[int], str | None]) -> None:
+        self._plan = plan  # "before" or "after" for the number of a commit
+        self.commits = self.kills = 0
         for module, name in ((applying, "commit"), (merges, "_merge_into")):
             monkeypatch.setattr(module, name, self._deadly(getattr(module, name)))
 
     def _deadly(self, commit: Callable[..., None]) -> Callable[..., None]:
         def killed(*args: Any, **kwargs: Any) -> None:
-            if self._chance.random() < 0.15:
+            when = self._plan(self.commits)
+            self.commits += 1
+            if when != "before":
+                commit(*args, **kwargs)
+            if when is not None:
                 self.kills += 1
-                if self._chance.random() < 0.5:
-                    commit(*args, **kwargs)
                 raise KilledError
-            commit(*args, **kwargs)
 
         return killed
+
+
+def at_random(chance: random.Random) -> Callable[[int], str | None]:
+    return lambda _: chance.choice(["before", "after"]) if chance.random() < 0.15 else None
 
 
 def run(tables: Tables, settings: Settings, layout: Layout, told: History, path: str, chance: random.Random) -> None:
@@ -184,7 +189,7 @@ def test_any_history(
         told = History(chance)
         tables = tables_at(str(tmp_path / str(seed)))
         with monkeypatch.context() as patch:
-            killer = Killer(patch, chance)
+            killer = Killer(patch, at_random(chance))
             run(tables, settings, layout, told, path, chance)
             kills += killer.kills
         is_sequenced = sequence is not None
@@ -200,9 +205,72 @@ def test_any_history(
     assert kills
 
 
-def change(life: int, order: int, key: str) -> dict[str, Any]:
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["merge", "buckets"])
+@pytest.mark.parametrize(
+    ("is_history", "tracked"), [(False, None), (True, None), (True, ("shade",))], ids=["scd1", "scd2", "tracked"]
+)
+@pytest.mark.parametrize("sequence", [None, pa.int64()], ids=["order", "sequence"])
+def test_a_kill_at_each_commit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    is_history: bool,
+    tracked: tuple[str, ...] | None,
+    sequence: pa.DataType | None,
+) -> None:
+    """Rows are replaced, deleted, and in a history ended, by two batches that are killed at each of their commits."""
+    layout = Layout(PAYLOAD, sequence=sequence, is_history=is_history, tracked=tracked)
+    batches = [
+        [change(1, 0, "k", sequence=2), change(1, 20, "l", sequence=2), change(1, 40, "m", sequence=2)],
+        [deletion(1, 60, "k", sequence=4), change(1, 80, "l", sequence=3), change(1, 99, "m", sequence=1)],
+        [change(1, 120, "k", sequence=3), deletion(1, 140, "l", sequence=5), change(1, 160, "m", shade=1, sequence=6)],
+    ]
+
+    def result(directory: Path, plan: Callable[[int], str | None]) -> tuple[list[Any], int]:
+        tables = tables_at(str(directory))
+        prepare(tables, Settings(buckets=BUCKETS, scd=2 if is_history else 1), layout)
+        with monkeypatch.context() as patch:
+            killer = Killer(patch, plan)
+            for number, rows in enumerate(batches):
+                batch = Batch("job", number, made_of=number)
+                while not (applier := Applier(tables, layout)).is_done(batch):
+                    try:
+                        applier.check(batch)
+                        if path == "merge":
+                            applier.apply_here(prepared(rows), batch)
+                        else:
+                            applier.apply_buckets(in_buckets(prepared(rows)), batch)
+                        break
+                    except KilledError:
+                        pass
+        return found(tables.rows.open().to_pyarrow_table().drop_columns(BUCKET)), killer.commits
+
+    expected, commits = result(tmp_path / "whole", lambda _: None)
+    assert commits > len(batches)
+    for number in range(commits):
+        for when in ("before", "after"):
+            plan = {number: when}
+            rows, _ = result(tmp_path / f"{number} {when}", plan.get)
+            assert rows == expected, plan
+
+
+def deletion(life: int, order: int, key: str, **others: Any) -> dict[str, Any]:
+    return {**change(life, order, key, **others), "value": None, "deleted": True}
+
+
+def change(life: int, order: int, key: str, **others: Any) -> dict[str, Any]:
     place = {"stream": "a", "incarnation": life, "order": order, "begin": order, "offset": f"{life}_{order}"}
-    return {**place, "type": "t", "updated_at": life + order, "key": key, "value": 1, "shade": 0, "sequence": 1}
+    return {
+        **place,
+        "type": "t",
+        "updated_at": life + order,
+        "key": key,
+        "value": 1,
+        "shade": 0,
+        "sequence": 1,
+        **others,
+    }
 
 
 def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, Any]], job: str = "job") -> list[str]:

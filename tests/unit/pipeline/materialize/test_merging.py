@@ -10,6 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headwater.pipeline.lake import Batch
+from headwater.pipeline.materialize.batches import kept_before, kept_by
 from headwater.pipeline.materialize.layout import Layout, aligned
 from headwater.pipeline.materialize.merging import merge
 from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
@@ -72,7 +74,7 @@ def table(events: list[Event], layout: Layout) -> pa.Table:
         if not event.is_cut
     ]
     names = [name for name in layout.events.names if name != "offset"]
-    return aligned(pa.table({name: [row[name] for row in rows] for name in names}), layout.events)
+    return aligned(pa.table({name: [row.get(name) for row in rows] for name in names}), layout.events)
 
 
 def cut_table(events: list[Event], old: dict[str, Event]) -> pa.Table:
@@ -89,20 +91,21 @@ def merged_in_batches(layout: Layout, streams: Streams) -> pa.Table:
     rows, remembered = layout.rows.empty_table(), layout.remembered.empty_table()
     closed = rows
     old: dict[str, Event] = {}
-    for events, crashes in streams.batches:
+    for number, (events, crashes) in enumerate(streams.batches):
+        batch = Batch("job", number, made_of=number)
         for attempt in range(crashes + 1):
-            result = merge(layout, rows, remembered, table(events, layout), cut_table(events, old))
-            if not result.rows_changed:
-                left = rows.num_rows if layout.sequence is not None or not layout.is_history else None
-                assert left is None or result.rows.num_rows == left
-            if attempt == 0:
-                remembered = result.remembered
+            kept = kept_before(remembered, batch)
+            result = merge(layout, rows, kept, table(events, layout), cut_table(events, old))
+            if attempt == 0 and result.remembered_changed:
+                remembered = kept_by(result.remembered, batch)
+        old |= {event.stream: event for event in events if event.is_cut}
+        if not result.rows_changed:
+            continue
         rows = result.rows
         if layout.is_history and layout.sequence is None:
             is_current = rows.column("is_current")
             closed = pa.concat_tables([closed, rows.filter(pc.invert(is_current))])
             rows = rows.filter(is_current)
-        old |= {event.stream: event for event in events if event.is_cut}
     return pa.concat_tables([closed, rows])
 
 
