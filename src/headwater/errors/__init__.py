@@ -82,6 +82,7 @@ HeadwaterError
     │   └── InvalidEventError            a message is not a state event, or its value does not match the schema
     ├── OptionError                      an option of the server, a job, a source or a sink is missing or invalid
     ├── SchemaError                      a DataFrame has other columns than the source or sink needs
+    ├── UnsupportedTableError            a Delta table uses a feature of Delta that the jobs do not know
     ├── BatchReusedError                 a batch number or writeId was used before for other rows
     ├── ReplayError                      the target of a replay has other content than the archive
     ├── JobConflictError                 another run of the same job is active, or committed first

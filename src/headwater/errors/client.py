@@ -123,6 +123,11 @@ class SchemaError(ClientError):
     advice = "Select, rename or cast the columns."
 
 
+class UnsupportedTableError(ClientError):
+    title = "The Delta table uses a feature that is not supported"
+    advice = "Drop the feature with ALTER TABLE … DROP FEATURE, or copy the rows to a table without it."
+
+
 class BatchReusedError(ClientError):
     """The rows of a batch were not written: its number was used before for other rows or another target."""
 

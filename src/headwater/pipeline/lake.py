@@ -21,11 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.fs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
-from headwater.errors import BatchReusedError, JobConflictError
+from headwater.errors import BatchReusedError, JobConflictError, UnsupportedTableError
+from headwater.pipeline.features import check_readable, check_writable
 
 _COMPRESSION = "zstd"
 
@@ -88,14 +89,24 @@ class Lake(msgspec.Struct, frozen=True):
         return DeltaTable.is_deltatable(self.uri)
 
     def open(self, version: int | None = None) -> DeltaTable:
-        return DeltaTable(self.uri, version=version)
+        """The table, unless another writer gave it a feature with which its files cannot be read as they are."""
+        try:
+            table = DeltaTable(self.uri, version=version)
+        except DeltaError as error:
+            if "Unsupported" in str(error):  # delta-rs has no class for it
+                raise UnsupportedTableError(f"{self.uri} cannot be read: {error}") from error
+            raise
+        check_readable(table)
+        return table
 
     def create(
         self, schema: pa.Schema, partition_by: Sequence[str] = (), configuration: Mapping[str, str] | None = None
     ) -> DeltaTable:
         """The table; created if it does not exist."""
         try:
-            return self.open()
+            table = self.open()
+            check_writable(table)
+            return table
         except TableNotFoundError:
             return DeltaTable.create(
                 self.uri,
@@ -132,6 +143,7 @@ class Lake(msgspec.Struct, frozen=True):
 
         Files in `removing` are removed by the same commit. It fails if another commit removed one of them first.
         """
+        check_writable(table)
         filters = [(name, "in", list(values)) for name, values in (replacing or {}).items()]
         table.create_write_transaction(
             [*(file.added() for file in files), *(file.removed() for file in removing)],

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from headwater.pipeline.features import check_writable
 from headwater.pipeline.lake import Batch, File, Lake, noted
 from headwater.pipeline.materialize.batches import Cuts, changes, kept_before, kept_by
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, Layout, aligned
@@ -77,6 +78,7 @@ def _absent(before: pa.Table, after: pa.Table, key: tuple[str, ...]) -> pa.Table
 def _merge_into(table: DeltaTable, rows: pa.Table, gone: pa.Table, key: tuple[str, ...], *, batch: Batch) -> None:
     if batch.is_done(table) or not (rows.num_rows or gone.num_rows):
         return
+    check_writable(table)
     schema = rows.schema
     source = pa.concat_tables([_marked(rows, gone=False), _marked(aligned(gone, schema), gone=True)])
     buckets = ", ".join(map(str, sorted(set(source.column(BUCKET).to_pylist()))))
