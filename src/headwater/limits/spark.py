@@ -42,6 +42,7 @@ PIPELINE_BUCKETS = 64  # default number of buckets of a materialized table
 PIPELINE_BATCH_BYTES = 1024 * 1024 * 1024  # of streams in one batch: tasks hold the events of a bucket in memory
 PIPELINE_MERGE_EVENTS = 20_000  # a batch of at most this size is merged by the driver
 PIPELINE_BUCKET_FILES_MAX = 8  # average files per bucket above which a small batch rewrites its buckets
+PIPELINE_NESTED_DEPTH = 4  # of directories in which a job looks for other tables before it vacuums its own
 PIPELINE_RETAIN_H = 7 * 24  # how long files are kept that no version needs
 PIPELINE_SNAPSHOT_EVERY_S = 600.0  # between two rounds of snapshots
 PIPELINE_SNAPSHOT_GRACE_S = 3_600.0  # how long a snapshot is kept after the next one, for clients that still read it

@@ -20,6 +20,7 @@ from headwater import limits
 from headwater.client import StreamInfo
 from headwater.pipeline.checkpoints import beside, ends_of, has_begun, range_of
 from headwater.pipeline.lake import Batch, File, Lake, telling_conflicts
+from headwater.pipeline.locations import check_apart, check_surroundings
 from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
@@ -89,6 +90,8 @@ def archive(
         fail_on_data_loss=fail_on_data_loss,
     )
     place = beside(table, "checkpoint", checkpoint)
+    check_apart({"the table": table, "the table of streams": streams_table(table), "the checkpoint": place})
+    check_surroundings(table)
     rows = source.rows(spark, "durable-streams", is_first=not has_begun(place), valueType="binary").select(*COLUMNS)
     archiving = _Archiving(Lake(table), source, place, upkeep)
     archiving.open()

@@ -4,48 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from headwater.errors import OptionError
+from headwater.pipeline.locations import check_apart, is_url, local_path, same_place
 from headwater.spark.positions import Place, parse_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
-
 
 def beside(table: str, name: str, given: str | None = None) -> str:
     """The checkpoint of a job: the given one, or beside the table. A table in an object store needs a given one."""
     if given is not None:
-        if _is_inside(given, table):
-            raise OptionError(
-                f"the checkpoint {given} is inside the table {table}, which would delete its files; put it elsewhere"
-            )
+        if same_place(given, table):
+            raise OptionError(f"the checkpoint {given} is the table itself; put it elsewhere")
+        check_apart({"the checkpoint": given, "the table": table})
         return given
-    if _WITH_SCHEME.match(table) and not table.startswith("file:"):
+    if is_url(table):
         raise OptionError(f"the table {table} is in an object store: set a checkpoint on a disk or in HDFS")
     return f"{table.rstrip('/')}.{name}"
-
-
-def local_path(checkpoint: str) -> Path | None:
-    """The directory of a checkpoint, if this machine has it."""
-    parts = urlsplit(checkpoint)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return None if _WITH_SCHEME.match(checkpoint) else Path(checkpoint)
-
-
-def _is_inside(checkpoint: str, table: str) -> bool:
-    place, other = local_path(checkpoint), local_path(table)
-    if place is None or other is None:
-        return f"{checkpoint.rstrip('/')}/".startswith(f"{table.rstrip('/')}/")
-    return place.resolve().is_relative_to(other.resolve())
 
 
 def has_begun(checkpoint: str) -> bool:

@@ -19,8 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater import limits
 from headwater.errors import DataLossError, OptionError
-from headwater.pipeline.checkpoints import beside, local_path
+from headwater.pipeline.checkpoints import beside
 from headwater.pipeline.lake import Lake
+from headwater.pipeline.locations import local_path
 from headwater.pipeline.running import LoopJob, Step, StreamingJob, start_loop, start_query
 from headwater.pipeline.scanning import paths_of, scan
 from headwater.pipeline.targets import Identity, Target

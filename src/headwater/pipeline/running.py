@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater import errors, limits
 from headwater.errors import HeadwaterError
-from headwater.pipeline.checkpoints import local_path
 from headwater.pipeline.jobs import Progress
+from headwater.pipeline.locations import local_path
 from headwater.pipeline.locking import Lock, lock_checkpoint
 from headwater.spark.progress import StreamLag, lag
 

@@ -9,7 +9,8 @@ from unittest.mock import Mock
 import pytest
 
 from headwater.errors import OptionError
-from headwater.pipeline.checkpoints import beside, has_begun, local_path, position_of, range_of
+from headwater.pipeline.checkpoints import beside, has_begun, position_of, range_of
+from headwater.pipeline.locations import local_path
 from headwater.spark.positions import Place
 
 
@@ -21,13 +22,16 @@ def test_a_checkpoint_is_beside_its_table() -> None:
         beside("s3://bucket/orders", "checkpoint")
 
 
-@pytest.mark.parametrize(
-    "inside", ["/data/orders/", "/data/orders/_cp", "file:///data/orders/cp", "/data/x/../orders/cp"]
-)
+@pytest.mark.parametrize("inside", ["/data/orders/_cp", "file:///data/orders/cp", "/data/x/../orders/cp"])
 def test_a_checkpoint_inside_its_table_is_refused(inside: str) -> None:
     with pytest.raises(OptionError, match="inside the table"):
         beside("/data/orders", "checkpoint", inside)
     assert beside("/data/orders", "checkpoint", "/data/orders2/cp") == "/data/orders2/cp"
+
+
+def test_a_checkpoint_that_is_the_table_is_refused() -> None:
+    with pytest.raises(OptionError, match="is the table itself"):
+        beside("/data/orders", "checkpoint", "/data/orders/")
 
 
 def test_a_checkpoint_inside_a_table_at_a_url_is_refused() -> None:

@@ -53,6 +53,10 @@ class JobOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         """The targets that only this job may write, by kind."""
         return {}
 
+    def inputs(self) -> dict[str, str]:
+        """The tables that the job reads."""
+        return {}
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"  # without the token
 
@@ -62,6 +66,8 @@ class _Repeated(JobOptions, kw_only=True, frozen=True, forbid_unknown_fields=Tru
 
 
 class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    helper_tables: ClassVar[Mapping[str, str]] = {"table of streams": ".streams"}  # by what follows the table's name
+
     streams: Annotated[str, about("Paths of streams, a,b, or a glob: orders/*, orders/**.")]
     table: Annotated[str, about("The Delta table: a directory, or a URL such as s3://bucket/table.")]
     checkpoint: Annotated[str | None, about("Where the job keeps its place. Default: TABLE.checkpoint.")] = None
@@ -83,7 +89,8 @@ class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True)
 
     def places(self) -> dict[str, str]:
         table = self.table.rstrip("/")
-        return {"table": table, "checkpoint": self.checkpoint or f"{table}.checkpoint"}
+        helpers = {what: f"{table}{ending}" for what, ending in self.helper_tables.items()}
+        return {"table": table, "checkpoint": self.checkpoint or f"{table}.checkpoint", **helpers}
 
 
 class ArchiveOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -101,9 +108,17 @@ class ReplayOptions(JobOptions, kw_only=True, frozen=True, forbid_unknown_fields
     to: Annotated[str | None, about("Write below this path. Default: to the streams' own paths.")] = None
     streams: Annotated[str | None, about("A glob over the streams of the archive. Default: all.")] = None
 
+    def inputs(self) -> dict[str, str]:
+        return {"table": self.table}
+
 
 class MaterializeOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fields=True):
     job: ClassVar[str] = "materialize"
+    helper_tables: ClassVar[Mapping[str, str]] = {
+        "table of streams": ".streams",
+        "table of kept events": ".tombstones",
+        "quarantine": ".quarantine",
+    }
     renamed: ClassVar[Mapping[str, str]] = {
         "scd": "stored_as_scd_type",
         "track_history": "track_history_column_list",
@@ -139,6 +154,9 @@ class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields
     def places(self) -> dict[str, str]:
         target = f"stream {self.to}" if self.to is not None else f"table {self.to_table}"
         return {"checkpoint": self.checkpoint or f"{self.table.rstrip('/')}.published-… for the {target} of {self.url}"}
+
+    def inputs(self) -> dict[str, str]:
+        return {"table": self.table}
 
 
 class SnapshotOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -192,7 +210,9 @@ def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> Pip
 
 
 def _refuse_shared_places(jobs: Mapping[str, JobOptions]) -> None:
-    """Check that no two jobs write the same table or use the same checkpoint."""
+    """Check that no two jobs write the same table or use the same checkpoint, and that none is inside another."""
+    from headwater.pipeline.locations import check_apart
+
     owners: dict[str, str] = {}
     for name, options in jobs.items():
         for what, place in options.places().items():
@@ -200,6 +220,8 @@ def _refuse_shared_places(jobs: Mapping[str, JobOptions]) -> None:
             first = owners.setdefault(path if _WITH_SCHEME.match(path) else os.path.realpath(path), name)
             if first != name:
                 raise OptionError(f"[jobs.{first}] and [jobs.{name}] have the same {what}, {place}; give each its own")
+    named = {f"[jobs.{name}]": {**options.places(), **options.inputs()} for name, options in jobs.items()}
+    check_apart({f"the {what} of {name}": place for name, places in named.items() for what, place in places.items()})
 
 
 def _kind_of(name: str, table: Mapping[str, Any]) -> type[JobOptions]:

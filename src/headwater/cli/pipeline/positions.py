@@ -34,7 +34,8 @@ def status_of(name: str, options: JobOptions) -> JobStatus:
 
 
 def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobStatus:
-    from headwater.pipeline.checkpoints import beside, local_path, position_of
+    from headwater.pipeline.checkpoints import beside, position_of
+    from headwater.pipeline.locations import local_path
     from headwater.pipeline.sources import Source
     from headwater.positions import Position
     from headwater.spark.positions import EARLIEST_PLACE, bytes_between
@@ -58,8 +59,8 @@ def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobSta
 
 
 def _of_publish(name: str, options: PublishOptions) -> JobStatus:
-    from headwater.pipeline.checkpoints import local_path
     from headwater.pipeline.lake import Lake
+    from headwater.pipeline.locations import local_path
     from headwater.pipeline.publish import default_checkpoint, published_version
     from headwater.pipeline.targets import Target
 

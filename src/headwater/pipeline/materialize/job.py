@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headwater import limits
 from headwater.pipeline.checkpoints import beside, has_begun, range_of
 from headwater.pipeline.lake import Batch, telling_conflicts
+from headwater.pipeline.locations import check_apart, check_surroundings
 from headwater.pipeline.materialize.applying import Applier
 from headwater.pipeline.materialize.buckets import run_buckets
 from headwater.pipeline.materialize.events import EventColumns
@@ -81,12 +82,14 @@ def materialize(
         fail_on_data_loss=fail_on_data_loss,
     )
     place = beside(table, "checkpoint", checkpoint)
+    tables = tables_at(table)
+    check_apart({"the checkpoint": place, **tables.locations()})
+    check_surroundings(table)
     columns = EventColumns(settings)
     rows = source.rows(
         spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **columns.source_options
     )
     layout = columns.layout(rows)
-    tables = tables_at(table)
     settings = prepare(tables, settings, layout)
     work = _Materializing(tables, settings, layout, place, upkeep)
     return start_query(rows, work.work, name=name, checkpoint=place, once=once, every_s=None if once else every_s)

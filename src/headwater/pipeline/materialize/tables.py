@@ -56,6 +56,11 @@ class Tables(msgspec.Struct, frozen=True):
     streams: Lake
     quarantine: Lake
 
+    def locations(self) -> dict[str, str]:
+        names = ("the table", "the table of kept events", "the table of streams", "the quarantine")
+        lakes = (self.rows, self.remembered, self.streams, self.quarantine)
+        return {name: lake.uri for name, lake in zip(names, lakes, strict=True)}
+
 
 def tables_at(uri: str) -> Tables:
     uri = uri.rstrip("/")
