@@ -244,13 +244,18 @@ def test_bytes_are_limited_at_record_boundaries(sunk: Callable[..., Sunk], clien
 
 
 def test_limits_are_shared_by_streams(sunk: Callable[..., Sunk], client: Client, path: str) -> None:
-    for name, count in (("a", 100), ("b", 5), ("c", 100)):
-        fill(client, f"{path}/{name}", count, appends=100)
+    counts = {"a": 100, "b": 5, "c": 100}
+    for name in counts:
+        client.stream(f"{path}/{name}").create()
+    for n in range(100):  # at about the same time
+        for name, count in counts.items():
+            if n < count:
+                client.stream(f"{path}/{name}").append({"n": n})
     query = sunk(pattern=f"{path}/*", maxRecordsPerTrigger=30)
     batches = query.run()
     assert [len(batch) for batch in batches[:-1]] == [30] * (len(batches) - 1)
     assert {row["stream"] for row in query.batches[0]} == {f"{path}/a", f"{path}/b", f"{path}/c"}
-    for name, count in (("a", 100), ("b", 5), ("c", 100)):
+    for name, count in counts.items():
         rows = [row["value"] for rows in query.batches for row in rows if row["stream"] == f"{path}/{name}"]
         assert [json.loads(value)["n"] for value in rows] == list(range(count))
 

@@ -30,6 +30,7 @@ SPARK_WRITE_ID_BYTES_MAX = 128
 SPARK_JAVA_VERSION_S = 60.0  # timeout of `java -version`
 
 # The pipeline.
+SPARK_SHARING_ROUNDS_MAX = 16  # in which the limits of a batch are divided among streams
 PIPELINE_POLL_S = 1.0  # interval at which an idle job checks for new data
 PIPELINE_LOCK_WAIT_S = 0.5  # for a run that has just ended and still holds its checkpoint
 PIPELINE_LOOK_S = 0.5  # interval at which the state of running jobs is read

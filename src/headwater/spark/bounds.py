@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 
 from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, ProtocolError
@@ -11,6 +10,7 @@ from headwater.spark.options import EARLIEST, SNAPSHOT, ReadOptions
 from headwater.spark.parallel import in_parallel
 from headwater.spark.planning import Planner
 from headwater.spark.positions import EARLIEST_PLACE, Place
+from headwater.spark.sharing import moment
 
 Times = int | dict[str, int]  # in milliseconds since 1970, of all streams or by stream
 
@@ -55,7 +55,7 @@ class Bounds:
         def place(path: str) -> tuple[str, Place]:
             end = _end(found[path])
             try:
-                offset = self._client.stream(path).offset_at(_moment(wanted[path]))
+                offset = self._client.stream(path).offset_at(moment(wanted[path]))
             except ProtocolError as error:
                 words = name.replace("Timestamp", "Offsets")
                 raise OptionError(f"{name} needs a server with record times; use {words}: {error}") from None
@@ -66,7 +66,3 @@ class Bounds:
 
 def _end(info: StreamInfo) -> Place:
     return Place(info.tail_offset, ended=info.closed)
-
-
-def _moment(ms: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)

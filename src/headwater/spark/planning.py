@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 from headwater import limits
@@ -33,6 +33,7 @@ from headwater.spark.catalogue import Catalogue
 from headwater.spark.options import EARLIEST, LATEST, ReadOptions
 from headwater.spark.parallel import in_parallel
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
+from headwater.spark.sharing import Division, Limits, Walked, moment
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ class Planner:
         self._options = options
         self._client = client
         self._catalogue = Catalogue(options, client)
-        self._served_last = ""  # the stream at which the limits ended the last batch
+        self._inside: dict[str, tuple[Place, int]] = {}  # the byte at which a place inside a record is
+        self._next_times: dict[str, tuple[Place, int]] = {}  # of the first unread record of streams, in ms
         self._reported: set[str] = set()  # losses that were logged
 
     # Streams and their tails
@@ -114,7 +116,8 @@ class Planner:
             path: (checked.get(path) or self._checked(path, before, end), end) for path, (before, end) in moved.items()
         }
         if limited and (self._options.records_max or self._options.bytes_max):
-            return kept | self._share(behind)
+            most = (self._options.records_max, self._options.bytes_max)
+            return kept | Division(self, behind, most).places()
         return kept | {path: end for path, (_, end) in behind.items()}
 
     def _checked(self, path: str, before: Place, end: Place) -> Place:
@@ -126,24 +129,62 @@ class Planner:
             return EARLIEST_PLACE
         return before
 
-    def _share(self, behind: Mapping[str, tuple[Place, Place]]) -> dict[str, Place]:
-        """Distribute the limits among the streams with new data. Streams that got nothing are first next time."""
-        order = sorted(behind)
-        order = [path for path in order if path > self._served_last] + [p for p in order if p <= self._served_last]
-        records, size = self._options.records_max, self._options.bytes_max
-        places: dict[str, Place] = {}
-        while order and (records is None or records > 0) and (size is None or size > 0):
-            left = len(order)
-            several = max(1, min(limits.SPARK_REQUESTS_AT_ONCE, left // 4, records or left, size or left))
-            served, order = order[:several], order[several:]
-            walks = [_Walk(self, path, *behind[path]) for path in served]
-            shares = [None if most is None else max(1, most // left) for most in (records, size)]
-            for path, end in zip(served, in_parallel(partial(_Walk.bounded, shares=shares), walks), strict=True):
-                places[path] = behind[path][1] if end.is_at(behind[path][1]) else end
-            self._served_last = served[-1]
-            records = None if records is None else records - sum(walk.records for walk in walks)
-            size = None if size is None else size - sum(walk.bytes for walk in walks)
-        return places
+    # What the division of limits asks (`sharing.Streams`)
+
+    def walk(self, shares: Mapping[str, tuple[Place, Place, Limits]]) -> dict[str, Walked]:
+        walks = [_Walk(self, path, start, end) for path, (start, end, _) in shares.items()]
+        ends = in_parallel(lambda one: one[0].bounded(one[1]), [(w, shares[w.path][2]) for w in walks])
+        found = {}
+        for walk, end in zip(walks, ends, strict=True):
+            tail = shares[walk.path][1]
+            found[walk.path] = Walked(tail if end.is_at(tail) else end, walk.records, walk.bytes, walk.records_in)
+        return found
+
+    def next_times(self, places: Mapping[str, Place]) -> dict[str, int] | None:
+        """Times are kept for places that were asked for, because most streams stay where they are in a batch."""
+        if self._catalogue.extended is False:
+            return None
+        unknown = [path for path, place in places.items() if self._next_times.get(path, (None, 0))[0] != place]
+        try:
+            times = in_parallel(lambda path: self._next_time(path, places[path]), unknown)
+        except (ProtocolError, RequestError) as error:
+            if self._catalogue.extended or isinstance(error, UnauthorizedError):
+                raise
+            return None
+        self._next_times |= {path: (places[path], at) for path, at in zip(unknown, times, strict=True)}
+        return {path: self._next_times[path][1] for path in places}
+
+    def _next_time(self, path: str, place: Place) -> int:
+        at = self._byte_of(path, place)
+        for page in self._client.stream(path).record_times(offset=place.offset, page=limits.RECORDS_PAGE_DEFAULT):
+            first = byte_position(page.offset) or 0
+            number = bisect_right(page.ends, at - first)
+            if number < len(page.ends):
+                return page.times_ms[number]
+        return 0  # the stream was deleted meanwhile, which reading it will tell
+
+    def _byte_of(self, path: str, place: Place) -> int:
+        """The byte of the stream at which a place is, which may be inside a record."""
+        begin = byte_position(place.offset) or 0
+        if not place.skip or not self.is_json(path):
+            return begin + place.skip
+        known = self._inside.get(path)
+        if known is None or known[0] != place:
+            with self._client.stream(path).read(type=_Sizes(), offset=place.offset) as reader:
+                known = (place, begin + sum(islice(reader, place.skip)))
+            self._inside[path] = known
+        return known[1]
+
+    def bytes_until(self, ends: Mapping[str, tuple[Place, int]]) -> dict[str, tuple[Place, int]]:
+        def measure(path: str) -> tuple[Place, int]:
+            start, at_ms = ends[path]
+            cut = self._client.stream(path).offset_at(moment(at_ms))
+            return Place(cut), (byte_position(cut) or 0) - self._byte_of(path, start)
+
+        return dict(zip(ends, in_parallel(measure, ends), strict=True))
+
+    def size(self, start: Place, end: Place) -> int:
+        return _size(start, end)
 
     # The parts of a batch
 
@@ -291,28 +332,36 @@ class _Walk:
 
     def __init__(self, planner: Planner, path: str, start: Place, end: Place) -> None:
         self._planner = planner
-        self._path = path
+        self.path = path
         self._start = start
         self._end = end
+        self._sizes: list[int] = []  # of the messages that were counted
         self.records = 0
         self.bytes = 0
 
-    def bounded(self, shares: Sequence[int | None]) -> Place:
+    def bounded(self, share: Limits) -> Place:
         """The position after this many records or bytes."""
-        end, (records, size) = self._end, shares
+        end, (records, size) = self._end, share
         if size is not None and not self._start.skip:
-            near = self._planner.first_cut(self._path, self._start, end, size)
+            near = self._planner.first_cut(self.path, self._start, end, size)
             if near is not None:
                 end, size = near, None
-                self.bytes = _size(self._start, end)
-        if not self._planner.is_json(self._path):
-            return end if size is None else self._counted_bytes(end, size)
-        return end if records is None and size is None else self._counted(end, records, size)
+        is_json = self._planner.is_json(self.path)
+        if is_json and (records is not None or size is not None):
+            return self._counted(end, records, size)
+        if size is not None:
+            return self._counted_bytes(end, size)
+        self.bytes = _size(self._start, end)
+        return end
+
+    def records_in(self, size: int) -> int:
+        """The number of messages in the first bytes."""
+        return bisect_right(list(accumulate(self._sizes)), size) if self._sizes else self.records
 
     def _counted_bytes(self, end: Place, size: int) -> Place:
         """The same for a stream of bytes, which can be split anywhere."""
         place = self._start
-        with self._planner.reader_of(self._path, place, end, bytes) as reader:
+        with self._planner.reader_of(self.path, place, end, bytes) as reader:
             for batch in reader.batches():
                 data = b"".join(batch.items)
                 if len(data) > size - self.bytes:
@@ -326,7 +375,7 @@ class _Walk:
     def _counted(self, end: Place, records: int | None, size: int | None) -> Place:
         """Read the messages and count them, because the number of messages is not known otherwise."""
         place = self._start
-        with self._planner.reader_of(self._path, place, end, _Sizes()) as reader:
+        with self._planner.reader_of(self.path, place, end, _Sizes()) as reader:
             for batch in reader.batches():
                 taken = self._take(batch.items, records, size)
                 if taken < len(batch.items):
@@ -346,6 +395,7 @@ class _Walk:
                     break
         self.records += taken
         self.bytes += sum(sizes[:taken])
+        self._sizes += sizes[:taken]
         return taken
 
     def _at_boundary(self, place: Place, taken: list[int]) -> Place:
@@ -354,7 +404,7 @@ class _Walk:
         inside = place.after(len(taken))
         if place.skip or not taken:
             return inside
-        near = self._planner.first_cut(self._path, place, self._end, sum(taken))
+        near = self._planner.first_cut(self.path, place, self._end, sum(taken))
         if near is None:
             return inside
         position, before = byte_position(near.offset), byte_position(place.offset)
