@@ -192,3 +192,35 @@ def test_snapshots_of_streams_that_match(spark: SparkSession, server: Server, cl
     assert len([info for info in client.list(path) if ".snapshots/" in info.path and info.closed]) == 2
     with pytest.raises(OptionError, match="text/plain"):
         snapshot(spark, url=server.url, streams=f"{path}/text", once=True).wait(60)
+
+
+def test_a_version_that_cannot_be_published_is_skipped(
+    client: Client, path: str, table: str, run: Callable[..., int], caplog: pytest.LogCaptureFixture
+) -> None:
+    _write(table, {1: "a"})
+    assert run() == 1
+    twice = pa.table({"id": [2, 2], "name": ["b", "c"], "part": [0, 0]})
+    write_deltalake(table, twice, mode="append")
+    for _ in range(2):
+        with pytest.raises(SchemaError, match="two rows have the key 2"):
+            run()
+    _write(table, {1: "A", 2: "b"})
+    assert run() == 2
+    assert "version 1 of" in caplog.text
+    assert "is skipped: two rows have the key 2" in caplog.text
+    assert _state(client, path) == _expected({1: "A", 2: "b"})
+
+
+def test_numbers_that_json_does_not_have_are_refused(
+    client: Client, path: str, table: str, run: Callable[..., int]
+) -> None:
+    kind = pa.list_(pa.struct([("x", pa.float64())]))
+    for value in (float("nan"), float("-inf")):
+        wrong = pa.table({"id": [1, 2], "xs": pa.array([[{"x": 1.5}, {"x": value}], None], kind)})
+        write_deltalake(table, wrong, mode="overwrite")
+        with pytest.raises(SchemaError, match="xs has a number that JSON does not have"):
+            run()
+    right = pa.table({"id": [1, 2], "xs": pa.array([[{"x": 1.5}, None], None], kind)})
+    write_deltalake(table, right, mode="overwrite")
+    assert run() == 2
+    assert _state(client, path) == {"1": {"xs": [{"x": 1.5}, None]}, "2": {"xs": None}}

@@ -7,6 +7,7 @@ is a run of them as it arrived, or the text in it.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,12 +34,35 @@ def encoder_of(content_type: str) -> Callable[[Any], bytes]:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode a value as JSON. Bytes must be JSON text and are passed through."""
+    """Encode a value as JSON. Bytes must be JSON text and are passed through. NaN and infinities are a ValueError."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _checked_json(bytes(value))
     if hasattr(value, "__pydantic_serializer__"):
-        return bytes(value.__pydantic_serializer__.to_json(value, by_alias=True))
-    return _json_encoder.encode(value)
+        text = bytes(value.__pydantic_serializer__.to_json(value, by_alias=True))
+    else:
+        text = _json_encoder.encode(value)
+    if b"null" in text:  # both encoders write NaN and infinities as null
+        _refuse_non_finite(_builtins(value))
+    return text
+
+
+def _builtins(value: Any) -> Any:
+    """The value as dicts, lists and numbers."""
+    if hasattr(value, "__pydantic_serializer__"):
+        return value.__pydantic_serializer__.to_python(value, by_alias=True)
+    return msgspec.to_builtins(value, enc_hook=_encode_foreign)
+
+
+def _refuse_non_finite(value: Any, place: str = "") -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        where = f" at {place[1:]}" if place else ""
+        raise ValueError(f"JSON has no number {value}{where}; leave it out, or use None or a text")
+    if isinstance(value, dict):
+        for key, one in value.items():
+            _refuse_non_finite(one, f"{place}.{key}")
+    elif isinstance(value, list | tuple | set | frozenset):
+        for number, one in enumerate(value):
+            _refuse_non_finite(one, f"{place}[{number}]")
 
 
 def _checked_json(text: bytes) -> bytes:

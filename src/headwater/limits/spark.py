@@ -52,4 +52,5 @@ PIPELINE_REPLAY_BYTES = 1024 * 1024  # in one append
 PIPELINE_REPLAY_MESSAGES = 10_000  # in one append
 PIPELINE_REPLAY_ATTEMPTS = 5  # of one append; before each, the target's content is checked
 PIPELINE_REPLAY_PAUSE_S = 0.5  # before the second attempt
+PIPELINE_SKIPPED_VERSIONS = 10  # versions that publish could not publish, in its checkpoint
 PIPELINE_SHOWN_STREAMS = 5  # streams of an archive that an error names if none matches

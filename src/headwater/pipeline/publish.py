@@ -7,25 +7,31 @@ is sent, so that after a crash the same rows are sent with the same number, whic
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 
 import msgspec
 from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
 
 from headwater import limits
-from headwater.errors import DataLossError, OptionError
+from headwater.errors import DataLossError, OptionError, SchemaError
 from headwater.pipeline.checkpoints import beside
 from headwater.pipeline.lake import Lake
 from headwater.pipeline.locations import local_path
-from headwater.pipeline.running import LoopJob, Step, StreamingJob, start_loop, start_query
+from headwater.pipeline.running import LoopJob, Step, StreamingJob, cause_of, start_loop, start_query
 from headwater.pipeline.scanning import paths_of, scan
 from headwater.pipeline.targets import Identity, Target
+from headwater.spark.values import holds
 from headwater.state.checkpoints import load, save
+
+log = logging.getLogger(__name__)
 
 STATE_FILE = "published.json"
 
@@ -109,12 +115,30 @@ class Shape(msgspec.Struct, frozen=True):
         ]
         return parts[0] if len(parts) == 1 else F.to_json(F.array(*parts))
 
-    def value(self, names: Sequence[str]) -> Column:
+    def value(self, names: Sequence[str], schema: StructType) -> Column:
         if self.value_column is not None:
             given = F.col(f"`{self.value_column}`")
             return F.coalesce(given, _failure(f"{self.value_column} is null"))
-        chosen = F.struct(*(F.col(f"`{name}`") for name in self._chosen(names)))
-        return F.to_json(chosen, {"ignoreNullFields": "false"})
+        columns = {name: F.col(f"`{name}`") for name in self._chosen(names)}
+        wrong = [
+            F.when(non_finite(column, schema[name].dataType), _failure(f"{name} has a number that JSON does not have"))
+            for name, column in columns.items()
+            if name in schema.names and holds(schema[name].dataType, (FloatType, DoubleType))
+        ]
+        text = F.to_json(F.struct(*columns.values()), {"ignoreNullFields": "false"})
+        return F.coalesce(*wrong, text)
+
+
+def non_finite(column: Column, kind: DataType) -> Column:
+    """Whether a value is or contains NaN or an infinity, which Spark would write as text."""
+    if isinstance(kind, FloatType | DoubleType):
+        return F.isnan(column) | F.abs(column).eqNullSafe(F.lit(float("inf")))
+    if isinstance(kind, ArrayType):
+        return F.exists(column, lambda one: non_finite(one, kind.elementType))
+    if isinstance(kind, MapType):
+        return F.exists(F.map_values(column), lambda one: non_finite(one, kind.valueType))
+    fields = [field for field in getattr(kind, "fields", ()) if holds(field.dataType, (FloatType, DoubleType))]
+    return reduce(Column.__or__, (non_finite(column[f.name], f.dataType) for f in fields), F.lit(False))
 
 
 def _failure(what: str) -> Column:
@@ -131,6 +155,13 @@ class _Settings(msgspec.Struct, frozen=True):
     value_column: str | None
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """A version that was not published, because its rows cannot be."""
+
+    version: int
+    reason: str
+
+
 class _State(msgspec.Struct):
     """The published version and the one in progress. Saved before and after each step."""
 
@@ -141,12 +172,19 @@ class _State(msgspec.Struct):
     publishing: int | None = None
     settings: _Settings | None = None  # checkpoints of earlier versions do not have the last two
     sent_to: Identity | None = None  # also None if no row was sent yet
+    skipped: list[Skipped] = []  # the last versions that could not be published
 
 
 def published_version(directory: Path) -> int | None:
     """The last version that was published completely, from the checkpoint of a job."""
     saved = load(directory / STATE_FILE)
     return None if saved is None else msgspec.json.decode(saved, type=_State).published
+
+
+def skipped_versions(directory: Path) -> list[Skipped]:
+    """The last versions that could not be published."""
+    saved = load(directory / STATE_FILE)
+    return [] if saved is None else msgspec.json.decode(saved, type=_State).skipped
 
 
 class _Publishing:
@@ -165,12 +203,27 @@ class _Publishing:
         if not self._has_checked or state.publishing is not None or version != state.published:
             self._check_target(state)
         if state.publishing is not None:
-            yield self._publish(state)
+            try:
+                yield self._publish(state)
+            except Exception as error:  # noqa: BLE001  # raised again, unless it is about the rows
+                self._skip(state, version, error)
         if version != state.published:
             self._shape.needed(self._names(version))
             state.publishing = version
             self._save(state)
             yield self._publish(state)
+
+    def _skip(self, state: _State, newest: int, error: Exception) -> None:
+        """Give up a version whose rows cannot be published, if there is a newer one. Nothing of it was sent: all rows
+        are checked before the first one is sent."""
+        cause = cause_of(error)
+        if not isinstance(cause, SchemaError) or state.publishing is None or newest == state.publishing:
+            raise error
+        log.warning("version %d of %s is skipped: %s", state.publishing, self._lake.uri, cause)
+        skipped = Skipped(version=state.publishing, reason=str(cause))
+        state.skipped = [*state.skipped, skipped][-limits.PIPELINE_SKIPPED_VERSIONS :]
+        state.publishing = None
+        self._save(state)
 
     def _publish(self, state: _State) -> Step:
         rows = self._send(state.published, state.publishing or 0, state.id)
@@ -219,7 +272,7 @@ class _Publishing:
         for name in wanted:  # columns that were added later are null in the earlier version
             if name not in there:
                 rows = rows.withColumn(name, F.lit(None))
-        return rows.select(self._shape.key().alias("key"), self._shape.value(names).alias("value"))
+        return rows.select(self._shape.key().alias("key"), self._shape.value(names, rows.schema).alias("value"))
 
     def _names(self, version: int) -> list[str]:
         return [field.name for field in self._lake.open(version).schema().fields]
@@ -287,7 +340,7 @@ def _publish_rows(
     if checkpoint is None:
         raise OptionError("rows needs a checkpoint")
     shape.needed(rows.columns)
-    value = shape.value(rows.columns)
+    value = shape.value(rows.columns, rows.schema)
     kept = value if deletes is None else F.when(~F.coalesce(F.expr(deletes), F.lit(False)), value)
     changes = rows.select(shape.key().alias("key"), kept.alias("value"), F.lit(None).cast("boolean").alias("is_new"))
 

@@ -77,7 +77,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     write_id: str | None = None
     write_version: int = 0
     check_repeats: bool = True
-    non_finite: NonFinite = NonFinite.NULL
+    non_finite: NonFinite = NonFinite.FAIL
     checkpoint: str | None = None  # of the streaming query, if an option names it
     request_bytes: int = limits.SPARK_REQUEST_BYTES
 
@@ -220,7 +220,7 @@ def write_options(given: Mapping[str, str], *, state: bool = True) -> WriteOptio
     if content_type is not None and kind_of(content_type) is ContentKind.BINARY and "/" not in content_type:
         raise OptionError(f"contentType must be a media type such as application/json, got {content_type!r}")
     target = checked_path(names[0].strip("/")) if names else None
-    non_finite = NonFinite(found.choice("nonFiniteNumbers", ("null", "fail", "text")) or "null")
+    non_finite = NonFinite(found.choice("nonFiniteNumbers", ("null", "fail", "text")) or "fail")
     return msgspec.structs.replace(writing_to(target, content_type, root, found), non_finite=non_finite)
 
 

@@ -34,7 +34,7 @@ class Encoder:
         kind: ContentKind,
         *,
         state: bool,
-        non_finite: NonFinite = NonFinite.NULL,
+        non_finite: NonFinite = NonFinite.FAIL,
     ) -> None:
         self._target = target
         self._kind = kind

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 from typing import Any
 
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,3 +166,29 @@ def test_one_message_in_place_of_several_is_refused(message: Any) -> None:
             stream.append_many(message)
         with pytest.raises(TypeError, match="put it into a list"):
             stream.create(messages=message)
+
+
+class Price(msgspec.Struct):
+    eur: float | None
+
+
+class Quote(pydantic.BaseModel):
+    eur: float | None
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_does_not_have_are_refused(number: float) -> None:
+    values: list[tuple[Any, str]] = [
+        (number, rf"no number {number};"),
+        ({"a": [1.0, {"b": number}]}, r"at a\[1\]\.b"),
+        ((None, number), r"at \[1\]|at 1"),
+        (Price(number), "at eur"),
+        (Quote(eur=number), "at eur"),
+        ({"quote": Quote(eur=number)}, "at quote.eur"),
+    ]
+    for value, where in values:
+        with pytest.raises(ValueError, match=where):
+            encode_json(value)
+    assert encode_json({"a": None, "b": Price(None), "c": Quote(eur=None), "d": 1.5}) == (
+        b'{"a":null,"b":{"eur":null},"c":{"eur":null},"d":1.5}'
+    )
