@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 import uuid
 
 import httpx
@@ -34,11 +33,11 @@ def test_a_long_table_is_read_from_any_row(client: httpx.Client, table: str) -> 
     assert client.get(table, params={"since_id": -6_000, **NOW}).content == b"".join(lines[-6_000:])
 
 
-def test_finished_ranges_can_be_cached(client: httpx.Client, table: str) -> None:
+def test_finished_ranges_are_revalidated(client: httpx.Client, table: str) -> None:
     client.post(table, content=rows(5))
     read = client.get(table, params={"since_id": "1", "until_id": "3"})
     assert seqnos(read.content) == [2, 3]
-    assert read.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert read.headers["cache-control"] == "no-cache"  # the same URL has other rows if the table is created again
     tag = read.headers["etag"]
     client.post(table, content=rows(5))
     again = client.get(table, params={"since_id": "1", "until_id": "3"}, headers={"if-none-match": tag})
@@ -69,7 +68,7 @@ def test_cached_responses_vary_by_accept(client: httpx.Client, table: str) -> No
     client.post(table, content=rows(3))
     for query in ({"until_id": "2"}, NOW, {"view": "active"}):
         read = client.get(table, params=query)
-        assert {"accept", "accept-encoding"} <= set(re.split(", ?", read.headers["vary"]))
+        assert {"accept", "accept-encoding"} <= {name.strip() for name in read.headers["vary"].split(",")}
 
 
 def test_other_responses_are_revalidated(client: httpx.Client, table: str) -> None:
@@ -388,8 +387,7 @@ def test_a_table_expires(client: httpx.Client) -> None:
     assert client.get(name, params=NOW).status_code == 404
     client.put(name, headers={**SCHEMA, "stream-ttl": "600"}, content=rows(1))
     assert client.head(name).headers["stream-ttl"] == "600"
-    kept = client.get(name, params={"until_id": "1"}).headers["cache-control"]
-    assert re.fullmatch(r"public, max-age=(599|600)", kept)
+    assert client.get(name, params={"until_id": "1"}).headers["cache-control"] == "no-cache"
 
 
 def test_a_table_that_is_created_again_starts_at_row_1(client: httpx.Client, table: str) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from headwater.errors import OffsetLostError
 from headwater.limits import Limits
+from headwater.log.offsets import Offset
 from headwater.store.embedded.backup.failures import GapError
 from headwater.store.embedded.backup.formats import decode_part, encode_part
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
@@ -27,6 +29,8 @@ from tests.fault.sim_disk import SimDisk
 from tests.fault.world import KEYS, World
 
 T = TypeVar("T")
+
+TIMELINE = 10**15  # after all ids of a simulation, whose clock starts in 1970
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,12 @@ def damage_and_salvage(directory: Directory, world: World) -> None:
     if not written:
         return
     node.data[world.random.randrange(written)] ^= 1 << world.random.randrange(8)
-    salvage(damaged.disk, meta.folded_segment, meta.folded_sequence, lambda: 3)
+    cut: list[int] = []
+
+    def cutting() -> None:
+        cut.append(IndexWriter(damaged.index.connect()).begin_timeline(TIMELINE))
+
+    salvage(damaged.disk, meta.folded_segment, meta.folded_sequence, lambda: 3, cutting)
     try:
         found = contents_of(damaged)
         damaged.check()
@@ -217,3 +226,21 @@ def damage_and_salvage(directory: Directory, world: World) -> None:
         after = whole.streams[stream_id][2] if stream_id in whole.streams else known
         if not (after.startswith(own) or (stream_id not in whole.streams and own.startswith(after))):
             raise BrokenPromiseError(f"{path}: salvage changed bytes")
+        if cut and len(after) > len(own):  # damage of the last batch looks like an interrupted write
+            _check_lost(damaged, stream_id, start + len(after))
+
+
+def _check_lost(directory: Directory, stream_id: int, tail: int) -> None:
+    """An offset of bytes that were cut is refused, and those before them keep their offsets."""
+    store = _open(directory)
+    state = _now(store.load_id(stream_id))
+    if state is None:
+        raise BrokenPromiseError(f"stream {stream_id} has no state")
+    kept = state.offset(state.tail)
+    if state.names.resolve(state.tail, kept, store.timeline) != state.tail:
+        raise BrokenPromiseError(f"{state.path}: its tail has no offset after salvage")
+    try:
+        state.names.resolve(state.tail, Offset(kept.id, tail), store.timeline)
+    except OffsetLostError:
+        return
+    raise BrokenPromiseError(f"{state.path}: an offset of lost bytes is valid after salvage")

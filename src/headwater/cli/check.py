@@ -9,6 +9,7 @@ import typer
 from headwater.cli.output import say
 from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.salvage import salvage_directory
+from headwater.store.embedded.timelines import begin_timeline as begin
 
 
 def command(
@@ -18,6 +19,12 @@ def command(
         "--salvage",
         help="Cut the journal before its first damage. Everything after it is moved to files named *.damaged, and "
         "readers no longer see it. Copy the directory first.",
+    ),
+    begin_timeline: bool = typer.Option(
+        False,
+        "--begin-timeline",
+        help="Use this after you have set the directory back to an earlier state yourself, for example with a snapshot "
+        "of its disk: offsets of the lost data are refused from then on. `restore` and `--salvage` do it themselves.",
     ),
 ) -> None:
     """Verify checksums, order and references of a data directory.
@@ -30,6 +37,8 @@ def command(
         say(f"kept {done.kept_batches:,} batches, set aside {done.dropped_bytes:,} bytes")
         for name in done.set_aside:
             say(f"  {name}")
+    if begin_timeline:
+        say(f"began timeline {begin(directory)}")
     report = check_directory(directory, lambda step: say(f"checking {step} …", err=True))
     say(
         f"{report.streams:,} streams, {report.bytes:,} bytes in {report.chunks:,} chunks, "

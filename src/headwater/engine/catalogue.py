@@ -79,7 +79,7 @@ class LoadedStream:
             state.ttl_s,
             state.expires_ms,
             state.deadline_ms,
-            state.lineage,
+            state.names,
             self.tail,
             self.closed,
             max(0, self.last_seqno),
@@ -115,6 +115,7 @@ class Catalogue:
         self._deleting: dict[int, LoadedStream] = {}  # by id: streams whose deletion is accepted but not durable
         self._documents: dict[str, LoadedDocument] = {}
         self.renewals: dict[LoadedStream, None] = {}  # streams whose renewal is not stored yet
+        self.timeline = 0  # the current timeline of the store
         self.count = 0  # all streams, loaded or not, including those that are not durable yet
         self.removals = 0  # number of streams and documents that left the catalogue
 

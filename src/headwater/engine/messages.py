@@ -10,7 +10,7 @@ import enum
 import msgspec
 
 from headwater.log.content import ContentKind
-from headwater.log.offsets import BEGINNING, Offset, Span, offset_at
+from headwater.log.offsets import BEGINNING, Names, Offset, Span
 from headwater.store.pieces import RecordEnd
 
 
@@ -25,13 +25,24 @@ class StreamInfo(msgspec.Struct, frozen=True, gc=False):
     ttl_s: int | None
     expires_ms: int | None
     deadline_ms: int | None  # time of expiry if it is not renewed
-    lineage: tuple[Span, ...]
+    names: Names
     tail: int
     closed: bool
     last_seqno: int = 0  # of a table
 
+    @property
+    def lineage(self) -> tuple[Span, ...]:
+        return self.names.lineage
+
     def offset(self, position: int) -> Offset:
-        return offset_at(self.id, self.lineage, position)
+        return self.names.at(position)
+
+    def version(self, position: int) -> int:
+        """A number that identifies the stream and its bytes up to a position, for entity tags.
+
+        It is the id in the offset of the position. For bytes that a fork inherited it is the id of the fork.
+        """
+        return max(self.id, self.names.at(position).id)
 
 
 class Read(msgspec.Struct, frozen=True):

@@ -122,7 +122,7 @@ class Preparer:
         if fork is None or (existing is not None and not is_expired(existing, command.now_ms)):
             return command
         source = fork_source(self._catalogue, fork, command.now_ms)
-        anchor = fork_anchor(source, fork)
+        anchor = fork_anchor(source, fork, self._catalogue.timeline)
         stream = self._catalogue.by_id(source.id)
         if stream is None:
             raise StreamNotFoundError("the source was deleted")

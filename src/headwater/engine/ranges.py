@@ -6,7 +6,7 @@ import asyncio
 
 from headwater.engine.catalogue import LoadedStream
 from headwater.engine.messages import FindRecords, FindSplits, RecordsReply, SplitsReply
-from headwater.engine.reader import Reader, position_of
+from headwater.engine.reader import Reader
 from headwater.limits import YIELD_EVERY_SPLITS
 from headwater.log.offsets import owners
 from headwater.store.contract import Store
@@ -21,9 +21,9 @@ class Ranges:
     async def records(self, asked: FindRecords) -> RecordsReply:
         stream = await self._reader.find(asked.path, renew=False)
         info = stream.info()
-        end = min(info.tail, position_of(stream, asked.until))
+        end = min(info.tail, self._reader.position_of(stream, asked.until))
         if asked.at_ms is None:
-            start = position_of(stream, asked.offset)
+            start = self._reader.position_of(stream, asked.offset)
             await self._reader.check_boundary(stream, start)
         else:
             start = await self._position_at(stream, asked.at_ms)
@@ -50,7 +50,7 @@ class Ranges:
     async def splits(self, asked: FindSplits) -> SplitsReply:
         stream = await self._reader.find(asked.path, renew=False)
         info = stream.info()
-        start, end = position_of(stream, asked.offset), position_of(stream, asked.until)
+        start, end = self._reader.position_of(stream, asked.offset), self._reader.position_of(stream, asked.until)
         await self._reader.check_boundary(stream, start)
         await self._reader.check_boundary(stream, end)
         places = await self._places(stream, start, max(start, end), asked)

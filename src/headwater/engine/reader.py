@@ -22,7 +22,7 @@ from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError, InvalidOffsetError, StreamNotFoundError
 from headwater.limits import Limits
 from headwater.log.deciding import check_not_expired, is_expired
-from headwater.log.offsets import Offset, owners, resolve
+from headwater.log.offsets import Offset, owners
 from headwater.log.state import Document
 from headwater.store.contract import Store
 from headwater.store.pieces import Piece, UnalignedReadError, join
@@ -103,14 +103,17 @@ class Reader:
             stream = await self.find(asked.path, renew=True)
         else:
             self._use(stream, renew=True)
-        start = position_of(stream, asked.offset)
-        until = None if asked.until is None else position_of(stream, asked.until)
+        start = self.position_of(stream, asked.offset)
+        until = None if asked.until is None else self.position_of(stream, asked.until)
         if until is not None:
             await self.check_boundary(stream, until)
         if asked.wait_s and start == stream.tail and (until is None or start < until):
             await self._live.wait(stream, start, asked.wait_s)
             self._check_live(stream, self._now_ms())
         return await self._read_from(stream, start, until, asked.bytes_max)
+
+    def position_of(self, stream: LoadedStream, offset: Offset | None) -> int:
+        return stream.state.names.resolve(stream.tail, offset, self._catalogue.timeline)
 
     async def read_more(self, asked: ReadMore) -> ReadReply:
         stream = self._live.followed(asked.stream_id)
@@ -218,7 +221,3 @@ def _refusal(stream: LoadedStream, error: LookupError | UnalignedReadError) -> H
         return InvalidOffsetError(_INSIDE_A_RECORD)
     stream.check_not_deleted()
     return StreamNotFoundError("the stream was deleted")
-
-
-def position_of(stream: LoadedStream, offset: Offset | None) -> int:
-    return resolve(stream.id, stream.state.lineage, stream.tail, offset)

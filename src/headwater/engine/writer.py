@@ -95,7 +95,8 @@ class Writer:
     def start(self) -> None:
         # Ids are part of offsets. After a restore, or with another store at the same URL, offsets of lost streams must
         # not match new streams. So ids start from the clock in microseconds, which advances faster than ids are used.
-        self._next_id = max(self._store.next_id, self._now_ms() * 1000)
+        self._next_id = max(self._store.next_id, self._store.timeline + 1, self._now_ms() * 1000)
+        self._catalogue.timeline = self._store.timeline
         self._catalogue.count = self._store.streams
 
     def drain(self) -> None:

@@ -45,6 +45,7 @@ HeadwaterError
 │   ├── StreamGoneError            410
 │   ├── NotFollowedError           410
 │   ├── OffsetGoneError            410
+│   │   └── OffsetLostError        410
 │   ├── TailMovedError             412
 │   ├── BodyTooLargeError          413
 │   │   └── TooManyMessagesError   413

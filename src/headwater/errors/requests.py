@@ -242,6 +242,16 @@ class OffsetGoneError(RequestError):
     advice = "The stream was deleted and created again. Read it from its beginning."
 
 
+class OffsetLostError(OffsetGoneError):
+    """The offset is one of data that was lost when the server was restored to an earlier state."""
+
+    title = "Offset was lost in a restore"
+    advice = (
+        "The server was restored to an earlier state, which does not have the data before this offset. Discard what "
+        "was read from the stream, and read it from its beginning."
+    )
+
+
 class TailMovedError(RequestError):
     """The stream or table does not end where the request says. The request had no effect."""
 

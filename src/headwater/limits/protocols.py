@@ -11,6 +11,7 @@ CURSOR_JITTER_MAX_S = 3_600
 CURSOR_LENGTH_MAX = 64
 CACHE_MAX_AGE_S = 60
 CACHE_STALE_S = 300
+CACHE_PAGE_S = 3_600  # for responses before the tail, which change only if the server is restored
 CACHE_LASTING_S = 365 * 86_400  # for responses that never change
 COMPRESS_BYTES_MIN = 1_024
 ENCODERS_MAX = 64  # streamed responses compressed at the same time; further ones are sent uncompressed

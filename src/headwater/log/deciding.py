@@ -59,8 +59,9 @@ from headwater.log.events import (
     ForkReleased,
     Record,
     SoftDeleted,
+    TimelineBegun,
 )
-from headwater.log.offsets import BEGINNING, Offset, inherited, resolve
+from headwater.log.offsets import BEGINNING, Offset
 from headwater.log.producers import ProducerTuple
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 
@@ -74,6 +75,10 @@ class View(Protocol):
 
     def document(self, key: str) -> Document | None: ...
 
+    @property
+    def timeline(self) -> int:
+        """The id of the current timeline; 0 if the store was never restored."""
+
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
     events: Record
@@ -86,7 +91,7 @@ _NOTHING: Record = ()
 def decide(view: View, command: Command, messages_max: int) -> Decision:
     """Decide a command. `messages_max` limits the number of messages in a JSON body."""
     if type(command) is Append:
-        decision = _append(live(view.at(command.path), command.now_ms), command, messages_max)
+        decision = _append(view.timeline, live(view.at(command.path), command.now_ms), command, messages_max)
     elif isinstance(command, Create):
         decision = _create(view, view.at(command.path), command, messages_max)
     elif isinstance(command, Delete):
@@ -270,8 +275,8 @@ def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) 
         raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
     if (source.kind if source.kind >= ROWS else None) is not command.kind:
         raise InvalidForkError("a fork must be of the same kind as its source: a stream, a table or a mirror")
-    anchor = fork_anchor(source, request)
-    lineage = inherited(source.id, source.lineage, anchor + _sub_offset_bytes(request))
+    anchor = fork_anchor(source, request, view.timeline)
+    names = source.names.inherited(anchor + _sub_offset_bytes(request))
     if source.depth >= limits.FORK_DEPTH_MAX:
         raise InvalidForkError(f"a chain of forks has at most {limits.FORK_DEPTH_MAX} streams")
     inherits_expiry = command.ttl_s is None and command.expires_ms is None
@@ -294,7 +299,8 @@ def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) 
             inherits_expiry=inherits_expiry,
             depth=source.depth + 1,
         ),
-        lineage=lineage,
+        lineage=names.lineage,
+        timelines=names.timelines,
         data=_kept(source.kind, command, messages_max, last_seqno, at_ms),
         last_seqno=last_seqno,
     )
@@ -310,9 +316,9 @@ def fork_source(view: View, request: ForkRequest, now_ms: int) -> StreamState:
         raise StreamNotFoundError(f"no stream to fork at {request.source}") from None
 
 
-def fork_anchor(source: StreamState, request: ForkRequest) -> int:
+def fork_anchor(source: StreamState, request: ForkRequest, timeline: int) -> int:
     """The position in the source at which the fork begins, before the sub-offset."""
-    return resolve(source.id, source.lineage, source.tail, request.offset)
+    return source.names.resolve(source.tail, request.offset, timeline)
 
 
 def prefix_bytes(kind: ContentKind, record: bytes, sub_offset: int) -> int | None:
@@ -334,7 +340,7 @@ def _sub_offset_bytes(request: ForkRequest) -> int:
 # Append and close
 
 
-def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
+def _append(timeline: int, state: StreamState, command: Append, messages_max: int) -> Decision:
     """Check, in this order: incarnation, closed, content type, producer, sequence, body, tail.
 
     The tail comes last so that a duplicate is recognised after the tail has moved.
@@ -360,17 +366,30 @@ def _append(state: StreamState, command: Append, messages_max: int) -> Decision:
         raise SequenceRegressionError(f"sequence {command.seq!r} does not come after {state.seq!r}")
     at_ms = max(state.appended_ms, command.now_ms)
     if state.kind >= ROWS:
-        return _append_rows(state, command, at_ms)
+        return _append_rows(timeline, state, command, at_ms)
     data = _kept(state.kind, command, messages_max)
     if command.ends is not None:
         check_end(state, command.ends)
     return Decision(
-        (Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close),),
-        Reply(state.offset(state.tail + len(data)), closed=command.close, producer=producer),
+        (
+            *_begun(timeline, state, data),
+            Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close),
+        ),
+        Reply(_tail_after(timeline, state, data), closed=command.close, producer=producer),
     )
 
 
-def _append_rows(state: StreamState, command: Append, at_ms: int) -> Decision:
+def _begun(timeline: int, state: StreamState, data: bytes) -> Record:
+    """The event before the first data that is appended in the current timeline."""
+    return (TimelineBegun(state.id, timeline),) if data and timeline > state.timeline else _NOTHING
+
+
+def _tail_after(timeline: int, state: StreamState, data: bytes) -> Offset:
+    """The tail after an append."""
+    return Offset(max(timeline, state.timeline), state.tail + len(data)) if data else state.offset(state.tail)
+
+
+def _append_rows(timeline: int, state: StreamState, command: Append, at_ms: int) -> Decision:
     """The same for a table. This assigns the SeqNos of its rows."""
     data, last_seqno = b"", state.last_seqno
     if command.last_seqno not in (None, last_seqno):
@@ -378,9 +397,10 @@ def _append_rows(state: StreamState, command: Append, at_ms: int) -> Decision:
     if command.body:
         data, last_seqno = row_framing.stored(state.kind, command.body, last_seqno, at_ms)
     check_end(state, command.ends)
-    tail = state.offset(state.tail + len(data))
+    appended = Appended(state.id, state.tail, at_ms, data, command.producer, command.seq, command.close)
+    tail = _tail_after(timeline, state, data)
     return Decision(
-        (Appended(state.id, state.tail, at_ms, data, command.producer, command.seq, command.close),),
+        (*_begun(timeline, state, data), appended),
         Reply(tail, closed=command.close, producer=command.producer, last_seqno=last_seqno),
     )
 
@@ -391,7 +411,9 @@ def check_end(state: StreamState, ends: tuple[Offset, ...] | None) -> None:
         return
     tail, is_table = state.offset(state.tail), state.kind >= ROWS
     position = state.last_seqno if is_table else state.tail
-    if not any(end.position == position and end.id in (0, state.id, tail.id) for end in ends):
+    # The id of an entity tag is never below that of the stream; that of an inherited offset is.
+    ids = (0, tail.id, max(state.id, tail.id))
+    if not any(end.position == position and end.id in ids for end in ends):
         last_seqno = state.last_seqno if is_table else None
         raise TailMovedError(
             f"the {'table ends with row' if is_table else 'stream ends at position'} {position}",

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from headwater.log.content import ContentKind
-from headwater.log.offsets import Offset, Span
+from headwater.log.offsets import Offset, Span, Timeline
 from headwater.log.producers import ProducerTuple
 
 
@@ -39,6 +39,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_on
     lineage: tuple[Span, ...] = ()
     data: bytes = b""
     last_seqno: int = 0  # of a fork of a table: the last inherited row
+    timelines: tuple[Timeline, ...] = ()  # of a fork: those of the inherited bytes
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
@@ -49,6 +50,14 @@ class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
     producer: ProducerTuple | None = None
     seq: str | None = None
     close: bool = False
+
+
+class TimelineBegun(msgspec.Struct, frozen=True, array_like=True, tag="timeline-begun"):
+    """Data that is appended from now on belongs to another timeline, because the store was restored to an earlier
+    state. This is in the same record as the first append after that."""
+
+    id: int
+    timeline: int
 
 
 class Touched(msgspec.Struct, frozen=True, array_like=True, tag="touched"):
@@ -87,7 +96,7 @@ class DocumentDeleted(msgspec.Struct, frozen=True, array_like=True, tag="documen
     key: str
 
 
-StreamEvent: TypeAlias = Created | Appended | Touched | ForkAdded | ForkReleased | SoftDeleted | Deleted
+StreamEvent: TypeAlias = Created | Appended | TimelineBegun | Touched | ForkAdded | ForkReleased | SoftDeleted | Deleted
 DocumentEvent: TypeAlias = DocumentWritten | DocumentDeleted
 Event: TypeAlias = StreamEvent | DocumentEvent
 Record: TypeAlias = tuple[Event, ...]

@@ -20,9 +20,10 @@ from headwater.log.events import (
     ForkReleased,
     SoftDeleted,
     StreamEvent,
+    TimelineBegun,
     Touched,
 )
-from headwater.log.offsets import Offset, Span, offset_at
+from headwater.log.offsets import Names, Offset, Span, Timeline
 from headwater.log.producers import ProducerState, ProducerTuple, expire
 from headwater.log.row_framing import last_seqno_of
 
@@ -48,6 +49,7 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
     expired_producers: dict[int, int] = {}  # hash of the id → epoch; never changed in place
     fork: Fork | None = None
     lineage: tuple[Span, ...] = ()  # inherited bytes, oldest first
+    timelines: tuple[Timeline, ...] = ()  # in which the bytes were appended, if the store was restored; oldest first
     forks: int = 0  # number of existing forks
     soft_deleted: bool = False
     version: int = 1  # number of events; a shared store can use it to detect a concurrent write
@@ -69,7 +71,16 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return 0 if self.fork is None else self.fork.depth
 
     def offset(self, position: int) -> Offset:
-        return offset_at(self.id, self.lineage, position) if self.lineage else Offset(self.id, position)
+        return self.names.at(position) if self.lineage or self.timelines else Offset(self.id, position)
+
+    @property
+    def names(self) -> Names:
+        return Names(self.id, self.lineage, self.timelines)
+
+    @property
+    def timeline(self) -> int:
+        """The id in the offsets of the next bytes, unless a timeline begins before them."""
+        return max(self.id, self.timelines[-1].id) if self.timelines else self.id
 
     def copy(self) -> StreamState:
         """A copy that can be changed independently."""
@@ -93,6 +104,8 @@ def evolve(state: StreamState | None, event: StreamEvent) -> StreamState | None:
     state.version += 1
     if type(event) is Appended:
         _append(state, event)
+    elif isinstance(event, TimelineBegun):
+        state.timelines = (*state.timelines, Timeline(event.timeline, state.tail))
     elif isinstance(event, Touched):
         state.accessed_ms = max(state.accessed_ms, event.at_ms)
     elif isinstance(event, ForkAdded):
@@ -159,6 +172,7 @@ def _created(event: Created) -> StreamState:
         closed=event.closed,
         fork=event.fork,
         lineage=event.lineage,
+        timelines=event.timelines,
         last_seqno=event.last_seqno,
     )
     state.tail = state.start + len(event.data)

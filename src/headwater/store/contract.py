@@ -66,6 +66,10 @@ class Store(Protocol):
         """The first stream id that was never used in this store."""
 
     @property
+    def timeline(self) -> int:
+        """The id of the current timeline, which is never used as a stream id; 0 if the store was never restored."""
+
+    @property
     def streams(self) -> int:
         """The number of streams, including deleted ones that forks still read. This does not scan."""
 

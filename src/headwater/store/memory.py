@@ -51,6 +51,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.next_id = 1
+        self.timeline = 0
         self.full: str | None = None
         self._states: dict[int, StreamState] = {}
         self._ids: dict[str, int] = {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headwater.errors import HeadwaterError
 from headwater.log.commands import Append, Create, Delete, Expire, ForkRequest
 from headwater.log.deciding import prefix_bytes
-from headwater.log.offsets import BEGINNING, Offset, resolve
+from headwater.log.offsets import BEGINNING, Offset
 from headwater.log.producers import ProducerTuple
 from tests.unit.log.world import World
 
@@ -276,7 +276,7 @@ def run(world: World, model: Model, now_ms: int, command: tuple) -> tuple[int, i
                 offset = existing.fork.offset
             taken = None
             if source is not None and fork[2] and offset.position != PAST_THE_TAIL:
-                record = world.record_at(source, resolve(source.id, source.lineage, source.tail, offset))
+                record = world.record_at(source, source.names.resolve(source.tail, offset))
                 taken = prefix_bytes(source.kind, record, fork[2])
             request = ForkRequest(fork[0], offset, fork[2], taken)
         issued = Create(
@@ -368,7 +368,7 @@ def test_every_position_has_one_offset_in_order(sequence: list[tuple]) -> None: 
     for state in world.states.values():
         offsets = [state.offset(position) for position in range(state.tail + 1)]
         assert offsets == sorted(set(offsets))
-        found = [resolve(state.id, state.lineage, state.tail, offset) for offset in offsets]
+        found = [state.names.resolve(state.tail, offset) for offset in offsets]
         assert found == list(range(state.tail + 1))
 
 

@@ -18,6 +18,7 @@ class World:
         self.history: list[Event] = []
         self.documents: dict[str, Document] = {}
         self.next_id = 1
+        self.timeline = 0
 
     def at(self, path: str) -> StreamState | None:
         return self.states[self.paths[path]] if path in self.paths else None

@@ -1,12 +1,16 @@
-"""Entity tags of reads: `"{incarnation}:{start}:{end}"`, with `:c` if the response says that the stream is closed."""
+"""Entity tags of reads: `"{version}:{start}:{end}"`, with `:c` if the response says that the stream is closed.
+
+The version identifies the stream and its bytes up to the end: another stream at the same path has another one, and so
+has data that was appended after a restore.
+"""
 
 from __future__ import annotations
 
 from headwater.protocol.encodings import ENCODINGS
 
 
-def etag(incarnation: int, start: int, end: int, *, closed: bool) -> str:
-    return f'"{incarnation}:{start}:{end}{":c" if closed else ""}"'
+def etag(version: int, start: int, end: int, *, closed: bool) -> str:
+    return f'"{version}:{start}:{end}{":c" if closed else ""}"'
 
 
 def encoded(tag: str, encoding: str) -> str:

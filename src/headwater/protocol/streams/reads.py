@@ -29,6 +29,7 @@ class ReadQuery(msgspec.Struct, frozen=True):
     until: Offset | None = None
 
 
+_STALE = f", stale-while-revalidate={limits.CACHE_STALE_S}"
 _KNOWN = frozenset({"offset", "live", "cursor", "until"})
 _LIVE = {mode.value: mode for mode in Live}
 
@@ -84,18 +85,23 @@ def cache_control(query: ReadQuery, deadline_ms: int | None, now_ms: int, *, at_
     """The `Cache-Control` of a read. No response is cached longer than the stream lives.
 
     A response that reaches the tail is outdated by the next append, so caches must revalidate it. A response to a
-    long-poll is cached while readers send the same cursor. A response that ends before the tail never changes, except
-    that a read from the beginning gets another stream if the stream is deleted and created again.
+    long-poll is cached while readers send the same cursor. A response between two offsets never changes, because the
+    second one identifies all bytes before it. A response that only begins at an offset may end after the state to which
+    the server is restored, and then other bytes follow that offset. A read from the beginning gets another stream if
+    the stream is deleted and created again.
     """
     if query.offset is None:
         return "no-store"
     polled = query.live is Live.LONG_POLL
     if at_tail and not polled:
         return "no-cache"
-    lasting = not at_tail and query.offset != FIRST
-    most_s = limits.CACHE_LASTING_S if lasting else limits.CACHE_MAX_AGE_S
-    stale_s = 0 if lasting else limits.CACHE_STALE_S
+    if at_tail or query.offset == FIRST:
+        most_s, stale_s, more = limits.CACHE_MAX_AGE_S, limits.CACHE_STALE_S, _STALE
+    elif query.until is None:
+        most_s, stale_s, more = limits.CACHE_PAGE_S, 0, ""
+    else:
+        most_s, stale_s, more = limits.CACHE_LASTING_S, 0, ", immutable"
     left_s = most_s + stale_s if deadline_ms is None else max(0, (deadline_ms - now_ms) // 1000)
     if left_s < most_s + stale_s:
         return f"public, max-age={min(most_s, left_s)}"
-    return f"public, max-age={most_s}, " + ("immutable" if lasting else f"stale-while-revalidate={stale_s}")
+    return f"public, max-age={most_s}{more}"

@@ -34,7 +34,7 @@ async def head(service: Service, request: Request, path: str) -> Response:
     found = [
         ("content-type", stream.content_type),
         (headers.NEXT_OFFSET, offset_text(stream, stream.tail)),
-        ("etag", etag(stream.id, 0, stream.tail, closed=stream.closed)),
+        ("etag", etag(stream.version(stream.tail), 0, stream.tail, closed=stream.closed)),
         NO_STORE,
     ]
     if stream.ttl_s is not None:
@@ -105,7 +105,7 @@ def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadRepl
     if at_now and not data:
         found += [("content-type", stream.content_type), NO_STORE]
         return Response(200, tuple(found), wrap(stream.kind, data))
-    tag = etag(stream.id, reply.start, reply.next, closed=closed)
+    tag = etag(stream.version(reply.next), reply.start, reply.next, closed=closed)
     caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=at_tail)
     found += [("cache-control", caching), VARY]
     if_none_match = request.headers.get("if-none-match")

@@ -34,7 +34,7 @@ def _answer(
 ) -> Response:
     """The response has the SeqNo of the view, so that a follower can continue after it."""
     first = rows[0][: rows[0].index(b"\t")].decode() if rows else ""
-    tag = f'"{table.id}:{what}:{first}:{len(rows)}:{seqno if what == "active" else ""}"'
+    tag = f'"{table.version(table.tail)}:{what}:{first}:{len(rows)}:{seqno if what == "active" else ""}"'
     found: Headers = (*described(table, seqno), NO_CACHE, VARY, SANDBOX)
     if_none_match = request.headers.get("if-none-match")
     known = None if if_none_match is None else matched(if_none_match, tag)

@@ -25,7 +25,7 @@ async def head(service: Service, request: Request, path: str) -> Response:
     found = [
         ("content-type", table.content_type),
         *described(table),
-        ("etag", etag(table.id, 0, table.last_seqno, closed=table.closed)),
+        ("etag", etag(table.version(table.tail), 0, table.last_seqno, closed=table.closed)),
         NO_STORE,
     ]
     if table.ttl_s is not None:
@@ -89,10 +89,9 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
         until_id = query.until_id
         end = max(start.position, await _end(service, table, until_id))
     closed = table.closed and end == table.tail
-    tag = etag(table.id, reply.since_id, until_id, closed=closed and not ended)
-    lasts = ended and query.since_id >= 0  # a negative since_id names other rows later
-    caching = lasting(table, service.now_ms) if lasts else NO_CACHE
-    found: Headers = (*described(table), caching, VARY, SANDBOX)
+    tag = etag(table.version(end), reply.since_id, until_id, closed=closed and not ended)
+    # A SeqNo does not tell a table from one that is created again, or from one before a restore, so caches must ask.
+    found: Headers = (*described(table), NO_CACHE, VARY, SANDBOX)
     if closed:
         found += (CLOSED,)
     if_none_match = request.headers.get("if-none-match")
@@ -129,11 +128,3 @@ async def _end(service: Service, table: StreamInfo, until_id: int) -> int:
     if found.table.id != table.id:
         raise StreamNotFoundError("the table was deleted meanwhile")
     return found.start.position
-
-
-def lasting(table: StreamInfo, now_ms: int) -> tuple[str, str]:
-    """Rows never change, so a range of them can be cached until the table expires."""
-    if table.deadline_ms is None:
-        return "cache-control", f"public, max-age={bounds.CACHE_LASTING_S}, immutable"
-    left_s = max(0, (table.deadline_ms - now_ms) // 1000)
-    return "cache-control", f"public, max-age={min(bounds.CACHE_LASTING_S, left_s)}"

@@ -1,6 +1,6 @@
 """The index: folded streams and documents in SQLite.
 
-    meta        the format, how far the journal is folded, the next stream id, the number of streams
+    meta        the format, how far the journal is folded, the next stream id, the number of streams, the timeline
     streams     one row per stream: its path, deadline and state
     producers   separate from the state, so that a fold writes only those that changed
     chunks      the bytes of streams (`chunks.py`)
@@ -142,6 +142,11 @@ class IndexReader:
         if found.get("streams_counted_at", 0) != folded:  # the last fold was done by a version that does not count them
             [streams] = self._connection.execute("SELECT COUNT(*) FROM streams").fetchone()
         return Meta(folded, found.get("folded_sequence", 0), found.get("next_id", 1), streams)
+
+    def timeline(self) -> int:
+        """The id of the current timeline; 0 if the directory was never restored."""
+        row = self._connection.execute("SELECT value FROM meta WHERE key = 'timeline'").fetchone()
+        return 0 if row is None else int(row[0])
 
     # States
 

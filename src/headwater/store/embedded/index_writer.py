@@ -14,7 +14,7 @@ from headwater.errors import DamagedDataError
 from headwater.log.producers import hash_of
 from headwater.log.state import Document, StreamState
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, cut, decode_chunk
-from headwater.store.embedded.index import Meta, decode_document, document_checksum, untimed_ms
+from headwater.store.embedded.index import IndexReader, Meta, decode_document, document_checksum, untimed_ms
 
 log = logging.getLogger("headwater.store")
 
@@ -36,6 +36,17 @@ class IndexWriter:
     def rollback(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+    def begin_timeline(self, after: int) -> int:
+        """Begin a timeline, because data that was acknowledged is not in the directory any more.
+
+        Its id is larger than `after` and all ids in the index. `after` must cover the ids of the lost data, which are
+        not known here; it is a time in microseconds, because ids follow the clock (`engine/writer.py`).
+        """
+        reader = IndexReader(self._connection)
+        timeline = max(after, reader.meta().next_id, reader.timeline()) + 1
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('timeline', ?)", (timeline,))
+        return timeline
 
     # States before the fold
 

@@ -34,6 +34,7 @@ class Recovered(NamedTuple):
     next_sequence: int
     next_id: int
     streams: int
+    timeline: int
 
 
 def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovered:
@@ -62,7 +63,16 @@ def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovere
     disk.sync_names()
     segment = newest + 1 if unsealed is None else newest
     sealed = list(range(meta.folded_segment + 1, segment))
-    return Recovered(unfolded, sealed, segment, unsealed, replay.sequence + 1, replay.next_id, replay.streams)
+    return Recovered(
+        unfolded,
+        sealed,
+        segment,
+        unsealed,
+        replay.sequence + 1,
+        replay.next_id,
+        replay.streams,
+        index.timeline(),
+    )
 
 
 def _sync(disk: Disk, numbers: range) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.disk import Disk, RealDisk
+from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import (
     CorruptJournalError,
     read_file,
@@ -18,6 +19,7 @@ from headwater.store.embedded.journal import (
     segment_numbers,
 )
 from headwater.store.embedded.journal_writer import seal_tail
+from headwater.store.embedded.timelines import now_us
 
 
 class Salvage(NamedTuple):
@@ -30,20 +32,28 @@ def salvage_directory(directory: Path) -> Salvage:
     """Salvage the journal of a directory that no server uses. The dropped part is kept in other files."""
     layout.format_of(directory)
     lock = locking.own(directory)
-    connection = index.connect(directory / layout.INDEX_NAME, write=False)
+    connection = index.connect(directory / layout.INDEX_NAME, write=True)
     try:
         meta = index.IndexReader(connection).meta()
         disk = RealDisk(directory / layout.JOURNAL_DIR)
-        return salvage(disk, meta.folded_segment, meta.folded_sequence, lambda: secrets.randbits(32))
+
+        def cutting() -> None:
+            IndexWriter(connection).begin_timeline(now_us())
+
+        return salvage(disk, meta.folded_segment, meta.folded_sequence, lambda: secrets.randbits(32), cutting)
     finally:
         connection.close()
         lock.release()
 
 
-def salvage(disk: Disk, folded: int, sequence: int, salt: Callable[[], int]) -> Salvage:
-    """Keep the journal up to the first damage. The rest is moved to files that the server does not read."""
+def salvage(disk: Disk, folded: int, sequence: int, salt: Callable[[], int], cutting: Callable[[], object]) -> Salvage:
+    """Keep the journal up to the first damage. The rest is moved to files that the server does not read.
+
+    `cutting` is called before the first file is changed, if there is damage.
+    """
     numbers = [number for number in segment_numbers(disk) if number > folded]
-    kept, dropped, aside = 0, 0, []
+    kept = dropped = 0
+    aside: list[str] = []
     expected = folded + 1
     for number in numbers:
         name = segment_name(number)
@@ -54,6 +64,8 @@ def salvage(disk: Disk, folded: int, sequence: int, salt: Callable[[], int]) -> 
             kept += len(intact.batches)
             expected += 1
             continue
+        if not aside:
+            cutting()
         expected = -1  # everything after this is dropped
         _set_aside(disk, name, data)
         aside.append(f"{name}.damaged")

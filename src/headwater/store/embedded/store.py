@@ -65,6 +65,7 @@ class EmbeddedStore:
     def __init__(self, parts: Parts, recovered: Recovered, limits: Limits) -> None:
         self.next_id = recovered.next_id
         self.streams = recovered.streams
+        self.timeline = recovered.timeline
         self.full: str | None = None  # set by maintenance
         self._parts = parts
         self._limits = limits

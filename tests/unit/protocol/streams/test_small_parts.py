@@ -165,7 +165,9 @@ def test_bodies_are_wrapped_without_copying() -> None:
 
 def test_nothing_is_cached_past_its_expiry_and_responses_at_the_tail_are_revalidated() -> None:
     offset = Offset(1, 5)
-    assert cache_control(ReadQuery(offset), None, 0, at_tail=False) == "public, max-age=31536000, immutable"
+    between = ReadQuery(offset, until=Offset(1, 9))
+    assert cache_control(between, None, 0, at_tail=False) == "public, max-age=31536000, immutable"
+    assert cache_control(ReadQuery(offset), None, 0, at_tail=False) == "public, max-age=3600"
     assert cache_control(ReadQuery(offset), 10_000, 4_000, at_tail=False) == "public, max-age=6"
     assert cache_control(ReadQuery(offset), 4_000, 10_000, at_tail=False) == "public, max-age=0"
     assert cache_control(ReadQuery(), None, 0, at_tail=False) == "public, max-age=60, stale-while-revalidate=300"

@@ -19,12 +19,14 @@ from typer.testing import CliRunner
 from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
-from headwater.errors import SequenceRegressionError, TooManyStreamsError
+from headwater.errors import OffsetLostError, SequenceRegressionError, TooManyStreamsError
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest
 from headwater.log.content import ContentKind
 from headwater.log.events import Created
+from headwater.log.offsets import Offset
 from headwater.log.producers import ProducerTuple
+from headwater.store.embedded import index
 from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.journal import CorruptJournalError, UnknownFormatError, encode_records
@@ -335,6 +337,53 @@ def test_an_undamaged_journal_is_not_touched_by_salvage(tmp_path: Path) -> None:
     salvaged = salvage_directory(directory)
     assert (salvaged.kept_batches, salvaged.dropped_bytes, salvaged.set_aside) == (3, 0, [])
     assert names(directory) == ["s0", "s1", "s2"]
+    assert timeline(directory) == 0
+
+
+def timeline(directory: Path) -> int:
+    reader = index.IndexReader(index.connect(directory / "index.db", write=False))
+    try:
+        return reader.timeline()
+    finally:
+        reader.close()
+
+
+def test_offsets_of_data_that_salvage_cut_are_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    lost: list[Offset] = []
+
+    async def filling(engine: Engine) -> None:
+        await create(engine, "a")
+        for number in range(3):
+            await append(engine, "a", b"%05d" % number)
+        info = await engine.info("a")
+        lost.append(info.offset(info.tail))
+
+    async def growing(engine: Engine) -> None:
+        for _ in range(4):
+            with pytest.raises(OffsetLostError):
+                await engine.read(Read("a", lost[0]))
+            await append(engine, "a", b"fresh")
+        info = await engine.info("a")
+        assert info.offset(info.tail) > lost[0]
+
+    live(directory, filling)
+    [path] = sorted((directory / "journal").glob("0*.journal"))
+    damage(path, path.read_bytes().index(b"00002"))
+    assert salvage_directory(directory).set_aside
+    assert timeline(directory) > lost[0].id
+    live(directory, growing)
+
+
+def test_a_timeline_begins_by_command_in_a_directory_that_was_set_back(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    three_segments(directory)
+    found = CliRunner().invoke(app, ["check", str(directory), "--begin-timeline"])
+    assert found.exit_code == 0, found.output
+    first = timeline(directory)
+    assert f"began timeline {first}" in found.output
+    CliRunner().invoke(app, ["check", str(directory), "--begin-timeline"])
+    assert timeline(directory) > first > 0
 
 
 async def worker_pid(directory: Path, before: int) -> int:

@@ -39,6 +39,7 @@ from headwater.store.embedded.disk import RealDisk, create_private
 from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import FORMAT, JournalBatch, Segment
+from headwater.store.embedded.timelines import now_us
 
 _UNFINISHED = "restoring"  # a folder that a server does not open
 
@@ -50,6 +51,7 @@ class Plan(NamedTuple):
     base: BaseName
     parts: list[PartName]
     at_ms: int | None
+    newest_ms: int  # the latest time of which the target has data, in any timeline
 
 
 class Restored(NamedTuple):
@@ -65,11 +67,12 @@ def plan_restore(target: Target, at_ms: int | None) -> Plan:
     """The newest base at or before a time, and the parts after it. None means the latest time."""
     check_claimed(target)
     found = [read_contents(target, timeline) for timeline in reversed(read_timelines(target))]
+    newest_ms = max((range_.reached_ms for contents in found for range_ in contents.timeline.ranges), default=0)
     for contents in found:
         for range_ in reversed(contents.timeline.ranges):
             first_ms = contents.first_ms(range_)
             if first_ms is not None and (at_ms is None or first_ms <= at_ms <= range_.reached_ms):
-                return _plan_in(target.url, contents, range_, at_ms)
+                return _plan_in(target.url, contents, range_, at_ms, newest_ms)
     spans = [
         f"from {shown_ms(first_ms)} to {shown_ms(range_.reached_ms)}"
         for contents in found
@@ -81,7 +84,7 @@ def plan_restore(target: Target, at_ms: int | None) -> Plan:
     raise BackupError(f"{shown_ms(at_ms)} is not in {target.url}. Choose a time {', or '.join(spans)}.")
 
 
-def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None) -> Plan:
+def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None, newest_ms: int) -> Plan:
     bases, parts = contents.bases_in(range_), contents.parts_in(range_)
     if at_ms is None:
         needed, last = parts, range_.last
@@ -94,7 +97,7 @@ def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None) -> 
         reached = parts[timed].first if timed >= 0 else -1
         usable = [base for base in bases if base.taken_ms <= at_ms or base.sequence <= reached]
     base = usable[-1]
-    return Plan(contents.timeline.id, base, chain(needed, base.sequence, last, url), at_ms)
+    return Plan(contents.timeline.id, base, chain(needed, base.sequence, last, url), at_ms, newest_ms)
 
 
 def _last_timed(parts: list[PartName], at_ms: int) -> int:
@@ -179,6 +182,7 @@ def _fold_parts(target: Target, plan: Plan, path: Path) -> Restored:
             writer.checkpoint(log_pages_max=limits.WAL_PAGES_MAX)
             count, sequence = count + len(batches), batches[-1].sequence
             last_ms = max(last_ms, *(times_of(batch)[1] for batch in batches))
+        writer.begin_timeline(max(now_us(), plan.newest_ms * 1000))
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     finally:
         connection.close()

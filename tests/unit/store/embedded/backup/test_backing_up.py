@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from headwater.engine import Engine
+from headwater.engine.messages import Read
+from headwater.errors import OffsetLostError, TailMovedError
 from headwater.limits import Limits
-from headwater.log.commands import Delete
+from headwater.log.commands import Append, Delete, ForkRequest
+from headwater.log.offsets import Offset
 from headwater.log.state import StreamState
 from headwater.store.embedded import index, opening
-from headwater.store.embedded.backup import backing_up, snapshot
+from headwater.store.embedded.backup import backing_up, restoring, snapshot
 from headwater.store.embedded.backup.backing_up import Backup, open_backup
 from headwater.store.embedded.backup.failures import (
     BackupError,
@@ -580,3 +583,89 @@ def test_a_block_that_was_removed_is_copied_again(directory: Path, target: Direc
     base = max((name for name in target.sizes("") if "/bases/" in name), key=lambda name: name.rpartition("-")[2])
     digests = decode(base, target.get(base), Base).blocks
     assert {f"{base.partition('/')[0]}/blocks/{digest.hex()}" for digest in digests} <= target.sizes("").keys()
+
+
+# Offsets of lost data
+
+
+async def seen(engine: Engine, path: str = "a") -> tuple[Offset, int, bytes]:
+    """The tail, the version of the entity tag there, and all bytes."""
+    info = await engine.info(path)
+    whole = (await engine.read(Read(path, bytes_max=1 << 20))).data
+    return info.offset(info.tail), info.version(info.tail), whole
+
+
+def test_offsets_of_data_that_a_restore_lost_are_refused(
+    directory: Path, target: DirectoryTarget, tmp_path: Path
+) -> None:
+    lost: list[tuple[Offset, int, bytes]] = []
+    kept: list[tuple[Offset, int, bytes]] = []
+
+    async def first(engine: Engine) -> None:
+        await writing("one", "two")(engine)
+        kept.append(await seen(engine))
+
+    async def second(engine: Engine) -> None:
+        await append(engine, "a", b"lost1")
+        await append(engine, "a", b"lost2")
+        lost.append(await seen(engine))
+
+    async def after(engine: Engine) -> None:
+        [(tail, version, _)], [(lost_tail, lost_version, lost_bytes)] = kept, lost
+        assert (await seen(engine))[:2] == (tail, version)  # the same bytes have the same names
+        for grown in (b"new01", b"new02", b"new03"):
+            with pytest.raises(OffsetLostError):
+                await engine.read(Read("a", lost_tail))
+            with pytest.raises(OffsetLostError):
+                await engine.read(Read("a", tail, until=lost_tail))
+            with pytest.raises(TailMovedError):
+                await engine.execute(Append("a", engine.now_ms(), b"x", "text/plain", ends=(lost_tail,)))
+            with pytest.raises(OffsetLostError):
+                await create(engine, "fork", fork=ForkRequest("a", lost_tail))
+            reply = await engine.execute(Append("a", engine.now_ms(), grown, "text/plain"))
+            assert reply.tail is not None
+            assert reply.tail.id > lost_tail.id
+            assert (await engine.read(Read("a", tail, bytes_max=1 << 20))).data.startswith(b"new01")
+        info = await engine.info("a")
+        assert info.tail > len(lost_bytes)
+        assert info.version(lost_tail.position) != lost_version
+        await create(engine, "later")
+        assert (await engine.info("later")).id > info.offset(info.tail).id
+
+    live(directory, first)
+    back_up(directory, target)
+    live(directory, second)
+    restore(target, tmp_path / "copy", None, lambda *_: None)
+    live(tmp_path / "copy", after)
+    live(tmp_path / "copy", writing("more"))  # the names are durable
+    names = state_of(tmp_path / "copy").names
+    [(_, _, kept_bytes)], [(lost_tail, _, _)] = kept, lost
+    assert [one.start for one in names.timelines] == [len(kept_bytes)]
+    with pytest.raises(OffsetLostError):
+        names.resolve(1000, lost_tail, names.timelines[-1].id)
+
+
+def state_of(directory: Path) -> StreamState:
+    found: list[StreamState] = []
+
+    async def body(engine: Engine) -> None:
+        state = await engine._store.load("a")
+        assert state is not None
+        found.append(state)
+
+    live(directory, body)
+    return found[0]
+
+
+def test_a_timeline_is_later_than_all_data_of_the_target_although_the_clock_is_behind(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(directory, writing("one"))
+    back_up(directory, target)
+    reached_us = now_ms() * 1000 - 60_000_000
+    monkeypatch.setattr(restoring, "now_us", lambda: 0)
+    for name in ("copy", "copy2"):
+        restore(target, tmp_path / name, None, lambda *_: None)
+        reader = index.IndexReader(index.connect(tmp_path / name / "index.db", write=False))
+        assert reader.timeline() > max(reached_us, reader.meta().next_id)
+        reader.close()
