@@ -46,6 +46,57 @@ def front(name: str, pair: Pair, directory: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def cache(name: str, directory: Path, upstream: int, more: str = "") -> Iterator[str]:
+    """The URL of a shared cache in front of a server: nginx or Varnish, with its defaults or with `more` settings."""
+    program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        pytest.skip(f"{name} is not installed; it is a package of Debian")
+    port = free_port()
+    if name == "varnishd":
+        config = directory / "cache.vcl"
+        config.write_text(f'vcl 4.1; backend default {{ .host = "127.0.0.1"; .port = "{upstream}"; }}\n{more}\n')
+        command = [program, "-j", "none", "-F", "-n", str(directory), "-a", f"127.0.0.1:{port}", "-f", str(config)]
+    else:
+        config = directory / "nginx.conf"
+        config.write_text(_cache_config(directory, port, upstream, more))
+        command = [program, "-e", "stderr", "-p", str(directory), "-c", str(config)]
+    with _process(command, port, tls=False):
+        yield f"http://127.0.0.1:{port}"
+
+
+def _cache_config(directory: Path, port: int, upstream: int, more: str) -> str:
+    return f"""{_nginx_main(directory)}
+http {{
+    access_log off;
+    {_nginx_places(directory)}
+    proxy_cache_path {directory}/store keys_zone=store:1m;
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://127.0.0.1:{upstream};
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+            proxy_cache store;
+            {more}
+            add_header X-Cache-Status $upstream_cache_status;
+        }}
+    }}
+}}
+"""
+
+
+def _nginx_places(directory: Path) -> str:
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    return "\n".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
+
+
+def _nginx_main(directory: Path) -> str:
+    user = "user root;" if os.geteuid() == 0 else ""
+    return f"{user} daemon off; pid {directory}/pid; error_log stderr; events {{}}"
+
+
+@contextlib.contextmanager
 def _caddy(program: str, pair: Pair, directory: Path, upstream: int) -> Iterator[int]:
     port = free_port()
     environment = {
@@ -75,23 +126,22 @@ def _nginx(program: str, pair: Pair, directory: Path, upstream: int) -> Iterator
     ):
         assert site.count(ours) == 1
         site = site.replace(ours, own)
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    places = "\n".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
-    user = "user root;" if os.geteuid() == 0 else ""
-    main = f"{user} daemon off; pid {directory}/pid; error_log stderr; events {{}}"
     config = directory / "nginx.conf"
+    main, places = _nginx_main(directory), _nginx_places(directory)
     config.write_text(f"{main}\nhttp {{\naccess_log off;\n{places}\n{site}\n}}\n")
     with _process([program, "-e", "stderr", "-p", str(directory), "-c", str(config)], port):
         yield port
 
 
 @contextlib.contextmanager
-def _process(command: list[str], port: int, environment: dict[str, str] | None = None) -> Iterator[None]:
-    """A program, from when it accepts TLS."""
+def _process(
+    command: list[str], port: int, environment: dict[str, str] | None = None, *, tls: bool = True
+) -> Iterator[None]:
+    """A program, from when it accepts connections."""
     found = {**os.environ, **(environment or {})}
     with subprocess.Popen(command, cwd=ROOT, env=found, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
-            _wait_for(port, process)
+            _wait_for(port, process, tls=tls)
             yield
         finally:
             process.terminate()
@@ -101,12 +151,14 @@ def _process(command: list[str], port: int, environment: dict[str, str] | None =
                 process.kill()
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def _wait_for(port: int, process: subprocess.Popen[bytes], *, tls: bool) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 
     def accepts() -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("localhost", port), 1) as sock:
+            if not tls:
+                return
             with context.wrap_socket(sock, server_hostname="localhost"):
                 return True
         if process.poll() is not None:

@@ -204,9 +204,28 @@ def test_a_response_that_ends_before_the_tail_can_be_cached(client: httpx.Client
         assert bounded.headers["cache-control"].startswith(lasting)
         age_s = int(bounded.headers["cache-control"].partition("max-age=")[2].partition(",")[0])
         assert age_s <= 90 or not more
-        beginning = client.get(path, params={"until": second})  # another stream may be created at this path
+        # Another stream may be created at this path.
+        beginning = client.get(path, params={"offset": "-1", "until": second})
         assert beginning.headers["cache-control"].startswith("public, max-age=60")
         client.delete(path)
+
+
+def test_a_response_to_get_that_is_not_at_the_tail_cannot_answer_head(client: httpx.Client, path: str) -> None:
+    client.put(path, headers=TEXT)
+    first, _ = [next_offset(client.post(path, headers=TEXT, content=b"data")) for _ in range(2)]
+    assert client.get(path, params={"until": first}).headers["cache-control"] == "no-store"
+    whole = client.get(path)  # has the tail, as HEAD does, and caches ask whether it is current
+    assert whole.headers["cache-control"] == "no-cache"
+    assert whole.headers["stream-next-offset"] == client.head(path).headers["stream-next-offset"]
+
+
+@pytest.mark.parametrize("more", [{}, {"stream-ttl": "90"}, {"stream-closed": "true"}])
+def test_a_get_at_now_has_all_headers_of_head(client: httpx.Client, path: str, more: dict[str, str]) -> None:
+    client.put(path, headers={**TEXT, **more}, content=b"data")
+    found, asked = client.head(path), client.get(path, params={"offset": "now"})
+    same = set(found.headers) - {"etag", "date", "content-length"}
+    assert same <= set(asked.headers)
+    assert {name: found.headers[name] for name in same} == {name: asked.headers[name] for name in same}
 
 
 def test_caching_of_other_responses(client: httpx.Client, path: str) -> None:

@@ -22,6 +22,7 @@ from headwater.errors import (
 )
 from headwater.log.content import DEFAULT_CONTENT_TYPE
 from headwater.log.producers import ProducerTuple
+from headwater.positions import NOW
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.state.view_headers import format_stream_view
 from headwater.protocol.streams import headers
@@ -164,9 +165,29 @@ def check_view(source: str | None, entity_type: str | None) -> None:
         raise ValueError("a view needs view_of, the URL of its source, and entity_type")
 
 
-def head(session: Session, url: str) -> Flow[StreamInfo]:
-    request = HttpRequest("HEAD", url)
+def current(session: Session, request: HttpRequest) -> Flow[HttpReply]:
+    """Send a HEAD request for the tail of a stream or table, and make sure that no cache answers it with an old tail.
+
+    Its URL must be one at which GET responds with the same headers, because nginx, Varnish and others send GET for
+    HEAD, or answer HEAD with a stored response to GET. A response with an age is from a cache: then GET is sent, with a
+    demand to revalidate.
+    """
     reply = yield from exchange(session, request)
+    if not integer(reply, "age"):  # Varnish also adds `Age: 0` to responses that it did not store
+        return reply
+    given = {**request.headers, "cache-control": "no-cache"}
+    reply = yield from exchange(session, msgspec.structs.replace(request, method="GET", headers=given))
+    if integer(reply, "age"):
+        age_s = reply.headers["age"]
+        error = ProtocolError(f"a cache sent a response that is {age_s} s old; let it honour Cache-Control: no-store")
+        error.url = request.url
+        raise error
+    return reply
+
+
+def head(session: Session, url: str) -> Flow[StreamInfo]:
+    request = HttpRequest("HEAD", with_query(url, offset=NOW))
+    reply = yield from current(session, request)
     return StreamInfo(
         path=path_of(session, url) or unquote(urlsplit(url).path),
         content_type=reply.headers.get("content-type", DEFAULT_CONTENT_TYPE),

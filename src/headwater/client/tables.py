@@ -114,9 +114,9 @@ def view_headers(source: str | None, entity_type: str | None) -> dict[str, str]:
 
 
 def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
-    request = _request("HEAD", url)
+    request = _request("HEAD", with_query(url, since_id="-1", timeout="0"))
     try:
-        reply = yield from exchange(session, request)
+        reply = yield from flows.current(session, request)
     except StreamNotFoundError as error:
         error.detail = error.detail or "there is no such table"  # a response to HEAD has no body with the detail
         raise

@@ -93,7 +93,9 @@ def test_paths_are_encoded(make: Callable[..., Client], there: Elsewhere) -> Non
         client.stream(path).head()
     root = "/v1/stream/tenant/"
     expected = ["a%3Fb", "a%23b", "a%252e%252e", "%252e%252e", "a%20b", "%C3%A9", "...", "a..b"]
-    assert [request.url.raw_path.decode() for request in there.asked] == [root + path for path in expected]
+    assert [request.url.raw_path.decode() for request in there.asked] == [
+        f"{root}{path}?offset=now" for path in expected
+    ]
 
 
 def test_a_client_of_one_tenant_stays_there(shell: str, server: Server) -> None:
@@ -121,7 +123,7 @@ def test_headers_and_parameters_go_with_every_request(make: Callable[..., Client
     assert {request.headers["x-own"] for request in there.asked} == {"o"}
     assert {request.headers["x-tenant"] for request in there.asked} == {"u"}
     assert [request.url.query for request in there.asked] == [
-        b"alpha=1&key=k%261&zone=eu",
+        b"alpha=1&key=k%261&offset=now&zone=eu",
         b"alpha=1&key=k%261&offset=-1&zone=eu",
         b"alpha=1&key=k%261&offset=1&zone=eu",
     ]
@@ -135,7 +137,7 @@ def test_coroutine_functions_are_awaited() -> None:
 
     with client_of("async", "http://server", http=there.http, headers={"x": value}, params={"p": value}) as client:
         client.stream("s").head()
-    assert (there.asked[0].headers["x"], there.asked[0].url.query) == ("v", b"p=v")
+    assert (there.asked[0].headers["x"], there.asked[0].url.query) == ("v", b"offset=now&p=v")
 
 
 def test_what_is_the_clients_own_goes_to_its_origin_alone(make: Callable[..., Client], there: Elsewhere) -> None:
@@ -335,3 +337,32 @@ def test_a_password_in_the_url_is_sent_and_never_shown(make: Callable[..., Clien
         with pytest.raises(ValueError, match=r"SURL|credentials") as refused:
             handle("http://ann:secret@other/s")
         assert "secret" not in str(refused.value)
+
+
+# Tails through caches
+
+
+def test_a_tail_is_asked_for_at_a_url_where_get_has_it_too(make: Callable[..., Client], there: Elsewhere) -> None:
+    make().stream("s").head()
+    [asked] = there.asked
+    assert (asked.method, asked.url.query) == ("HEAD", b"offset=now")
+
+
+@pytest.mark.parametrize(("age", "asked"), [("0", ["HEAD"]), ("7", ["HEAD", "GET"])])
+def test_a_head_that_a_cache_answered_is_not_taken_for_the_tail(
+    make: Callable[..., Client], there: Elsewhere, age: str, asked: list[str]
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        old = request.method == "HEAD"
+        return httpx.Response(200, headers={"stream-next-offset": "4" if old else "9", "age": age if old else "0"})
+
+    there.answer = answer
+    assert make().stream("s").head().tail_offset == ("9" if len(asked) == 2 else "4")
+    assert [request.method for request in there.asked] == asked
+    assert all(request.headers.get("cache-control") == "no-cache" for request in there.asked[1:])
+
+
+def test_a_cache_that_ignores_no_store_is_an_error(make: Callable[..., Client], there: Elsewhere) -> None:
+    there.answer = lambda _: httpx.Response(200, headers={**UP_TO_DATE, "age": "3"})
+    with pytest.raises(ProtocolError, match="3 s old"):
+        make().stream("s").head()

@@ -27,6 +27,7 @@ class ReadQuery(msgspec.Struct, frozen=True):
     live: Live = Live.NO
     cursor: str | None = None
     until: Offset | None = None
+    as_head: bool = False  # without an offset: the request has the URL of HEAD
 
 
 _STALE = f", stale-while-revalidate={limits.CACHE_STALE_S}"
@@ -50,7 +51,7 @@ def parse_query(query: str) -> dict[str, str]:
 
 def parse_read(query: str) -> ReadQuery:
     if not query:
-        return ReadQuery()
+        return ReadQuery(as_head=True)
     found = parse_query(query)
     mode = _LIVE.get(found.get("live", "false"))
     if mode is None:
@@ -69,6 +70,7 @@ def parse_read(query: str) -> ReadQuery:
         mode,
         cursor,
         None if until is None else parse_offset(until),
+        as_head=offset is None,
     )
 
 
@@ -88,13 +90,16 @@ def cache_control(query: ReadQuery, deadline_ms: int | None, now_ms: int, *, at_
     long-poll is cached while readers send the same cursor. A response between two offsets never changes, because the
     second one identifies all bytes before it. A response that only begins at an offset may end after the state to which
     the server is restored, and then other bytes follow that offset. A read from the beginning gets another stream if
-    the stream is deleted and created again.
+    the stream is deleted and created again. A cache may use a response to GET for HEAD, which returns the tail. So if
+    both have the same URL, only a response that reaches the tail may be stored.
     """
     if query.offset is None:
         return "no-store"
     polled = query.live is Live.LONG_POLL
     if at_tail and not polled:
         return "no-cache"
+    if query.as_head:
+        return "no-store"
     if at_tail or query.offset == FIRST:
         most_s, stale_s, more = limits.CACHE_MAX_AGE_S, limits.CACHE_STALE_S, _STALE
     elif query.until is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from headwater import limits as bounds
-from headwater.engine.messages import Read, ReadReply
+from headwater.engine.messages import Read, ReadReply, StreamInfo
 from headwater.log.content import ContentKind
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.cursors import next_cursor
@@ -14,7 +14,7 @@ from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
 from headwater.server import compression
 from headwater.server.bodies import BodyFeed, cut
-from headwater.server.http import Request, Response, waiting
+from headwater.server.http import Headers, Request, Response, waiting
 from headwater.server.service import Service
 from headwater.server.streams.feeds import FeedSession
 from headwater.server.streams.replies import (
@@ -31,10 +31,17 @@ from headwater.server.streams.replies import (
 
 async def head(service: Service, request: Request, path: str) -> Response:
     stream = await service.engine.info(path)
+    tag = etag(stream.version(stream.tail), 0, stream.tail, closed=stream.closed)
+    return Response(200, (*_described(stream), ("etag", tag)))
+
+
+def _described(stream: StreamInfo) -> Headers:
+    """The tail and the configuration of a stream. HEAD and a GET with `offset=now` have all of these headers, because
+    some caches send GET for HEAD."""
     found = [
         ("content-type", stream.content_type),
         (headers.NEXT_OFFSET, offset_text(stream, stream.tail)),
-        ("etag", etag(stream.version(stream.tail), 0, stream.tail, closed=stream.closed)),
+        UP_TO_DATE,
         NO_STORE,
     ]
     if stream.ttl_s is not None:
@@ -43,7 +50,7 @@ async def head(service: Service, request: Request, path: str) -> Response:
         found.append((headers.EXPIRES_AT, headers.format_instant(stream.expires_ms)))
     if stream.closed:
         found.append(CLOSED)
-    return Response(200, tuple(found))
+    return tuple(found)
 
 
 async def read(service: Service, request: Request, path: str) -> Response:
@@ -101,10 +108,8 @@ def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadRepl
         found.append((headers.CURSOR, str(cursor)))
     if live and not data:
         return Response(204, (*found, NO_STORE))
-    at_now = query.offset is None
-    if at_now and not data:
-        found += [("content-type", stream.content_type), NO_STORE]
-        return Response(200, tuple(found), wrap(stream.kind, data))
+    if query.offset is None and at_tail and not data and not live:
+        return Response(200, (*_described(stream), SANDBOX), wrap(stream.kind, data))
     tag = etag(stream.version(reply.next), reply.start, reply.next, closed=closed)
     caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=at_tail)
     found += [("cache-control", caching), VARY]

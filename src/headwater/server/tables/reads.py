@@ -26,15 +26,22 @@ async def head(service: Service, request: Request, path: str) -> Response:
         ("content-type", table.content_type),
         *described(table),
         ("etag", etag(table.version(table.tail), 0, table.last_seqno, closed=table.closed)),
+        *_expiry(table),
         NO_STORE,
     ]
-    if table.ttl_s is not None:
-        found.append((headers.TTL, str(table.ttl_s)))
-    if table.expires_ms is not None:
-        found.append((headers.EXPIRES_AT, headers.format_instant(table.expires_ms)))
     if table.closed:
         found.append(CLOSED)
     return Response(200, tuple(found))
+
+
+def _expiry(table: StreamInfo) -> Headers:
+    """Some caches send GET for HEAD, so both have these headers."""
+    found: Headers = ()
+    if table.ttl_s is not None:
+        found += ((headers.TTL, str(table.ttl_s)),)
+    if table.expires_ms is not None:
+        found += ((headers.EXPIRES_AT, headers.format_instant(table.expires_ms)),)
+    return found
 
 
 async def read(service: Service, request: Request, path: str) -> Response:
@@ -91,7 +98,7 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
     closed = table.closed and end == table.tail
     tag = etag(table.version(end), reply.since_id, until_id, closed=closed and not ended)
     # A SeqNo does not tell a table from one that is created again, or from one before a restore, so caches must ask.
-    found: Headers = (*described(table), NO_CACHE, VARY, SANDBOX)
+    found: Headers = (*described(table), *_expiry(table), NO_CACHE, VARY, SANDBOX)
     if closed:
         found += (CLOSED,)
     if_none_match = request.headers.get("if-none-match")
