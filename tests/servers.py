@@ -20,6 +20,7 @@ from headwater.limits import Limits
 from headwater.server.dispatch import Dispatcher
 from headwater.server.native import NativeEdge
 from headwater.server.service import Service
+from headwater.store.contract import Store
 from headwater.store.memory import MemoryStore
 from tests.loops import loop_in_thread
 
@@ -46,9 +47,9 @@ def exit_code_of(server: ServerProcess) -> int | None:
 
 
 @contextlib.asynccontextmanager
-async def _listening(limits: Limits, tls: ssl.SSLContext | None) -> AsyncIterator[int]:
-    """Serve memory on a free port."""
-    engine = Engine(MemoryStore(), limits)
+async def _listening(limits: Limits, tls: ssl.SSLContext | None, store: Store) -> AsyncIterator[int]:
+    """Serve a store on a free port."""
+    engine = Engine(store, limits)
     edge = NativeEdge(Dispatcher(Service(engine, limits)), limits)
     if tls is not None:
         edge.use_tls(tls)
@@ -63,10 +64,10 @@ async def _listening(limits: Limits, tls: ssl.SSLContext | None) -> AsyncIterato
 
 
 @contextlib.contextmanager
-def serving(limits: Limits, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
-    """A server that keeps its streams in memory, for as long as the block lasts."""
+def serving(limits: Limits, tls: ssl.SSLContext | None = None, store: Store | None = None) -> Iterator[Server]:
+    """A server that keeps its streams in memory or in another store, for as long as the block lasts."""
     with loop_in_thread(uvloop.new_event_loop) as loop:
-        listening = _listening(limits, tls)
+        listening = _listening(limits, tls, store or MemoryStore())
         port = asyncio.run_coroutine_threadsafe(listening.__aenter__(), loop).result(10)
         try:
             yield Server(HOST, port, "http" if tls is None else "https")

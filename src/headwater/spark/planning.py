@@ -19,6 +19,7 @@ from headwater.errors import (
     DataLossError,
     InvalidOffsetError,
     OffsetGoneError,
+    OffsetLostError,
     OptionError,
     ProtocolError,
     RequestError,
@@ -123,11 +124,26 @@ class Planner:
     def _checked(self, path: str, before: Place, end: Place) -> Place:
         """Where to continue: where the query stopped, if the stream still has that position."""
         if before.ended:
-            return EARLIEST_PLACE  # of an earlier incarnation, which was read to its end
+            return self._after_end(path, before)
         if end < before:
             self._report_loss(path, before, f"the stream now ends at {end}")
             return EARLIEST_PLACE
         return before
+
+    def _after_end(self, path: str, before: Place) -> Place:
+        """Where to continue in a stream that was read to its end and has data after it: it was created again, or the
+        server was restored to a state in which it was not closed."""
+        stream = self._client.stream(path)
+        if not self._extends(stream):
+            return EARLIEST_PLACE
+        try:
+            stream.splits(offset=before.offset, parts=1)
+        except OffsetLostError as error:
+            self._report_loss(path, before, str(error))
+            return EARLIEST_PLACE
+        except (OffsetGoneError, InvalidOffsetError, StreamNotFoundError, StreamGoneError):
+            return EARLIEST_PLACE
+        return Place(before.offset, before.skip)
 
     # What the division of limits asks (`sharing.Streams`)
 
@@ -192,7 +208,10 @@ class Planner:
         """The ranges of a batch, for as many tasks as the options say or the size requires."""
         moved = {path: (start.get(path, EARLIEST_PLACE), place) for path, place in sorted(end.items())}
         moved = {path: places for path, places in moved.items() if not places[0].is_at(places[1])}
-        moved = {path: (EARLIEST_PLACE if before.ended else before, end) for path, (before, end) in moved.items()}
+        moved = {
+            path: (self._after_end(path, before) if before.ended else before, end)
+            for path, (before, end) in moved.items()
+        }
         moved = {path: places for path, places in moved.items() if not _is_empty(*places)}
         self._catalogue.learn(moved)
         parts = self._wanted_parts(moved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Places, Planner, from_json, to_json
 from headwater.spark.positions import Place, Range
 from headwater.spark.sources import StreamReader
+from tests.restores import Restorable
 from tests.servers import Server
 
 _numbers = itertools.count()
@@ -448,3 +450,82 @@ def test_patterns_match_no_snapshots_and_internal_streams(server: Server, client
     assert found(f"{path}/**") == ["a", "b/c"]
     assert found("**") == ["a", "b/c"]
     assert found(f"{path}/**.snapshots/*") == ["a.snapshots/1", "b/c.snapshots/2"]
+
+
+# After a restore
+
+
+class Restored:
+    """A query that has read a stream, and a server that was restored to the state before the second message."""
+
+    def __init__(self, **options: str) -> None:
+        self._options = options
+        self._servers = Restorable()
+
+    @contextlib.contextmanager
+    def planner(self) -> Iterator[tuple[Planner, Client, ReadOptions]]:
+        with self._servers.serve() as server, Client(server.url) as client:
+            options = read_options({"url": server.url, "streams": "s", **self._options}, bounded=False)
+            yield Planner(options, client), client, options
+
+    def lose(self, *lost: object, closed: bool = False) -> dict[str, Place]:
+        """Read the stream to its end, and lose everything after the first message. Returns where the query stopped."""
+        with self.planner() as (_, client, _):
+            client.stream("s").create(messages=["kept"])
+        self._servers.save()
+        with self.planner() as (planner, client, _):
+            for message in lost:
+                client.stream("s").append(message)
+            if closed:
+                client.stream("s").close()
+            start = planner.advance({}, planner.tails(), limited=True)
+        self._servers.restore()
+        return start
+
+
+@pytest.mark.parametrize("grown", [0, 1, 9])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_query_that_read_lost_data_fails_after_a_restore(grown: int, closed: bool) -> None:
+    query = Restored()
+    start = query.lose("lost 1", "lost 2", closed=closed)
+    with query.planner() as (planner, client, _):
+        for number in range(grown):
+            client.stream("s").append(f"new  {number}")
+        with pytest.raises(DataLossError, match="unread data after"):
+            planner.advance(start, planner.tails(), limited=True)
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_query_that_read_only_restored_data_continues(limited: bool) -> None:
+    query = Restored(maxRecordsPerTrigger="100") if limited else Restored()
+    start = query.lose()
+    with query.planner() as (planner, client, options):
+        for number in range(3):
+            client.stream("s").append(number)
+        end = planner.advance(start, planner.tails(), limited=limited)
+        rows = rows_of(options, client, planner.partitions(start, end))
+        assert [row["value"] for row in rows] == ["0", "1", "2"]
+        client.stream("s").append(3)
+        again = planner.advance(end, planner.tails(), limited=limited)
+        assert [row["value"] for row in rows_of(options, client, planner.partitions(end, again))] == ["3"]
+
+
+def test_a_query_that_had_read_a_closed_stream_continues_if_only_the_close_was_lost() -> None:
+    query = Restored()
+    start = query.lose(closed=True)
+    assert start["s"].ended
+    with query.planner() as (planner, client, options):
+        client.stream("s").append("new")
+        end = planner.advance(start, planner.tails(), limited=True)
+        assert [row["value"] for row in rows_of(options, client, planner.partitions(start, end))] == ['"new"']
+
+
+def test_a_query_that_accepts_losses_reads_the_restored_stream_again() -> None:
+    query = Restored(failOnDataLoss="false")
+    start = query.lose("lost 1", "lost 2")
+    with query.planner() as (planner, client, options):
+        for number in range(9):
+            client.stream("s").append(number)
+        end = planner.advance(start, planner.tails(), limited=True)
+        rows = rows_of(options, client, planner.partitions(start, end))
+        assert [row["value"] for row in rows] == ['"kept"', *map(str, range(9))]
