@@ -1,11 +1,14 @@
 """A position in a stream: an offset from the server, and a number of messages after it.
 
 A position is written `offset` or `offset+count`. The count is needed because a reader can stop inside a batch, and the
-server gives an offset only for the end of each response.
+server gives an offset only for the end of each response. That end is kept too, as `offset+count@end`, if the server has
+offsets of numbers as Headwater does: after a restore the offset may be valid while the counted messages are lost, and
+the end shows it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Self
 
 import msgspec
@@ -13,9 +16,13 @@ import msgspec
 BEGINNING = "-1"
 NOW = "now"
 
+_NUMBERED = re.compile(r"[0-9]+_[0-9]+")
+
 
 class Position(msgspec.Struct, frozen=True, order=True):
     """The position `skip` messages after `offset` (bytes, for streams that are not JSON).
+
+    `end` is an offset after these messages, if it is known.
 
     ```python
     position = Position("0000000000000001_0000000000000064", 2)
@@ -25,14 +32,20 @@ class Position(msgspec.Struct, frozen=True, order=True):
 
     offset: str = BEGINNING
     skip: int = 0
+    end: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse the result of `str`; ValueError if it is not a position."""
-        offset, plus, count = text.rpartition("+")
-        if not (offset if plus else text) or (plus and not (count.isascii() and count.isdigit())):
-            raise ValueError(f"a position is an offset or offset+count, got {text[:80]!r}")
-        return cls(offset, int(count)) if plus else cls(text)
+        offset, plus, rest = text.rpartition("+")
+        if not (offset if plus else text):
+            raise _invalid(text)
+        if not plus:
+            return cls(text)
+        count, at, end = rest.partition("@")
+        if not (count.isascii() and count.isdigit()) or (at and not _NUMBERED.fullmatch(end)):
+            raise _invalid(text)
+        return cls(offset, int(count), end)
 
     @classmethod
     def at(cls, offset: str | Self) -> Self:
@@ -43,9 +56,22 @@ class Position(msgspec.Struct, frozen=True, order=True):
             raise TypeError(f"an offset is a text from the server, '-1' or 'now', or a Position, got {offset!r:.80}")
         return offset
 
-    def after(self, count: int) -> Self:
-        """The position after this many more messages."""
-        return type(self)(self.offset, self.skip + count)
+    def after(self, count: int, end: str = "") -> Self:
+        """The position after this many more messages, which are before the offset `end`."""
+        if not count:
+            return self
+        return type(self)(self.offset, self.skip + count, end if _NUMBERED.fullmatch(end) else "")
+
+    @property
+    def reached(self) -> str:
+        """An offset at or after the position; empty if none is known."""
+        return self.end if self.skip else self.offset
 
     def __str__(self) -> str:
-        return f"{self.offset}+{self.skip}" if self.skip or "+" in self.offset else self.offset
+        if not (self.skip or "+" in self.offset):
+            return self.offset
+        return f"{self.offset}+{self.skip}@{self.end}" if self.end else f"{self.offset}+{self.skip}"
+
+
+def _invalid(text: str) -> ValueError:
+    return ValueError(f"a position is an offset or offset+count, got {text[:80]!r}")

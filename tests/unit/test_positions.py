@@ -13,12 +13,22 @@ def test_a_position_can_be_kept_as_text(offset: str, skip: int) -> None:
     assert Position.parse(str(position)) == position
 
 
+def test_a_position_keeps_an_offset_after_it() -> None:
+    position = Position("5_6").after(3, "5_9")
+    assert (str(position), position.reached, Position("5_6").reached) == ("5_6+3@5_9", "5_9", "5_6")
+    assert Position.parse("5_6+3@5_9") == position
+    assert Position("5_6").after(3, "not of numbers") == Position("5_6", 3)  # on a server without timelines
+    assert Position("5_6").after(0, "5_9") == Position("5_6")
+
+
 def test_the_text_of_a_position() -> None:
     assert (str(Position()), str(Position("7")), str(Position("7", 2))) == ("-1", "7", "7+2")
     assert Position("7", 2).after(3) == Position("7", 5)
 
 
-@pytest.mark.parametrize("wrong", ["", "+", "+3", "7+", "7+x", "7+-1", "7+²", "7+ 1", "7+" + "9" * 10_000])
+@pytest.mark.parametrize(
+    "wrong", ["", "+", "+3", "7+", "7+x", "7+-1", "7+²", "7+ 1", "7+1@", "7+1@x", "7+" + "9" * 10_000]
+)
 def test_invalid_positions(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Position.parse(wrong)

@@ -27,7 +27,7 @@ class Cursor(Generic[T]):
         place = self._place()
         if place is self._held:
             return place.position
-        return place.position.after(len(self._held.items) - length_hint(self._rest))
+        return place.position.after(len(self._held.items) - length_hint(self._rest), self._held.position.reached)
 
     @property
     def up_to_date(self) -> bool:

@@ -80,6 +80,7 @@ class Reading:
         self._sse_proven = False
         self._event_received = False
         self._prefetched: HttpReply | None = None
+        self._end = ""  # the offset at the end of the current response
 
     def flow(self) -> Flow[None]:
         begin = self.position.offset
@@ -127,6 +128,7 @@ class Reading:
             self.position, self._ended = Position(next_offset), True  # the read has already passed `until`
             return
         answer = self._decoded(reply).answer(self.position.skip)
+        self._end = next_offset
         bounded = self._until is not None and next_offset > self._until  # the server does not know `until`
         if reply.status == 200:
             yield from self._receive(request, answer, partly=not bounded)
@@ -136,7 +138,7 @@ class Reading:
         up_to_date = reply.headers.get(headers.UP_TO_DATE, "").lower() == "true"
         closed = headers.parse_closed(reply.headers)
         moved = next_offset != self.position.offset
-        if moved and not (up_to_date or closed or next_offset == self._until):
+        if moved and not (up_to_date or closed or next_offset == self._until or self.position.end):
             yield from self._prefetch(next_offset)
         yield from self._arrive(answer, next_offset, up_to_date=up_to_date or closed, closed=closed)
         waited = self._session.clock() - started >= limits.READ_EMPTY_POLL_S if polling else up_to_date
@@ -171,6 +173,9 @@ class Reading:
         }
         cursor = self._cursor if live else None
         until = None if self.position.offset == NOW else self._until
+        if self.position.end and offset is None and live is None:
+            # Messages up to this end were read before. If the server was restored, it refuses an end that is lost.
+            until = min(self.position.end, until or self.position.end)
         url = with_query(self._url, offset=offset or self.position.offset, live=live, until=until, cursor=cursor)
         return HttpRequest("GET", url, read_timeout_s=waits[live])
 
@@ -187,7 +192,7 @@ class Reading:
     def _deliver(self, answer: JsonAnswer | BytesAnswer, items: list[Any]) -> Flow[None]:
         """Deliver a part of a response: the offset stays, and the count of items after it grows."""
         if answer.taken > self.position.skip:
-            self.position = Position(self.position.offset, answer.taken)
+            self.position = self._after(answer.taken)
             self._mark_held(answer)
             if items:
                 yield from self._emit(items)
@@ -200,7 +205,11 @@ class Reading:
         if not held:
             self._held_at = None
         elif held <= answer.fed:
-            self._held_at = Position(self.position.offset, answer.taken - held)
+            self._held_at = self._after(answer.taken - held)
+
+    def _after(self, count: int) -> Position:
+        """The position after this many items of the response."""
+        return Position(self.position.offset).after(count, self._end)
 
     def _arrive(
         self, answer: JsonAnswer | BytesAnswer, next_offset: str, *, up_to_date: bool, closed: bool
@@ -212,7 +221,8 @@ class Reading:
         self._mark_held(answer)
         if next_offset != self.position.offset or self._mode != "sse":  # a feed can send an event without data
             self._broken = 0
-        self.position = Position(next_offset, max(0, self.position.skip - answer.taken))
+        left = max(0, self.position.skip - answer.taken)
+        self.position = Position(next_offset).after(left, self.position.end if self.position.end > next_offset else "")
         self._failures = 0
         self._reached_tail = self._reached_tail or up_to_date
         self._ended = closed or next_offset == self._until or (up_to_date and self._live is False)
@@ -344,6 +354,7 @@ class Reading:
     def _fresh_answer(self) -> JsonAnswer | BytesAnswer:
         if self._decoder is None:
             raise ProtocolError("a feed starts after a response with the content type")
+        self._end = ""  # the event after the data has it
         return self._decoder.answer(self.position.skip)
 
     def _count_sse_failure(self, error: HeadwaterError) -> None:

@@ -143,7 +143,7 @@ class Planner:
             return EARLIEST_PLACE
         except (OffsetGoneError, InvalidOffsetError, StreamNotFoundError, StreamGoneError):
             return EARLIEST_PLACE
-        return Place(before.offset, before.skip)
+        return Place(before.offset, before.skip, before.end)
 
     # What the division of limits asks (`sharing.Streams`)
 
@@ -239,6 +239,8 @@ class Planner:
         seen = self._catalogue.seen(path)
         if seen is None or not self._catalogue.extended or after < before or incarnation(after.offset) is None:
             return []
+        if before.end or after.end:
+            return []
         if before.offset == BEGINNING:
             if seen.first_offset is None or incarnation(seen.tail_offset) != incarnation(after.offset):
                 return []
@@ -257,7 +259,7 @@ class Planner:
         except (StreamNotFoundError, StreamGoneError) as error:
             self._report_loss(path, before, str(error))
             return
-        last = Position(before.offset if after.offset == BEGINNING else after.offset, after.skip)
+        last = Position(before.offset if after.offset == BEGINNING else after.offset, after.skip, after.end)
         for begin, end in pairwise([before, *map(Position, cuts), last]):
             yield self._range(path, begin, end)
 
@@ -284,6 +286,9 @@ class Planner:
         stream = self._client.stream(path)
         wanted = 1 if before.skip else min(wanted, limits.SPLITS_MAX)
         try:
+            for place in (before, after):
+                if place.end:  # messages after the offset were counted; they may be lost although the offset is not
+                    stream.splits(offset=place.offset, until=place.end, parts=1)
             found = stream.splits(offset=before.offset, until=after.offset, parts=wanted)
         except (OffsetGoneError, InvalidOffsetError) as error:
             self._report_loss(path, before, str(error))
@@ -298,7 +303,7 @@ class Planner:
         if (
             before.offset == BEGINNING
         ):  # the first offset has the incarnation, which tells a stream from a later one at its path
-            before = Place(found.offset, before.skip)
+            before = Place(found.offset, before.skip, before.end)
         return before, found.splits
 
     def _extends(self, stream: Stream) -> bool:
@@ -386,9 +391,9 @@ class _Walk:
                 if len(data) > size - self.bytes:
                     taken = _character_boundary(data, size - self.bytes)
                     self.bytes += taken
-                    return place.after(taken)
+                    return place.after(taken, batch.position.reached)
                 self.bytes += len(data)
-                place = Place(batch.offset, batch.skip)
+                place = Place(batch.offset, batch.skip, batch.position.end)
         return end
 
     def _counted(self, end: Place, records: int | None, size: int | None) -> Place:
@@ -398,8 +403,8 @@ class _Walk:
             for batch in reader.batches():
                 taken = self._take(batch.items, records, size)
                 if taken < len(batch.items):
-                    return self._at_boundary(place, batch.items[:taken])
-                place = Place(batch.offset, batch.skip)
+                    return self._at_boundary(place, batch.items[:taken], batch.position.reached)
+                place = Place(batch.offset, batch.skip, batch.position.end)
         return end
 
     def _take(self, sizes: list[int], records: int | None, size: int | None) -> int:
@@ -417,10 +422,10 @@ class _Walk:
         self._sizes += sizes[:taken]
         return taken
 
-    def _at_boundary(self, place: Place, taken: list[int]) -> Place:
+    def _at_boundary(self, place: Place, taken: list[int], reached: str) -> Place:
         """The end of a batch that reads some messages after a position: at an offset if one is near, which makes the
         next range cacheable, otherwise inside an append."""
-        inside = place.after(len(taken))
+        inside = place.after(len(taken), reached)
         if place.skip or not taken:
             return inside
         near = self._planner.first_cut(self.path, place, self._end, sum(taken))

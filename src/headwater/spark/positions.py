@@ -39,7 +39,7 @@ def parse_place(text: str) -> Place:
         raise OptionError(
             f"a position must be earliest, latest, an offset of the server, or offset+count, got {text[:80]!r}"
         )
-    return Place(place.offset, place.skip, text.endswith(_ENDED))
+    return Place(place.offset, place.skip, place.end, text.endswith(_ENDED))
 
 
 def incarnation(offset: str) -> str | None:

@@ -132,11 +132,12 @@ class _Saved(msgspec.Struct):
     collections: dict[str, str]  # their fingerprints
     texts: dict[str, dict[str, bytes]]
     txids: list[str]
+    end: str = ""
 
 
 def encode_checkpoint(url: str, definition: StateDefinition, start: Start) -> bytes:
     here = start.position
-    saved = _Saved(url, here.offset, here.skip, _fingerprints(definition), start.texts, start.txids)
+    saved = _Saved(url, here.offset, here.skip, _fingerprints(definition), start.texts, start.txids, here.end)
     body = msgspec.msgpack.encode(saved)
     return MAGIC + zlib.crc32(body).to_bytes(4, "big") + body
 
@@ -158,7 +159,7 @@ def decode_checkpoint(data: bytes, url: str, definition: StateDefinition) -> Sta
         raise ValueError("it has other collections or schemas")
     if not fits(definition, saved.texts):
         raise ValueError("its values do not fit their schemas")
-    return Start(Position(saved.offset, saved.skip), saved.texts, saved.txids)
+    return Start(Position(saved.offset, saved.skip, saved.end), saved.texts, saved.txids)
 
 
 def _fingerprints(definition: StateDefinition) -> dict[str, str]:

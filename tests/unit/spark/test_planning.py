@@ -460,11 +460,11 @@ class Restored:
 
     def __init__(self, **options: str) -> None:
         self._options = options
-        self._servers = Restorable()
+        self.servers = Restorable()
 
     @contextlib.contextmanager
     def planner(self) -> Iterator[tuple[Planner, Client, ReadOptions]]:
-        with self._servers.serve() as server, Client(server.url) as client:
+        with self.servers.serve() as server, Client(server.url) as client:
             options = read_options({"url": server.url, "streams": "s", **self._options}, bounded=False)
             yield Planner(options, client), client, options
 
@@ -472,14 +472,14 @@ class Restored:
         """Read the stream to its end, and lose everything after the first message. Returns where the query stopped."""
         with self.planner() as (_, client, _):
             client.stream("s").create(messages=["kept"])
-        self._servers.save()
+        self.servers.save()
         with self.planner() as (planner, client, _):
             for message in lost:
                 client.stream("s").append(message)
             if closed:
                 client.stream("s").close()
             start = planner.advance({}, planner.tails(), limited=True)
-        self._servers.restore()
+        self.servers.restore()
         return start
 
 
@@ -518,6 +518,31 @@ def test_a_query_that_had_read_a_closed_stream_continues_if_only_the_close_was_l
         client.stream("s").append("new")
         end = planner.advance(start, planner.tails(), limited=True)
         assert [row["value"] for row in rows_of(options, client, planner.partitions(start, end))] == ['"new"']
+
+
+@pytest.mark.parametrize("most", ["1", "2"])
+def test_a_query_that_stopped_inside_a_lost_append_fails_after_a_restore(most: str) -> None:
+    """Its offset is one of restored data, but the messages after it that it has read are lost."""
+    query = Restored(maxRecordsPerTrigger=most)
+    with query.planner() as (_, client, _):
+        client.stream("s").create(messages=["kept"])
+    query.servers.save()
+    with query.planner() as (planner, client, _):
+        client.stream("s").append_many(["lost 1", "lost 2", "lost 3"])
+        start: dict[str, Place] = {}
+        steps = []
+        for _ in range(2):
+            end = planner.advance(start, planner.tails(), limited=True)
+            steps.append((start, end))
+            start = from_json(to_json(end))
+        assert start["s"].skip
+    query.servers.restore()
+    with query.planner() as (planner, client, options):
+        client.stream("s").append_many([f"new {number}" for number in range(9)])
+        with pytest.raises(DataLossError, match="unread data after"):
+            planner.advance(start, planner.tails(), limited=True)
+        with pytest.raises(DataLossError):  # the last batch again
+            rows_of(options, client, planner.partitions(*steps[-1]))
 
 
 def test_a_query_that_accepts_losses_reads_the_restored_stream_again() -> None:
