@@ -79,7 +79,10 @@ class Names(msgspec.Struct, frozen=True, gc=False):
     def _refusal(self, tail: int, offset: Offset, timeline: int) -> InvalidOffsetError | OffsetGoneError:
         known = (self.stream_id, *[span.id for span in self.lineage], *[one.id for one in self.timelines])
         if offset.id < timeline and (offset.id in known or offset.id > self.stream_id):
-            return OffsetLostError(f"position {offset.position} of an earlier timeline is not in this stream any more")
+            return OffsetLostError(
+                f"the server was restored to an earlier state, without the data up to position {offset.position}; "
+                "discard what was read of this stream, and read it from the beginning"
+            )
         if offset.id in known:
             return InvalidOffsetError(f"position {offset.position} is not in this stream, which ends at {tail}")
         if offset.id < max(self.stream_id, timeline):

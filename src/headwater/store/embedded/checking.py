@@ -51,7 +51,7 @@ class Checker:
         self._reader = IndexReader(connection)
         self._progress = progress
         self._problems: list[str] = []
-        self._bytes = self._chunks = 0
+        self._bytes = self._chunks = self._timeline = 0
 
     def run(self) -> CheckReport:
         index.check_format(self._connection)
@@ -83,8 +83,10 @@ class Checker:
     def _check_streams(self, replay: Replay) -> int:
         forks: Counter[int] = Counter()
         count = 0
+        self._timeline = self._reader.timeline()
         for state in self._states(replay):
             count += 1
+            self._check_timelines(state)
             if state.fork is not None:
                 forks[state.fork.source_id] += 1
                 self._check_lineage(state, replay)
@@ -112,6 +114,14 @@ class Checker:
                 self._problems.append(f"fork {state.path} reads stream {span.id}, which does not exist")
             elif span.end > ancestor.tail:
                 self._problems.append(f"fork {state.path} reads stream {span.id} up to {span.end}, past its end")
+
+    def _check_timelines(self, state: StreamState) -> None:
+        found = [(timeline.id, timeline.start) for timeline in state.timelines]
+        in_order = all(one[0] < other[0] and one[1] <= other[1] for one, other in pairwise(found))
+        if not in_order or (found and found[-1][1] > state.tail):
+            self._problems.append(f"stream {state.path}: its timelines are out of order")
+        if found and found[-1][0] > self._timeline:
+            self._problems.append(f"stream {state.path} has data of timeline {found[-1][0]}, which the index lacks")
 
     def _check_chunks(self, state: StreamState) -> None:
         position, last_ms = state.start, 0

@@ -638,6 +638,7 @@ def test_offsets_of_data_that_a_restore_lost_are_refused(
     restore(target, tmp_path / "copy", None, lambda *_: None)
     live(tmp_path / "copy", after)
     live(tmp_path / "copy", writing("more"))  # the names are durable
+    assert check_directory(tmp_path / "copy", lambda _: None).problems == []
     names = state_of(tmp_path / "copy").names
     [(_, _, kept_bytes)], [(lost_tail, _, _)] = kept, lost
     assert [one.start for one in names.timelines] == [len(kept_bytes)]
@@ -669,3 +670,17 @@ def test_a_timeline_is_later_than_all_data_of_the_target_although_the_clock_is_b
         reader = index.IndexReader(index.connect(tmp_path / name / "index.db", write=False))
         assert reader.timeline() > max(reached_us, reader.meta().next_id)
         reader.close()
+
+
+def test_check_finds_data_of_a_timeline_that_the_index_lacks(
+    directory: Path, target: DirectoryTarget, tmp_path: Path
+) -> None:
+    live(directory, writing("one"))
+    back_up(directory, target)
+    restore(target, tmp_path / "copy", None, lambda *_: None)
+    live(tmp_path / "copy", writing("two"))
+    connection = index.connect(tmp_path / "copy" / "index.db", write=True)
+    connection.execute("DELETE FROM meta WHERE key = 'timeline'")
+    connection.close()
+    [problem] = check_directory(tmp_path / "copy", lambda _: None).problems
+    assert "which the index lacks" in problem
