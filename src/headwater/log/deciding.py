@@ -370,23 +370,17 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
     data = _kept(state.kind, command, messages_max)
     if command.ends is not None:
         check_end(state, command.ends)
-    return Decision(
-        (
-            *_begun(timeline, state, data),
-            Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close),
-        ),
-        Reply(_tail_after(timeline, state, data), closed=command.close, producer=producer),
-    )
+    appended = Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close)
+    events, tail = _in_timeline(timeline, state, appended)
+    return Decision(events, Reply(tail, closed=command.close, producer=producer))
 
 
-def _begun(timeline: int, state: StreamState, data: bytes) -> Record:
-    """The event before the first data that is appended in the current timeline."""
-    return (TimelineBegun(state.id, timeline),) if data and timeline > state.timeline else _NOTHING
-
-
-def _tail_after(timeline: int, state: StreamState, data: bytes) -> Offset:
-    """The tail after an append."""
-    return Offset(max(timeline, state.timeline), state.tail + len(data)) if data else state.offset(state.tail)
+def _in_timeline(timeline: int, state: StreamState, appended: Appended) -> tuple[Record, Offset]:
+    """The events of an append, and the tail after it. The first data in the current timeline begins it."""
+    data = appended.data
+    if timeline <= state.id or not data or timeline <= state.timeline:
+        return (appended,), state.offset(state.tail + len(data))
+    return (TimelineBegun(state.id, timeline), appended), Offset(timeline, state.tail + len(data))
 
 
 def _append_rows(timeline: int, state: StreamState, command: Append, at_ms: int) -> Decision:
@@ -398,11 +392,8 @@ def _append_rows(timeline: int, state: StreamState, command: Append, at_ms: int)
         data, last_seqno = row_framing.stored(state.kind, command.body, last_seqno, at_ms)
     check_end(state, command.ends)
     appended = Appended(state.id, state.tail, at_ms, data, command.producer, command.seq, command.close)
-    tail = _tail_after(timeline, state, data)
-    return Decision(
-        (*_begun(timeline, state, data), appended),
-        Reply(tail, closed=command.close, producer=command.producer, last_seqno=last_seqno),
-    )
+    events, tail = _in_timeline(timeline, state, appended)
+    return Decision(events, Reply(tail, closed=command.close, producer=command.producer, last_seqno=last_seqno))
 
 
 def check_end(state: StreamState, ends: tuple[Offset, ...] | None) -> None:
