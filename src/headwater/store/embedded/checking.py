@@ -83,7 +83,7 @@ class Checker:
     def _check_streams(self, replay: Replay) -> int:
         forks: Counter[int] = Counter()
         count = 0
-        self._timeline = self._reader.timeline()
+        self._timeline = self._reader.meta().timeline
         for state in self._states(replay):
             count += 1
             self._check_timelines(state)

@@ -72,6 +72,7 @@ class Meta(NamedTuple):
     folded_sequence: int
     next_id: int
     streams: int  # in the index
+    timeline: int = 0  # the id of the current timeline; 0 if the directory was never restored. Not changed by a fold
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
@@ -141,12 +142,7 @@ class IndexReader:
         streams = found.get("streams", 0)
         if found.get("streams_counted_at", 0) != folded:  # the last fold was done by a version that does not count them
             [streams] = self._connection.execute("SELECT COUNT(*) FROM streams").fetchone()
-        return Meta(folded, found.get("folded_sequence", 0), found.get("next_id", 1), streams)
-
-    def timeline(self) -> int:
-        """The id of the current timeline; 0 if the directory was never restored."""
-        row = self._connection.execute("SELECT value FROM meta WHERE key = 'timeline'").fetchone()
-        return 0 if row is None else int(row[0])
+        return Meta(folded, found.get("folded_sequence", 0), found.get("next_id", 1), streams, found.get("timeline", 0))
 
     # States
 

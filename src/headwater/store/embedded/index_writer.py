@@ -29,7 +29,8 @@ class IndexWriter:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def commit(self, meta: Meta) -> None:
-        rows = [*meta._asdict().items(), ("streams_counted_at", meta.folded_segment)]
+        found = {**meta._asdict(), "streams_counted_at": meta.folded_segment}
+        rows = [(key, value) for key, value in found.items() if key != "timeline"]
         self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
         self._connection.execute("COMMIT")
 
@@ -43,8 +44,8 @@ class IndexWriter:
         Its id is larger than `after` and all ids in the index. `after` must cover the ids of the lost data, which are
         not known here; it is a time in microseconds, because ids follow the clock (`engine/writer.py`).
         """
-        reader = IndexReader(self._connection)
-        timeline = max(after, reader.meta().next_id, reader.timeline()) + 1
+        meta = IndexReader(self._connection).meta()
+        timeline = max(after, meta.next_id, meta.timeline) + 1
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('timeline', ?)", (timeline,))
         return timeline
 

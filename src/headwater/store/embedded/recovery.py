@@ -71,7 +71,7 @@ def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovere
         replay.sequence + 1,
         replay.next_id,
         replay.streams,
-        index.timeline(),
+        meta.timeline,
     )
 
 

@@ -343,7 +343,7 @@ def test_an_undamaged_journal_is_not_touched_by_salvage(tmp_path: Path) -> None:
 def timeline(directory: Path) -> int:
     reader = index.IndexReader(index.connect(directory / "index.db", write=False))
     try:
-        return reader.timeline()
+        return reader.meta().timeline
     finally:
         reader.close()
 

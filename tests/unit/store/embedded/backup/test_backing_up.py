@@ -668,7 +668,7 @@ def test_a_timeline_is_later_than_all_data_of_the_target_although_the_clock_is_b
     for name in ("copy", "copy2"):
         restore(target, tmp_path / name, None, lambda *_: None)
         reader = index.IndexReader(index.connect(tmp_path / name / "index.db", write=False))
-        assert reader.timeline() > max(reached_us, reader.meta().next_id)
+        assert reader.meta().timeline > max(reached_us, reader.meta().next_id)
         reader.close()
 
 
