@@ -158,7 +158,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], *, tls: bool) -> None
     def accepts() -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("localhost", port), 1) as sock:
             if not tls:
-                return
+                return True
             with context.wrap_socket(sock, server_hostname="localhost"):
                 return True
         if process.poll() is not None:

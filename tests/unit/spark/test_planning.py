@@ -531,11 +531,10 @@ def test_a_query_that_stopped_inside_a_lost_append_fails_after_a_restore(most: s
         client.stream("s").append_many(["lost 1", "lost 2", "lost 3"])
         start: dict[str, Place] = {}
         steps = []
-        for _ in range(2):
+        while not start or not start["s"].skip:
             end = planner.advance(start, planner.tails(), limited=True)
             steps.append((start, end))
             start = from_json(to_json(end))
-        assert start["s"].skip
     query.servers.restore()
     with query.planner() as (planner, client, options):
         client.stream("s").append_many([f"new {number}" for number in range(9)])
