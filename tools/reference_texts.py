@@ -237,6 +237,11 @@ HTTP_HEADERS = {
     "referrer-policy": ("Referrer-Policy", RESPONSE, "`no-referrer`, so that pages do not pass on signed URLs."),
     "retry-after": ("Retry-After", RESPONSE, "Of a 429, 503 or 507: seconds to wait before the next attempt."),
     "traceparent": ("traceparent", REQUEST, "W3C Trace Context. Passed on to requests that follow from this one."),
+    "transfer-encoding": (
+        "Transfer-Encoding",
+        REQUEST,
+        "Only `chunked`, else 501; of HTTP/1.0 none, else 400.",
+    ),
     "user-agent": ("User-Agent", REQUEST, "Written to the access log."),
     "vary": ("Vary", RESPONSE, "The request headers that the response depends on."),
     "www-authenticate": ("WWW-Authenticate", RESPONSE, "Of a 401 or 403: `Bearer`, and what is missing."),

@@ -15,6 +15,7 @@ import msgspec
 
 from headwater import limits
 from headwater.errors import ProtocolError
+from headwater.joining import Joined
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_boundaries import elements
 from headwater.log.json_framing import split_array
@@ -181,21 +182,22 @@ class BytesAnswer:
     def __init__(self, text: _Text | None, skip: int) -> None:
         self._text = text
         self._skip = skip
-        self._chunks: list[bytes] = []
-        self.size = 0
+        self._held = Joined()
         self.taken = 0  # bytes, the skipped ones included
         self.fed = 0  # and without them
         self.bad: str | None = None
 
+    @property
+    def size(self) -> int:
+        return self._held.size
+
     def feed(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-        self.size += len(chunk)
+        self._held.add(chunk)
 
     def some(self) -> list[Any]:
         """Return and release what has arrived so far."""
-        data = b"".join(self._chunks)
+        data = self._held.take()
         before = max(0, self._skip - self.taken)
-        self._chunks, self.size = [], 0
         self.taken += len(data)
         self.fed += max(0, len(data) - before)
         if self._text is None:
@@ -208,8 +210,8 @@ class BytesAnswer:
 
     def cut(self, surplus: int) -> list[Any]:
         """Return the rest, without this many bytes at its end."""
-        data = b"".join(self._chunks)
-        self._chunks = [data[: max(0, len(data) - surplus)]]
+        data = self._held.take()
+        self._held.add(data[: max(0, len(data) - surplus)])
         return self.some()
 
 
@@ -222,17 +224,19 @@ class JsonAnswer:
     def __init__(self, decode: Callable[[bytes], list[Any]], skip: int) -> None:
         self._decode = decode
         self._skip = skip
-        self._chunks: list[bytes] = []
-        self.size = 0
+        self._held = Joined()
         self.taken = 0  # messages, the skipped ones included
         self.fed = 0
         self.bad: str | None = None  # the error of the message after those
         self._retry_size = 0
         self._in_events = False
 
+    @property
+    def size(self) -> int:
+        return self._held.size
+
     def feed(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-        self.size += len(chunk)
+        self._held.add(chunk)
 
     def some(self) -> list[Any]:
         """Return and release the messages that are complete."""
@@ -275,12 +279,12 @@ class JsonAnswer:
         return self._items(b"[" + b",".join(messages[: max(0, len(messages) - surplus)]) + b"]")
 
     def _text(self) -> bytes:
-        if len(self._chunks) != 1:
-            self._chunks = [b"".join(self._chunks)]
-        return self._chunks[0]
+        text = self._held.take()
+        self._held.add(text)
+        return text
 
     def _hold(self, text: bytes) -> None:
-        self._chunks, self.size, self._retry_size = [text], len(text), 0
+        self._held, self._retry_size = Joined(text), 0
 
     def _items(self, text: bytes) -> list[Any]:
         before = max(0, self._skip - self.taken)

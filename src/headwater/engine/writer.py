@@ -22,6 +22,7 @@ from headwater.engine.preparing import WITH_BODY, FetchRecord, Preparer
 from headwater.errors import (
     HeadwaterError,
     InternalError,
+    OutOfMemoryError,
     OverloadedError,
     StoppingError,
     StorageFullError,
@@ -148,7 +149,7 @@ class Writer:
                 self._answer_when_certain(command, error, answered)
         except Exception as error:
             log.exception("failed to prepare %s", type(command).__name__)
-            answered(_internal(error))
+            answered(_undecided(error))
 
     async def _decide_if_current(self, command: Command, answered: Answered) -> bool:
         self.renew_if_watched(_source(self._catalogue, command), self._now_ms())
@@ -189,7 +190,7 @@ class Writer:
             self._answer_when_certain(command, error, answered)
         except Exception as error:
             log.exception("failed to decide %s", type(command).__name__)
-            answered(_internal(error))
+            answered(_undecided(error))
         else:
             if decision.events:
                 self._accept(decision, stream, answered, size_bytes, command if _frees_space(command) else None)
@@ -412,6 +413,13 @@ def _stopping() -> HeadwaterError:
 
 def _full(reason: str) -> HeadwaterError:
     return StorageFullError(reason, retry_after_s=bounds.RETRY_AFTER_S)
+
+
+def _undecided(error: Exception) -> HeadwaterError:
+    """The error for a command that was not decided, so that nothing of it is stored."""
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError("there was no memory for the write; nothing was stored")
+    return _internal(error)
 
 
 def _internal(error: BaseException) -> HeadwaterError:

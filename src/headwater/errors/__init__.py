@@ -61,6 +61,8 @@ HeadwaterError
 │   ├── DamagedDataError           500
 │   ├── NotReadyError              503
 │   ├── OverloadedError            503
+│   │   └── OutOfMemoryError       503
+│   ├── TransferEncodingError      501
 │   ├── StoppingError              503
 │   └── StorageFullError           507
 ├── OutboundError                        a request from the server to a URL that a client gave failed

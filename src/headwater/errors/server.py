@@ -33,6 +33,18 @@ class OverloadedError(ServerError):
     title = "Server is overloaded"
 
 
+class OutOfMemoryError(OverloadedError):
+    """An allocation failed while the request was handled, before anything was stored."""
+
+    title = "Server is out of memory"
+
+
+class TransferEncodingError(ServerError):
+    status = 501
+    title = "Transfer encoding not supported"
+    advice = "Send the body with Content-Length, or with Transfer-Encoding: chunked alone."
+
+
 class StoppingError(ServerError):
     status = 503
     title = "Server is stopping"

@@ -16,6 +16,7 @@ CACHE_LASTING_S = 365 * 86_400  # for responses that never change
 COMPRESS_BYTES_MIN = 1_024
 ENCODERS_MAX = 64  # streamed responses compressed at the same time; further ones are sent uncompressed
 
+JOINED_PIECE_BYTES = 16 * 1024  # smaller pieces of received bodies are joined, because each takes memory of its own
 BODY_PIECE_BYTES = 128 * 1024  # a large body is written in pieces of this size
 SSE_PIECE_BYTES = 48 * 1024  # stream data encoded in one step; a multiple of 3, for base64
 SSE_PIECES_KEPT = 2  # encoded pieces kept for other readers of the same event

@@ -66,7 +66,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_requests_max: Annotated[int, _is("pipelined requests that wait on a connection")] = 16
     pipeline_bytes_max: Annotated[int, _is("size of these requests")] = 1024 * 1024
     request_bytes_in_flight_max: Annotated[
-        int, _is("size of the requests that are incomplete or waiting, over all connections (503)")
+        int,
+        _is(
+            "memory of the requests that are incomplete or waiting, over all connections (503); a quarter of it for "
+            "requests that are not authorized yet"
+        ),
     ] = 256 * 1024 * 1024
     response_bytes_in_flight_max: Annotated[
         int, _is("size of the responses that clients have not read yet, over all connections; beyond it reads get 503")
@@ -85,9 +89,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     header_s: Annotated[float, _is("time from the first byte of a request to the end of its headers (408)")] = 10.0
     tls_handshake_s: Annotated[float, _is("time from a new connection to the end of its TLS handshake")] = 10.0
     body_stall_s: Annotated[float, _is("time between two pieces of a body (408)")] = 30.0
-    body_bytes_per_s_min: Annotated[int, _is("minimum average rate of a body, checked after `body_stall_s` (408)")] = (
-        500
-    )
+    body_bytes_per_s_min: Annotated[int, _is("minimum rate of a body over the last `body_stall_s` (408)")] = 500
     write_stall_s: Annotated[
         float, _is("how long a client may read nothing of a response before its connection is closed")
     ] = 60.0

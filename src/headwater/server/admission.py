@@ -53,6 +53,15 @@ class Admission:
         if self._of_address and request.path not in HEALTH:
             self._take(self._of_address, counted_address(request.peer), "from this address", request)
 
+    def foresee(self, request: Request) -> None:
+        """Refuse a request whose body has not arrived, if it would be refused now. Nothing is taken from a bucket."""
+        if self._memory is not None and self._memory.short and request.method in _STORING:
+            raise OverloadedError(self._memory.reason, retry_after_s=RETRY_AFTER_S)
+        if request.path not in HEALTH:
+            now_s = self._now_s()
+            self._check(self._of_address, counted_address(request.peer), "from this address", request, now_s)
+            self._check(self._of_identity, identity_of(request), "for this identity", request, now_s)
+
     def admit(self, request: Request, respond: Respond) -> Respond:
         """Refuse a request by the rates of its identity. The returned function counts the bytes of the response."""
         if request.path in HEALTH:
@@ -63,6 +72,11 @@ class Admission:
 
     def _take(self, rates: Iterable[_Rate], key: str, whose: str, request: Request) -> None:
         now_s = self._now_s()
+        self._check(rates, key, whose, request, now_s)
+        for rate in rates:
+            rate.buckets.take(key, len(request.body) if rate.is_bytes else 1, now_s)
+
+    def _check(self, rates: Iterable[_Rate], key: str, whose: str, request: Request, now_s: float) -> None:
         for rate in rates:
             wait_s = rate.buckets.wait_s(key, len(request.body) if rate.is_bytes else 1, now_s)
             if wait_s:
@@ -71,8 +85,6 @@ class Admission:
                     f"more than {rate.per_s} {what} a second {whose} ({rate.name}); try again in {wait_s:.3g} s",
                     retry_after_s=wait_s,
                 )
-        for rate in rates:
-            rate.buckets.take(key, len(request.body) if rate.is_bytes else 1, now_s)
 
     def _metered(self, request: Request, respond: Respond) -> Respond:
         of_address = [(rate.buckets, counted_address(request.peer)) for rate in self._of_address if rate.is_bytes]

@@ -23,22 +23,30 @@ may add. With `development`, SURLs may be loopback addresses.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
-from urllib.parse import quote, unquote
 
 from headwater.engine import Engine
-from headwater.errors import BodyTooLargeError, HeadersTooLargeError, HeadwaterError, UrlTooLongError
-from headwater.limits import SIZE_DIGITS_MAX, Limits
+from headwater.errors import (
+    HeadwaterError,
+    OutOfMemoryError,
+)
+from headwater.limits import Limits
 from headwater.outbound import open_outbound
 from headwater.server.access import Access, parse_public_url
+from headwater.server.asgi_requests import DisconnectedError, Message, Receive, RequestReader, Scope, Send, peer_of
 from headwater.server.auth.authority import Authority
 from headwater.server.auth.opening import OpenAuthority, open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers, parse_policy
-from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
+from headwater.server.http import (
+    COMMON_HEADERS,
+    Feed,
+    Frame,
+    Headers,
+    Request,
+    Response,
+)
 from headwater.server.memory import fit_memory, open_memory
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
@@ -50,16 +58,7 @@ from headwater.server.watching import Watcher
 from headwater.store.contract import Store
 from headwater.store.memory import MemoryStore
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-
 _TICK_S = 1.0
-
-
-class _DisconnectedError(Exception):
-    """The client disconnected before its request was complete."""
 
 
 class App:
@@ -94,6 +93,7 @@ class App:
         development: bool = False,
     ) -> None:
         self._limits = fit_memory(limits or Limits())
+        self._reader = RequestReader(self._limits)
         self._access = Access(origins=allow_origins, hosts=allow_hosts)
         self._policy = parse_policy(follow or {}, allow_follow, development=development)
         self._open_store = store
@@ -216,14 +216,25 @@ class App:
         dispatcher = await self.start()
         observer = dispatcher.service.observer
         try:
-            request = await self._request(scope, receive)
-        except HeadwaterError as error:
-            refusal = problem(error, close=True)
-            observer.refused(_peer(scope), refusal)
+            request, refusal = await self._reader.receive(scope, receive, dispatcher)
+        except DisconnectedError:
+            return
+        except (HeadwaterError, MemoryError) as error:
+            short = OutOfMemoryError("there was no memory for the request; nothing was stored")
+            refusal = problem(error if isinstance(error, HeadwaterError) else short, close=True)
+            observer.refused(peer_of(scope), refusal)
             await _send(send, refusal, scope)
             return
-        except _DisconnectedError:
-            return
+        if refusal is None:
+            await self._respond(dispatcher, request, scope, receive, send)
+        else:
+            observer.answered(request, refusal)
+            await _send(send, refusal, scope)
+
+    async def _respond(
+        self, dispatcher: Dispatcher, request: Request, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        observer = dispatcher.service.observer
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def respond(response: Response) -> None:
@@ -249,47 +260,6 @@ class App:
                 task.cancel()
             if leaving is not None:
                 leaving.cancel()
-
-    async def _request(self, scope: Scope, receive: Receive) -> Request:
-        headers = _read_headers(scope["headers"], self._limits)
-        raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-        mount, path = _split_mount(scope.get("root_path", ""), raw_path.partition(b"?")[0].decode("latin-1"))
-        query: bytes = scope.get("query_string", b"")
-        if len(raw_path) + len(query) > self._limits.url_bytes_max:
-            raise UrlTooLongError(f"the URL may have {self._limits.url_bytes_max} bytes")
-        body = await self._body(headers, receive)
-        return Request(
-            scope["method"],
-            path,
-            query.decode("latin-1"),
-            headers,
-            body,
-            version=scope.get("http_version", "1.1"),
-            scheme=scope.get("scheme", "http"),
-            mount=mount,
-            peer=_peer(scope),
-            began_s=time.perf_counter(),
-        )
-
-    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
-        limit = self._limits.body_bytes_max
-        too_large = BodyTooLargeError(f"a body may have {limit} bytes")
-        length = headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > SIZE_DIGITS_MAX or int(length) > limit):
-            raise too_large
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _DisconnectedError
-            part = message.get("body", b"")
-            size += len(part)
-            if size > limit:
-                raise too_large
-            parts.append(part)
-            if not message.get("more_body", False):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _feed(
         self, response: Response, feed: Feed, leaving: asyncio.Future[None], send: Send, observer: Observer
@@ -325,17 +295,15 @@ class _Sink:
         self.ended = False
         self.aborted = False
         self._bytes_max = bytes_max
-        self._frames: list[bytes] = []
-        self._size = 0
+        self._frames = bytearray()
         self._news = asyncio.Event()
 
     @property
     def blocked(self) -> bool:
-        return self._size >= self._bytes_max
+        return len(self._frames) >= self._bytes_max
 
     def write(self, frame: Frame) -> None:
-        self._frames.append(frame.body)
-        self._size += len(frame.body)
+        self._frames += frame.body
         self._news.set()
 
     def end(self) -> None:
@@ -349,7 +317,7 @@ class _Sink:
     def take(self) -> tuple[bytes, bool]:
         """Return and release everything written so far, and whether the feed waits for it."""
         blocked = self.blocked
-        frames, self._frames, self._size = b"".join(self._frames), [], 0
+        frames, self._frames = bytes(self._frames), bytearray()
         self._news.clear()
         return frames, blocked
 
@@ -361,36 +329,9 @@ class _Sink:
             news.cancel()
 
 
-def _peer(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else ""
-
-
-def _split_mount(root_path: str, raw_path: str) -> tuple[str, str]:
-    """The mount point, percent-encoded as in the URL, and the path below it. ASGI gives the mount point decoded."""
-    depth = root_path.rstrip("/").count("/")
-    segments = raw_path.split("/")
-    mount = "/".join(segments[: depth + 1])
-    if unquote(mount) != root_path.rstrip("/"):
-        return "", raw_path  # the ASGI server has removed the mount point from the path
-    return mount, "/" + "/".join(segments[depth + 1 :])
-
-
 async def _until_disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _read_headers(raw: Iterable[tuple[bytes, bytes]], limits: Limits) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    size = 0
-    for name, value in raw:
-        size += len(name) + len(value)
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
-    if size > limits.header_bytes_max:
-        raise HeadersTooLargeError(f"the headers may have {limits.header_bytes_max} bytes")
-    return headers
 
 
 def _head(response: Response, extra: Headers = ()) -> Message:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from headwater.errors import HeadwaterError, InternalError, MethodNotAllowedError
+from headwater.errors import HeadwaterError, InternalError, MethodNotAllowedError, OutOfMemoryError
 from headwater.server.access import Access
 from headwater.server.admission import Admission
 from headwater.server.auth.authority import as_private
@@ -29,6 +29,40 @@ class Dispatcher:
     def trusts(self, peer: str) -> bool:
         """Whether an address is that of a trusted proxy."""
         return self._access.trusts(peer)
+
+    def check_head(self, request: Request) -> Response | None:
+        """Check a request whose body has not arrived. Returns the response if it is refused, and the body not needed.
+
+        A request that is accepted here is checked again when it is complete, and counts for its rates only then."""
+        shared: Headers = ()
+        try:
+            shared = self._access.check(request)
+            routes, path = resolve(request.path)
+            route = routes.get(request.method)
+            if route is not None:
+                request.route = route.number
+                if self._authority is not None:
+                    self._authority.authorize(request, route.action, path)
+                if "content-encoding" in request.headers:
+                    check_request_encoding(request.headers["content-encoding"])
+            elif request.method != "OPTIONS":
+                raise _not_allowed(request, routes)
+            if self._admission is not None:
+                self._admission.foresee(request)
+        except Exception as error:  # noqa: BLE001 - the requester and the log get it
+            return self._refused(request, error, shared)
+        return None
+
+    def _refused(self, request: Request, error: Exception, shared: Headers) -> Response:
+        """The response to a request that is refused before its body has arrived. It counts for its address."""
+        try:
+            if self._admission is not None:
+                self._admission.meet(request)
+        except HeadwaterError as beyond:
+            error = beyond
+        response = self._finished(self._failed(request, error), shared)
+        response.close = True  # the body follows
+        return response
 
     def dispatch(self, request: Request, respond: Respond) -> asyncio.Task[None] | None:
         """Respond to a request by calling `respond`, now or later. Returns a task if the request can be cancelled."""
@@ -64,8 +98,7 @@ class Dispatcher:
     ) -> None:
         allowed = (*routes, "OPTIONS")
         if request.method != "OPTIONS":
-            detail = f"{request.method[:16]} is not one of {', '.join(allowed)}"
-            raise MethodNotAllowedError(detail, allowed=allowed)
+            raise _not_allowed(request, routes)
         respond(Response(204, (("allow", ", ".join(allowed)), *self._access.preflight(request), *shared)))
 
     async def _run(
@@ -89,9 +122,17 @@ class Dispatcher:
     def _failed(self, request: Request, error: Exception) -> Response:
         if isinstance(error, HeadwaterError):
             return problem(error)
+        if isinstance(error, MemoryError):
+            log.error("%s %s: out of memory", request.method, request.path)
+            return problem(OutOfMemoryError("there was no memory for the request; nothing was stored"))
         request_id = self.service.observer.identify(request)
         log.error("request %s: %s %s failed", request_id, request.method, request.path, exc_info=error)
         return problem(InternalError("the server log has the cause"))
+
+
+def _not_allowed(request: Request, routes: Mapping[str, Route]) -> MethodNotAllowedError:
+    allowed = (*routes, "OPTIONS")
+    return MethodNotAllowedError(f"{request.method[:16]} is not one of {', '.join(allowed)}", allowed=allowed)
 
 
 def _with_headers(found: Headers, respond: Respond) -> Respond:

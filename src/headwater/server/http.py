@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from headwater.errors import BadRequestError, HeadwaterError, TransferEncodingError
 from headwater.limits import ROUTES_MAX
 from headwater.server.auth.callers import ANYONE, Caller
 
@@ -129,3 +130,14 @@ REQUEST_ID = "x-request-id"
 COMMON_HEADERS: Headers = (("x-content-type-options", "nosniff"),)
 
 Respond: TypeAlias = Callable[[Response], None]
+
+
+def transfer_encoding_fault(given: str, version: str) -> HeadwaterError | None:
+    """The error for a Transfer-Encoding header, unless the body can be read. HTTP/1.0 has no transfer encodings: a
+    proxy of that version may have used another length."""
+    if version == "1.0":
+        return BadRequestError("an HTTP/1.0 request has no Transfer-Encoding; send Content-Length")
+    codings = given.strip().lower()
+    if codings == "chunked":
+        return None
+    return TransferEncodingError(f"the transfer encoding {codings[:80]!r} is not supported, chunked is")

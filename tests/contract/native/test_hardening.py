@@ -24,7 +24,7 @@ from typing import cast
 import pytest
 from bench.servers import Server, headwater, running
 
-from headwater.limits import REQUESTS_PER_TURN, Limits
+from headwater.limits import HEADER_MEMORY_BYTES, REQUEST_MEMORY_BYTES, REQUESTS_PER_TURN, Limits
 from headwater.protocol.streams.paths import STREAM_ROOT
 from headwater.server import compression
 from headwater.server.dispatch import Dispatcher
@@ -123,7 +123,7 @@ def test_bodies_of_all_connections_together_are_bounded() -> None:
 
 def test_heads_of_all_connections_together_are_bounded() -> None:
     head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 20_000
-    with limited("request_bytes_in_flight_max=100000") as own, ExitStack() as stack:
+    with limited("request_bytes_in_flight_max=400000") as own, ExitStack() as stack:  # a quarter of it for heads
         held = [stack.enter_context(Wire(own)) for _ in range(4)]
         for wire in held:
             wire.send(head)
@@ -188,14 +188,16 @@ def test_budgets_are_released_however_a_connection_ends() -> None:
     rig.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc" * 4)
     incomplete = b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nabc"
     rig.send(incomplete)
-    assert rig.shared.requests.held_bytes == 12 + len(incomplete)
+    head = REQUEST_MEMORY_BYTES + 2 * HEADER_MEMORY_BYTES + len("hostlocalhostcontent-length3")
+    assert rig.shared.requests.held_bytes == 3 * (head + 3) + head + 3
+    assert rig.shared.ahead.held_bytes == 3 * (head + 3) + head  # without the body that is being received
     rig.respond(Response(200, (), (b"x" * 1_000_000,)))
     assert rig.shared.responses.held_bytes > 1_000_000
     rig.transport.drain()
     assert rig.shared.responses.held_bytes == 0
-    assert rig.shared.requests.held_bytes == 9 + len(incomplete)
+    assert rig.shared.requests.held_bytes == 2 * (head + 3) + head + 3
     rig.respond(Response(400, (), (b"x" * 1_000_000,), close=True))
-    assert rig.shared.requests.held_bytes == 0
+    assert rig.shared.requests.held_bytes == rig.shared.ahead.held_bytes == 0
     assert rig.shared.responses.held_bytes > 1_000_000
     rig.lose()
     assert rig.shared.responses.held_bytes == 0

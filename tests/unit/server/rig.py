@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from headwater.server.native.connection import Connection
 from headwater.server.native.shared import Shared
 from headwater.server.native.turns import Turn
 from headwater.server.observing import Observer
+from headwater.server.turns import Turns
 
 
 class MemoryTransport:
@@ -106,22 +108,33 @@ class _Feed:
 
 
 class Rig:
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, beside: Rig | None = None) -> None:
         self.requests: list[Request] = []
         self.lost = False
         self.ended = False  # the client has closed its sending side
         self._respond: Respond | None = None
         self.service = SimpleNamespace(observer=Observer())
-        self.shared = Shared(cast(Dispatcher, self), limits or Limits())
+        shared = Shared(cast(Dispatcher, self), limits or Limits()) if beside is None else beside.shared
+        self.shared: Shared = shared
         self.shared.turn = Turn(1.0, soon=lambda _: None)  # there is no loop
+        self.shared.parsing = cast(Turns, self)
+        self._turns: list[Callable[[], None]] = []  # of the connection, to parse on
+        self.refuse_heads_with: Response | None = None
         self.shared.heads.renew_date()
         self.connection = Connection(self.shared)
         self.transport = MemoryTransport(self)
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
 
+    def another(self) -> Rig:
+        """Another connection of the same edge."""
+        return Rig(beside=self)
+
     # As handlers
 
     engine: Any = None
+
+    def check_head(self, request: Request) -> Response | None:
+        return self.refuse_heads_with
 
     def dispatch(self, request: Request, respond: Respond) -> None:
         self.requests.append(request)
@@ -174,6 +187,19 @@ class Rig:
         self.shared.draining = True
         for each in tuple(self.shared.connections):
             each.drain()
+
+    # As turns
+
+    def ask(self, parse_on: Callable[[], None]) -> None:
+        self._turns.append(parse_on)
+
+    def run_turns(self) -> int:
+        """Give the connection its turns. Returns how many it needed."""
+        count = 0
+        while self._turns:
+            self._turns.pop()()
+            count += 1
+        return count
 
     # As timer
 

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import HeadwaterError
-from headwater.limits import HEADERS_MAX, PARSE_STEP_BYTES, Limits
+from headwater.joining import Joined
+from headwater.limits import (
+    HEADER_MEMORY_BYTES,
+    HEADERS_MAX,
+    JOINED_PIECE_BYTES,
+    PARSE_STEP_BYTES,
+    REQUEST_MEMORY_BYTES,
+    Limits,
+)
 from headwater.server.native.parsing import Phase, RequestParser
 from headwater.server.native.pipeline import Pipeline, Waiting
 
@@ -106,14 +114,113 @@ def test_headers_are_bounded_in_number(end: bytes) -> None:
 
 def test_what_is_held() -> None:
     head = b"PUT / HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n"
-    assert parse()[1].held_bytes == 0
-    assert parse(head[:20])[1].held_bytes == 20
-    assert parse(head[:20], head[20:])[1].held_bytes == len(head)
-    assert parse(head, b"abc")[1].held_bytes == len(head) + 3
-    assert parse(head + b"123456789" + head[:20])[1].held_bytes == PARSE_STEP_BYTES  # at most
+    one, two = (REQUEST_MEMORY_BYTES + count * HEADER_MEMORY_BYTES for count in (1, 2))
+    assert parse()[1].head_bytes == 0
+    assert parse(head[:20])[1].head_bytes == REQUEST_MEMORY_BYTES + 20
+    assert parse(head[:30])[1].head_bytes == one + len("hostt") + 30
+    assert parse(head[:20], head[20:])[1].head_bytes == two + len("hosttcontent-length9")
+    assert parse(head, b"abc")[1].body_bytes == 3
+    assert parse(head + b"123456789" + head[:20])[1].head_bytes == REQUEST_MEMORY_BYTES + PARSE_STEP_BYTES  # at most
     completed, parser = parse(head, b"123456789")
-    assert completed[0][0].head_bytes == len(head)
-    assert parser.held_bytes == 0
+    assert parser.head_bytes == parser.body_bytes == 0
+    pipeline = Pipeline(Limits())
+    pipeline.append(completed[0])
+    assert pipeline.held_bytes == two + len("hosttcontent-length9") + 9
+
+
+def test_many_pipelined_requests_count_as_the_memory_that_they_take() -> None:
+    pipeline = Pipeline(Limits())
+    request = b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"
+    RequestParser(Limits(), pipeline.append).feed(request * 100)
+    assert len(pipeline) == 100
+    assert pipeline.held_bytes > 100 * REQUEST_MEMORY_BYTES
+
+
+def test_repeated_headers_count_as_headers() -> None:
+    head = b"GET / HTTP/1.1\r\nhost: t\r\n"
+    assert parse(head + b"x:\r\n" * (HEADERS_MAX - 1) + b"\r\n")[1].error is None
+    for end in (b"", b"\r\n"):
+        error = parse(head + b"x:\r\n" * (HEADERS_MAX + 1) + end)[1].error
+        assert error is not None
+        assert error.status == 431
+
+
+CHUNKED = b"PUT / HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def test_small_chunks_are_joined_as_they_arrive() -> None:
+    _, parser = parse(CHUNKED, *[b"2\r\nab\r\n" * 500] * 40)
+    assert parser.body_bytes == 40_000
+    assert isinstance(parser._body, Joined)
+    assert len(parser._body._pieces) <= 40_000 / JOINED_PIECE_BYTES
+    assert parser._body.take() == b"ab" * 20_000
+
+
+def test_the_rest_of_many_small_pieces_waits() -> None:
+    data = b"2\r\nab\r\n" * 4_000
+    completed: list[Waiting] = []
+    parser = RequestParser(Limits(), completed.append)
+    parser.feed(CHUNKED)
+    assert not parser.crowded
+    turns, rest = 0, memoryview(data)
+    while rest:
+        before, rest = len(rest), memoryview(parser.feed(rest))
+        assert before - len(rest) <= PARSE_STEP_BYTES
+        turns += 1
+    assert turns == -(-len(data) // PARSE_STEP_BYTES)
+    assert parser.crowded or len(data) % PARSE_STEP_BYTES
+    parser.feed(b"0\r\n\r\n")
+    assert completed[0][0].body == b"ab" * 4_000
+    assert parser.feed(b"PUT / HTTP/1.1\r\nhost: t\r\ncontent-length: 60000\r\n\r\n" + b"x" * 60_000) == b""
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"HTTP/1.0\r\nhost: t\r\ntransfer-encoding: chunked", 400),
+        (b"HTTP/1.0\r\nhost: t\r\ntransfer-encoding: gzip, chunked", 400),
+        (b"HTTP/1.1\r\nhost: t\r\ntransfer-encoding: gzip, chunked", 501),
+        (b"HTTP/1.1\r\nhost: t\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked", 501),
+        (b"HTTP/1.1\r\nhost: t\r\ntransfer-encoding: x-mine, chunked\r\nconnection: upgrade\r\nupgrade: h2c", 501),
+    ],
+)
+def test_transfer_encodings_that_are_refused(line: bytes, status: int) -> None:
+    completed, parser = parse(b"POST / " + line + b"\r\n\r\n4\r\nabcd\r\n0\r\n\r\n")
+    assert completed == []
+    assert parser.error is not None
+    assert parser.error.status == status
+    assert not parser.error.retryable
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "keep_alive"),
+    [
+        (b"1.1", b"close, Upgrade", False),
+        (b"1.1", b"Upgrade, close", False),
+        (b"1.1", b"upgrade\r\nConnection: close", False),
+        (b"1.1", b"Upgrade", True),
+        (b"1.0", b"Upgrade", False),
+        (b"1.0", b"Upgrade, keep-alive", True),
+    ],
+)
+def test_an_upgrade_that_is_declined_changes_nothing_else(version: bytes, connection: bytes, keep_alive: bool) -> None:
+    head = b"GET / HTTP/%b\r\nHost: t\r\nConnection: %b\r\nUpgrade: h2c\r\n\r\n"
+    completed, parser = parse(head % (version, connection))
+    assert parser.error is None
+    assert [(request.version, kept) for request, kept in completed] == [(version.decode(), keep_alive)]
+
+
+@pytest.mark.parametrize(("error", "status"), [(MemoryError(), 503), (KeyError("a bug"), 500)])
+def test_a_failure_of_the_server_is_not_the_fault_of_the_request(
+    error: Exception, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("headwater.server.native.parsing.Request", fail)
+    _, parser = parse(STREAM)
+    assert parser.error is not None
+    assert (parser.error.status, parser.error.retryable) == (status, True)
 
 
 def test_an_expectation_is_met_once_and_not_after_the_body_has_begun() -> None:
@@ -126,7 +233,7 @@ def test_an_expectation_is_met_once_and_not_after_the_body_has_begun() -> None:
 
 
 def test_a_pipeline_is_full_by_count_or_by_bytes() -> None:
-    pipeline = Pipeline(Limits(pipeline_requests_max=3, pipeline_bytes_max=70))
+    pipeline = Pipeline(Limits(pipeline_requests_max=3, pipeline_bytes_max=2_500))
     parser = RequestParser(Limits(), pipeline.append)
     post = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\nabc"
     full = []

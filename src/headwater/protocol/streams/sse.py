@@ -12,6 +12,7 @@ import binascii
 import re
 
 from headwater import limits
+from headwater.joining import Joined
 from headwater.log.content import ContentKind
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -92,10 +93,10 @@ class EventReader:
     """Parses bytes to events. An incomplete event is never returned."""
 
     def __init__(self) -> None:
-        self._line_parts: list[bytes] = []
+        self._line_start = Joined()  # of the incomplete line
         self._after_cr = False
         self._name = b""
-        self._data: list[bytes] = []
+        self._data = Joined()  # each line with its end
         self.pending_bytes = 0  # approximate size of the incomplete event
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
@@ -106,24 +107,26 @@ class EventReader:
         *lines, rest = _LINE_END.split(chunk)
         events = []
         for line in lines:
-            event = self._line(b"".join([*self._line_parts, line]) if self._line_parts else line)
-            self._line_parts = []
+            if self._line_start.size:
+                self._line_start.add(line)
+                line = self._line_start.take()
+            event = self._line(line)
             if event is not None:
                 events.append(event)
         if rest:
-            self._line_parts.append(rest)
+            self._line_start.add(rest)
         self.pending_bytes = len(rest) if events else self.pending_bytes + len(chunk)
         return events
 
     def _line(self, line: bytes) -> tuple[bytes, bytes] | None:
         if not line:
-            event = (self._name or b"message", b"\n".join(self._data)) if self._data else None
-            self._name, self._data = b"", []
+            event = (self._name or b"message", self._data.take()[:-1]) if self._data.size else None
+            self._name = b""
             return event
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            self._data.append(value)
+            self._data.add(value + b"\n")
         elif field == b"event":
             self._name = value
         return None

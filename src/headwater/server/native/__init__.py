@@ -7,7 +7,6 @@
     parsing     parses requests, within the limits
     pipeline    requests that wait for their turn
     writing     writes responses, and handles clients that do not read them
-    budgets     limits on the bytes that all connections hold
     tls         TLS between a connection and its transport
 
 Only `connection`, `tls` and `edge` use transports.

@@ -13,9 +13,9 @@ from typing import cast
 
 from headwater.errors import HeadwaterError, RequestTimeoutError
 from headwater.limits import REFUSED_PAUSE_S, REQUESTS_PER_TURN
-from headwater.server.http import Feed, Request, Response
-from headwater.server.native.budgets import Share
-from headwater.server.native.parsing import ENDED, NOTHING, Phase, RequestParser
+from headwater.server.budgets import Share
+from headwater.server.http import Buffer, Feed, Request, Response
+from headwater.server.native.parsing import BODY, ENDED, NOTHING, Phase, RequestParser
 from headwater.server.native.pipeline import Pipeline
 from headwater.server.native.shared import Shared
 from headwater.server.native.states import (
@@ -52,6 +52,8 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
 
     __slots__ = (
         "_advancing",
+        "_ahead",
+        "_crowded",
         "_feed",
         "_held",
         "_keep_alive",
@@ -59,7 +61,9 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         "_pause_s",
         "_pipeline",
         "_reading",
+        "_refusal",
         "_request",
+        "_rest",
         "_shared",
         "_task",
         "_transport",
@@ -76,7 +80,11 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._pipeline = Pipeline(shared.limits)
         self._parser = RequestParser(shared.limits, self._pipeline.append)
         self._held = Share(shared.requests)  # of the requests in the pipeline and in the parser
-        self._reading = True  # False while the pipeline is full and the transport is paused
+        self._ahead = Share(shared.ahead)  # the same without the body of a request that is authorized
+        self._rest: Buffer = b""  # received, and not parsed yet
+        self._crowded = False  # the client sends many small pieces: it waits for its turn
+        self._refusal: tuple[Request, Response] | None = None  # of the head in the parser
+        self._reading = True  # False while the transport is paused
         self._advancing = False
         self._request: Request | None = None  # the current request
         self._keep_alive = True  # after the current request
@@ -103,9 +111,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         """Release everything now: if it waited for the garbage collector, bodies could add up to gigabytes."""
         self._move(LOST)
         self._shared.forget(self)
-        self._pipeline.clear()
-        self._parser.close()
-        self._held.hold(0)
+        self._release()
         self._writer.close()
         self._request = None
         if self._task is not None:
@@ -122,8 +128,41 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._state is LINGERING or self._state is CLOSED:
             return
-        self._parser.feed(self._shared.received[:nbytes])
+        self._parse(self._shared.received[:nbytes])
         self._advance()
+
+    def _parse(self, data: Buffer) -> None:
+        parser = self._parser
+        rest = parser.feed(data)
+        if parser.phase is BODY and not parser.head_accepted:
+            self._check_head()
+        if parser.crowded and parser.error is None:
+            self._rest = bytes(rest)  # a copy, because the buffer is shared
+            self._crowded = True
+            self._shared.parsing.ask(self._parse_on)
+
+    def _parse_on(self) -> None:
+        """Continue after a step with many small pieces, when the others had their turn and the pipeline has room."""
+        self._crowded = False
+        if self._state is LINGERING or self._state is CLOSED:
+            return
+        rest, self._rest = self._rest, b""
+        if rest and self._pipeline.full:
+            self._rest = rest  # `_adjust_reading` asks for another turn
+        elif rest:
+            self._parse(rest)
+        self._advance()
+
+    def _check_head(self) -> None:
+        """Refuse a request before its body is read: without access to its route, for example."""
+        head = self._parser.head()
+        self._identify_peer(head)
+        response = self._shared.dispatcher.check_head(head)
+        if response is None:
+            self._parser.head_accepted = True
+        else:
+            self._refusal = head, response
+            self._parser.fail(HeadwaterError("refused"))
 
     def eof_received(self) -> bool:
         """The client has closed its sending side. Its requests are still completed. A feed ends now: otherwise it would
@@ -163,7 +202,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             self._advancing = False
         if self._pipeline or self._parser.phase is not NOTHING or self._held.held_bytes:
             self._hold()
-        elif self._state is RESPONDING and self._reading:
+        elif self._state is RESPONDING and self._reading and not self._crowded:
             return  # the usual case: one request, now in progress
         self._adjust_reading()
         if self._state not in READING:
@@ -176,16 +215,19 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
 
     def _adjust_reading(self) -> None:
         """Read while the pipeline has room, also to notice that the client has disconnected."""
-        if self._reading == self._pipeline.full and self._state is not CLOSED:
+        full = self._pipeline.full
+        if self._rest and not full and not self._crowded:
+            self._crowded = True
+            self._shared.parsing.ask(self._parse_on)
+        waits = full or self._crowded or bool(self._rest)
+        if self._reading == waits and self._state is not CLOSED and self._state is not LINGERING:
             self._reading = not self._reading
             (self._transport.resume_reading if self._reading else self._transport.pause_reading)()
 
     def _begin(self, request: Request, keep_alive: bool) -> None:
         self._move(REQUEST)
         shared = self._shared
-        request.peer = self.peer
-        if shared.tls is not None:
-            request.scheme = "https"
+        self._identify_peer(request)
         self._request = request
         self._keep_alive = keep_alive
         if shared.observer.is_timed():
@@ -204,12 +246,24 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if self._state is RESPONDING:  # otherwise it has its response
             self._task = task
 
+    def _identify_peer(self, request: Request) -> None:
+        request.peer = self.peer
+        if self._shared.tls is not None:
+            request.scheme = "https"
+
     def _hold(self) -> None:
-        """Account for the requests that wait. If all connections together hold too much, drop the incomplete one."""
-        fits = self._held.hold(self._parser.held_bytes + self._pipeline.held_bytes)
-        if not fits or (self._shared.is_short and self._parser.body_bytes):
-            self._parser.fail(self._shared.too_many_bytes())
-            self._held.hold(self._pipeline.held_bytes)
+        """Account for the requests that wait. If all connections together hold too much, drop the incomplete one.
+
+        Bytes ahead of what is authorized have a smaller budget, so that strangers cannot stop the writes of others."""
+        parser, waiting = self._parser, self._pipeline.held_bytes
+        ahead = waiting + parser.head_bytes + len(self._rest)
+        fits = self._ahead.hold(ahead)
+        fits = self._held.hold(ahead + parser.body_bytes) and fits
+        if not fits or (self._shared.is_short and parser.body_bytes):
+            parser.fail(self._shared.too_many_bytes())
+            self._rest = b""
+            self._ahead.hold(waiting)
+            self._held.hold(waiting)
 
     def _respond(self, response: Response) -> None:
         request = self._request
@@ -289,9 +343,14 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
 
     def _refuse(self, error: HeadwaterError) -> None:
         """Respond with an error and close, because the start of the next request is unknown."""
-        response = problem(error, close=True)
-        self._shared.observer.refused(self.peer, response)
-        self._writer.write_response(response, head_only=False, keep_alive=False)
+        if self._refusal is None:
+            response = problem(error, close=True)
+            self._shared.observer.refused(self.peer, response)
+            self._writer.write_response(response, head_only=False, keep_alive=False)
+        else:
+            request, response = self._refusal
+            self._shared.observer.answered(request, response)
+            self._writer.write_response(response, head_only=request.method == "HEAD", keep_alive=False)
         self._end(linger=True)
 
     def _end(self, *, linger: bool) -> None:
@@ -299,9 +358,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         once would reset the connection before the client has read its last response."""
         linger = linger and self._parser.phase is not ENDED
         self._move(LAST)
-        self._pipeline.clear()
-        self._parser.close()
-        self._held.hold(0)
+        self._release()
         self._writer.watch(self._clock.now_s)
         if not linger:
             self._transport.close()
@@ -310,6 +367,15 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             self._reading = True
             self._transport.resume_reading()
         self._writer.write_eof()
+
+    def _release(self) -> None:
+        """Drop all requests that have not been started."""
+        self._pipeline.clear()
+        self._parser.close()
+        self._refusal = None
+        self._rest = b""
+        self._held.hold(0)
+        self._ahead.hold(0)
 
     def drain(self) -> None:
         """Complete the requests that wait and accept no more: the client has finished sending, or the server stops."""
@@ -337,7 +403,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             self.abort()
         elif self._state is LINGERING and self._writer.unread_bytes:
             self._deadline_s = now_s + self._shared.limits.linger_s
-        elif now_s >= self._deadline_s:
+        elif now_s >= self._deadline_s and not self._crowded:  # otherwise it is waiting for the server
             self._expire()
 
     def _expire(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable
 
 import httptools
@@ -12,12 +13,17 @@ from headwater.errors import (
     BodyTooLargeError,
     HeadersTooLargeError,
     HeadwaterError,
+    InternalError,
+    OutOfMemoryError,
     UrlTooLongError,
 )
-from headwater.limits import HEADERS_MAX, PARSE_STEP_BYTES, Limits
+from headwater.joining import Joined
+from headwater.limits import HEADERS_MAX, PARSE_PIECES_MAX, PARSE_STEP_BYTES, Limits
 from headwater.protocol.streams.headers import REQUEST_HEADERS
-from headwater.server.http import Buffer, Request
-from headwater.server.native.pipeline import Waiting
+from headwater.server.http import Buffer, Request, transfer_encoding_fault
+from headwater.server.native.pipeline import Waiting, memory_of_head
+
+log = logging.getLogger("headwater.server")
 
 # Common header names and methods, so that they are not decoded for each request.
 _NAMES = {
@@ -26,7 +32,7 @@ _NAMES = {
     for spelling in (name, name.title())
 }
 _METHODS = {method.encode(): method for method in ("DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT")}
-_HOP_BY_HOP = ("connection", "upgrade", "http2-settings")
+_UPGRADE = ("upgrade", "http2-settings")  # headers and options of Connection that offer another protocol
 
 
 class Phase(enum.Enum):
@@ -52,7 +58,7 @@ class RequestParser:
     """Passes each complete request to `completed`. `phase` tells how much of the next one has arrived.
 
     After invalid input, `error` is set and the phase stays `FAILED`: further data is ignored, because the start of the
-    next request is unknown.
+    next request is unknown. It has over 20 methods, because httptools calls eight of them.
     """
 
     __slots__ = (
@@ -64,9 +70,12 @@ class RequestParser:
         "_limits",
         "_overhead_bytes",
         "_parser",
+        "_pieces",
+        "_repeated",
         "_url",
         "body_bytes",
         "error",
+        "head_accepted",
         "phase",
     )
 
@@ -76,23 +85,43 @@ class RequestParser:
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._declined: bytes | None = None  # the head of a request that offers an upgrade, without the offer
         self.error: HeadwaterError | None = None
+        self._pieces = 0  # chunks and requests in the last step
         self._reset()
 
     def _reset(self) -> None:
         self.phase = NOTHING
         self._url = b""
         self._headers: dict[str, str] = {}
-        self._body: list[bytes] | bytes = b""  # a list if it arrived in several pieces
+        self._repeated = 0  # headers with the name of an earlier one
+        self._body: Joined | bytes = b""  # bytes while it is one piece
         self.body_bytes = 0  # of the unfinished body
         self._overhead_bytes = 0  # of the head, or since the last piece of the body
-        self._head_bytes = 0  # of the head, once it is complete
+        self._head_bytes = 0  # memory of the head, once it is complete and was asked for
+        self.head_accepted = False  # set by the connection: the body may be read
 
-    def feed(self, data: Buffer) -> None:
-        """Parse received bytes in steps. The size of a step limits the precision of `_overhead_bytes`."""
-        if len(data) > PARSE_STEP_BYTES:
-            for start in range(0, len(data), PARSE_STEP_BYTES):
-                self.feed(data[start : start + PARSE_STEP_BYTES])
-            return
+    def feed(self, data: Buffer) -> Buffer:
+        """Parse received bytes in steps, and return the rest if it has to wait.
+
+        The size of a step limits the precision of `_overhead_bytes`. A step with many small chunks or requests takes
+        much longer than others. Then the rest is returned, so that other connections get their turn.
+        """
+        self._pieces = 0
+        if len(data) <= PARSE_STEP_BYTES:
+            self._step(data)
+            return b""
+        for start in range(0, len(data), PARSE_STEP_BYTES):
+            if self._pieces > PARSE_PIECES_MAX:
+                return data[start:]
+            self._pieces = 0
+            self._step(data[start : start + PARSE_STEP_BYTES])
+        return b""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the last step had many small pieces."""
+        return self._pieces > PARSE_PIECES_MAX
+
+    def _step(self, data: Buffer) -> None:
         parser = self._parser
         if parser is None:
             return  # no more data is expected
@@ -102,17 +131,26 @@ class RequestParser:
         except httptools.HttpParserUpgrade as upgrade:
             self._decline_upgrades(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self.fail(_malformed(error))
-        too_many = len(self._headers) > HEADERS_MAX
+            self.fail(_fault(error))
+        too_many = len(self._headers) + self._repeated > HEADERS_MAX
         if (too_many or self._overhead_bytes > self._limits.header_bytes_max) and self.phase in _INCOMPLETE:
             self.fail(_too_many_headers() if too_many else _headers_too_large(self._limits))
 
     @property
-    def held_bytes(self) -> int:
-        """The approximate memory of the unfinished request. The start of a head within a step is unknown."""
+    def head_bytes(self) -> int:
+        """The approximate memory of the unfinished request without its body. The start of a head within a step is
+        unknown."""
         if self.phase is HEAD:
-            return self._overhead_bytes or PARSE_STEP_BYTES
-        return self.body_bytes + self._head_bytes
+            return memory_of_head(self._headers) + (self._overhead_bytes or PARSE_STEP_BYTES)
+        if self.phase is BODY and not self._head_bytes:
+            self._head_bytes = memory_of_head(self._headers)
+        return self._head_bytes
+
+    def head(self) -> Request:
+        """The request whose body is incomplete, without its body."""
+        if self._parser is None:
+            raise RuntimeError("there is no request")
+        return self._request(self._parser, b"")
 
     def _decline_upgrades(self, rest: Buffer) -> None:
         """Decline upgrades: the response is HTTP/1.1. After an offer, httptools treats the rest as another protocol, so
@@ -131,7 +169,7 @@ class RequestParser:
             except httptools.HttpParserUpgrade as upgrade:
                 rest = rest[upgrade.args[0] :]
             except httptools.HttpParserError as error:
-                self.fail(_malformed(error))
+                self.fail(_fault(error))
 
     def end(self) -> None:
         """No more data will arrive: an unfinished request stays unfinished."""
@@ -181,7 +219,9 @@ class RequestParser:
         elif key == "host":
             self.fail(BadRequestError("a request has one Host header"))
         else:
-            self._headers[key] = f"{known}, {text}"
+            self._repeated += 1
+            if self._repeated <= HEADERS_MAX:
+                self._headers[key] = f"{known}, {text}"
 
     def _count_trailer(self, name: bytes, value: bytes) -> None:
         """Trailers are ignored, but count towards the limits of headers."""
@@ -193,13 +233,19 @@ class RequestParser:
         if self.phase is FAILED:
             return
         self.phase = BODY
-        self._head_bytes = self._overhead_bytes
         given, limits = self._headers, self._limits
-        if len(given) > HEADERS_MAX:
+        if len(given) + self._repeated > HEADERS_MAX:
             self.fail(_too_many_headers())
             return
-        if self._parser is not None and self._parser.should_upgrade():
-            self._declined = self._head_without_upgrade(self._parser.get_method())
+        if self._parser is None:
+            return
+        if "transfer-encoding" in given:
+            error = transfer_encoding_fault(given["transfer-encoding"], self._parser.get_http_version())
+            if error is not None:
+                self.fail(error)
+                return
+        if self._parser.should_upgrade():
+            self._declined = self._head_without_upgrade(self._parser)
             return
         if self._overhead_bytes > limits.header_bytes_max and _size(given) > limits.header_bytes_max:
             self.fail(_headers_too_large(self._limits))
@@ -208,12 +254,16 @@ class RequestParser:
         if length is not None and length.isdecimal() and int(length) > limits.body_bytes_max:  # httptools bounds it
             self.fail(_body_too_large(self._limits))
 
-    def _head_without_upgrade(self, method: bytes) -> bytes:
+    def _head_without_upgrade(self, parser: httptools.HttpRequestParser) -> bytes:
+        method = parser.get_method()
         if method == b"CONNECT":
             return b""  # nothing remains
-        lines = [method + b" " + self._url + b" HTTP/1.1"]
+        lines = [b"%b %b HTTP/%b" % (method, self._url, parser.get_http_version().encode())]
         for name, value in self._headers.items():
-            if name not in _HOP_BY_HOP:
+            if name == "connection":  # `close` and `keep-alive` stay
+                options = [option for option in value.split(",") if option.strip().lower() not in _UPGRADE]
+                value = ",".join(options).strip()
+            if name not in _UPGRADE:
                 lines.append(f"{name}: {value}".encode("latin-1"))
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
@@ -226,36 +276,40 @@ class RequestParser:
             self.fail(_body_too_large(self._limits))
         elif not self._body:
             self._body = body
-        elif isinstance(self._body, list):
-            self._body.append(body)
         else:
-            self._body = [self._body, body]
+            if isinstance(self._body, bytes):
+                self._body = Joined(self._body)
+            self._body.add(body)
 
     def on_chunk_header(self) -> None:
         self._overhead_bytes = 0
+        self._pieces += 1
 
     def on_message_complete(self) -> None:
-        parser, given, body = self._parser, self._headers, self._body
+        parser, body = self._parser, self._body
         if self.phase is FAILED or parser is None or self._declined is not None:
             return
-        method, version = parser.get_method(), parser.get_http_version()
-        path, _, query = self._url.decode("latin-1").partition("?")
-        if not path.startswith("/"):
-            path = _origin_form(path)
-        request = Request(
-            _METHODS.get(method) or method.decode("latin-1"),
-            path,
-            query,
-            given,
-            body if isinstance(body, bytes) else b"".join(body),
-            version,
-            head_bytes=self._head_bytes,
-        )
+        self._pieces += 1
+        request = self._request(parser, body if isinstance(body, bytes) else body.take())
         self._reset()
-        if "host" not in given and version == "1.1":
+        if "host" not in request.headers and request.version == "1.1":
             self.fail(BadRequestError("an HTTP/1.1 request needs a Host header"))
         else:
             self._completed((request, parser.should_keep_alive()))
+
+    def _request(self, parser: httptools.HttpRequestParser, body: bytes) -> Request:
+        method = parser.get_method()
+        path, _, query = self._url.decode("latin-1").partition("?")
+        if not path.startswith("/"):
+            path = _origin_form(path)
+        return Request(
+            _METHODS.get(method) or method.decode("latin-1"),
+            path,
+            query,
+            self._headers,
+            body,
+            parser.get_http_version(),
+        )
 
 
 def _origin_form(target: str) -> str:
@@ -280,5 +334,11 @@ def _body_too_large(limits: Limits) -> HeadwaterError:
     return BodyTooLargeError(f"a body may have {limits.body_bytes_max} bytes")
 
 
-def _malformed(error: Exception) -> HeadwaterError:
-    return BadRequestError(f"not well-formed HTTP/1.1: {error}")
+def _fault(error: Exception) -> HeadwaterError:
+    """The error for what httptools raised: for invalid input, or because one of the callbacks above failed."""
+    if not isinstance(error, httptools.HttpParserCallbackError):
+        return BadRequestError(f"not well-formed HTTP/1.1: {error}")
+    if isinstance(error.__context__, MemoryError):
+        return OutOfMemoryError("there was no memory for the request; nothing was stored")
+    log.error("a request could not be parsed", exc_info=error.__context__)
+    return InternalError("the server log has the cause")

@@ -7,16 +7,17 @@ import ssl
 from typing import TYPE_CHECKING
 
 from headwater.errors import HeadwaterError, OverloadedError, StoppingError, TooManyRequestsError
-from headwater.limits import CONNECTIONS_SPARED_MAX, RECEIVE_BYTES, RETRY_AFTER_S, Limits
+from headwater.limits import AHEAD_SHARE, CONNECTIONS_SPARED_MAX, RECEIVE_BYTES, RETRY_AFTER_S, Limits
+from headwater.server.budgets import Budget
 from headwater.server.dispatch import Dispatcher
 from headwater.server.forwarding import counted_address
 from headwater.server.http import Request
 from headwater.server.memory import MemoryMark
-from headwater.server.native.budgets import Budget
 from headwater.server.native.states import Clock
 from headwater.server.native.turns import Turn
 from headwater.server.native.writing import ResponseHeads
 from headwater.server.observing.probes import PROBES
+from headwater.server.turns import Turns
 
 if TYPE_CHECKING:
     from headwater.server.native.connection import Connection
@@ -33,6 +34,8 @@ class Shared:
         self.heads = ResponseHeads()
         self.accepted = 0  # connections, since the start
         self.requests = Budget(limits.request_bytes_in_flight_max)
+        self.ahead = Budget(int(limits.request_bytes_in_flight_max * AHEAD_SHARE))  # a part of it, without bodies
+        self.parsing = Turns()  # of connections that send many small pieces
         self.responses = Budget(limits.response_bytes_in_flight_max)
         self.received = memoryview(bytearray(RECEIVE_BYTES))
         self.connections: set[Connection] = set()
@@ -122,7 +125,7 @@ class Shared:
     def too_many_bytes(self) -> HeadwaterError:
         if self.is_short:
             return OverloadedError(self.memory.reason if self.memory is not None else "")
+        full = self.requests if self.requests.exhausted else self.ahead
         return OverloadedError(
-            f"{self.requests.held_bytes} bytes of requests are waiting, and {self.requests.bytes_max} may; "
-            "try again shortly"
+            f"{full.held_bytes} bytes of requests are waiting, and {full.bytes_max} may; try again shortly"
         )

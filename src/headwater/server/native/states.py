@@ -18,8 +18,9 @@ A connection handles one request at a time, in the order of arrival. Its state i
     LINGERING     the last response was written; what arrives is discarded   linger_s       abort
     CLOSED        the transport is closed or aborted                         none
 
-A deadline starts when its state is entered. In `READING_BODY` each piece of the body restarts it, but not beyond the
-moment by which a body at `body_bytes_per_s_min` would have grown further.
+A deadline starts when its state is entered. In `READING_BODY` each piece of the body extends it by the time that the
+piece takes at `body_bytes_per_s_min`, up to `body_stall_s` from now. So the rate is that of the last `body_stall_s`: a
+body that began fast may not go on slowly.
 
 Two facts are independent of the state and are kept beside it:
 
@@ -195,12 +196,12 @@ class Clock:
 class Lifecycle:
     """The state of one connection and its deadline. It is a base class for speed: every request has two transitions."""
 
-    __slots__ = ("_body_began_s", "_clock", "_deadline_s", "_state")
+    __slots__ = ("_awaited_bytes", "_clock", "_deadline_s", "_state")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._state = ACCEPTED
-        self._body_began_s = 0.0  # when READING_BODY was entered
+        self._awaited_bytes = 0  # of the body, when its deadline was last extended
         self._deadline_s = clock.now_s + clock.timeouts_s[ACCEPTED]
 
     def _move(self, event: Event) -> None:
@@ -215,11 +216,11 @@ class Lifecycle:
             self._deadline_s = clock.now_s + clock.timeouts_s[state]
 
     def _await_body(self, body_bytes: int) -> None:
-        """Handle `BODY`, with the bytes that have arrived: each byte extends the deadline of the whole body."""
+        """Handle `BODY`, with the bytes that have arrived: each byte extends the deadline."""
         clock = self._clock
-        if self._state is not READING_BODY:
-            self._body_began_s = clock.now_s
+        if self._state is READING_BODY:
+            gained_s = (body_bytes - self._awaited_bytes) / clock.body_bytes_per_s_min
+            latest_s = clock.now_s + clock.timeouts_s[READING_BODY]
+            self._deadline_s = min(latest_s, self._deadline_s + gained_s)
+        self._awaited_bytes = body_bytes
         self._move(BODY)
-        stall_s = clock.timeouts_s[READING_BODY]
-        whole_s = self._body_began_s + stall_s + body_bytes / clock.body_bytes_per_s_min
-        self._deadline_s = min(clock.now_s + stall_s, whole_s)

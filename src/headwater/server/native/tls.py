@@ -152,22 +152,35 @@ class TlsTransport(asyncio.BufferedProtocol):
             self.write_eof()
 
     def _decrypt(self) -> None:
-        """Pass decrypted data to the connection, while it reads."""
-        received = self._shared.received
-        while self._state is _OPEN and self._reading and self._connection is not None:
-            try:
-                size = cast(int, self._tls.read(len(received), received))  # with a buffer it returns a size
-            except ssl.SSLWantReadError:
-                break
-            except ssl.SSLZeroReturnError:
-                size = 0
-            if not size:
-                if not self._tell_eof():
-                    self.close()
-                break
-            self._connection.buffer_updated(size)
+        """Pass decrypted data to the connection, while it reads. Small records are passed together."""
+        more = True
+        while more and self._state is _OPEN and self._reading and self._connection is not None:
+            size, more = self._decrypted()
+            if size:
+                self._connection.buffer_updated(size)
         if self._outgoing.pending:  # the response to a key update
             self._flush()
+
+    def _decrypted(self) -> tuple[int, bool]:
+        """The size of the data in the receive buffer, and whether there may be more."""
+        received, size = self._shared.received, 0
+        try:
+            while size < len(received):
+                read = cast(int, self._tls.read(len(received) - size, received[size:]))  # a size, given a buffer
+                if not read:
+                    return size, self._ended_by_client(size)
+                size += read
+        except ssl.SSLWantReadError:
+            return size, False
+        except ssl.SSLZeroReturnError:
+            return size, self._ended_by_client(size)
+        return size, True
+
+    def _ended_by_client(self, size: int) -> bool:
+        """Handle the end of the client's data. Data before it comes first: then the end is found once more."""
+        if not size and not self._tell_eof():
+            self.close()
+        return bool(size)
 
     def _resumed(self) -> None:
         try:

@@ -9,8 +9,8 @@ from http import HTTPStatus
 from typing import Protocol
 
 from headwater.limits import RESPONSE_JOIN_BYTES_MAX, Limits
+from headwater.server.budgets import Budget, Share
 from headwater.server.http import COMMON_HEADERS, Frame, Response
-from headwater.server.native.budgets import Budget, Share
 from headwater.server.observing.observer import Observer
 
 _COMMON = "".join(f"{name}: {value}\r\n" for name, value in COMMON_HEADERS)

@@ -21,6 +21,7 @@ from headwater.client.session import LOOPBACK, with_query
 from headwater.client.table_reading import AT_ONCE
 from headwater.client.transport import POOL
 from headwater.errors import DataLossError, MissingRowError, ProtocolError
+from headwater.joining import Joined
 from headwater.protocol.encodings import GZIP, IDENTITY
 from headwater.protocol.inflating import Inflater
 from headwater.protocol.tables.content_type import format_table_type, parse_answer_type
@@ -106,18 +107,16 @@ def _goes_on(table: Table, seqno: int) -> bool:
 
 def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Cut pieces of a response into complete lines. An incomplete line at the end is dropped."""
-    held: list[bytes] = []
-    size = 0
+    held = Joined()
     for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= limits.SPARK_PARSED_BYTES:
-            lines, end, rest = b"".join(held).rpartition(b"\n")
+        held.add(piece)
+        if held.size >= limits.SPARK_PARSED_BYTES:
+            lines, end, rest = held.take().rpartition(b"\n")
             if not end:
                 return  # longer than any row
             yield lines + end
-            held, size = [rest], len(rest)
-    lines, end, _ = b"".join(held).rpartition(b"\n")
+            held.add(rest)
+    lines, end, _ = held.take().rpartition(b"\n")
     if end:
         yield lines + end
 

@@ -1,4 +1,4 @@
-"""Budgets: limits on the bytes that all connections of an edge hold together."""
+"""Budgets: limits on the bytes that all connections or requests of an edge hold together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Budget:
 
 
 class Share:
-    """One connection's share of a budget."""
+    """The share of one connection or request in a budget."""
 
     __slots__ = ("_budget", "held_bytes")
 
