@@ -38,7 +38,9 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml", "healthcheck.py", "headwater.service"])
+@pytest.mark.parametrize(
+    "name", ["Dockerfile", "compose.yaml", "healthcheck.py", "headwater.service", "headwater.socket"]
+)
 def test_every_variable_is_an_option(name: str) -> None:
     known = {*map(variable, OPTIONS), CONFIG, *OF_CLIENTS}
     known |= {f"HEADWATER_LIMIT_{limit.upper()}" for limit in Limits.__struct_fields__}
@@ -65,7 +67,9 @@ def test_the_unit_is_valid_and_hardened(tmp_path: Path) -> None:
     program.chmod(0o755)
     unit = tmp_path / "headwater.service"
     unit.write_text(UNIT.replace("/usr/local/bin/headwater", str(program)))
-    verified = run("systemd-analyze", "verify", str(unit))
+    socket_unit = tmp_path / "headwater.socket"
+    shutil.copy(DEPLOY / "headwater.socket", socket_unit)
+    verified = run("systemd-analyze", "verify", str(unit), str(socket_unit))
     assert (verified.returncode, verified.stderr) == (0, "")
     rated = run("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", str(unit))
     assert rated.returncode == 0, rated.stdout[-2000:]

@@ -16,7 +16,14 @@ import msgspec
 from headwater import limits
 from headwater.client.answers import error_of
 from headwater.client.effects import Call, Flow, HttpReply, HttpRequest, Open, Receive, Report, Send, Sleep
-from headwater.errors import HeadwaterError, NetworkError, RedirectError, UnauthorizedError
+from headwater.errors import (
+    HeadwaterError,
+    NetworkError,
+    NotReadyError,
+    RedirectError,
+    StoppingError,
+    UnauthorizedError,
+)
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.inflating import ACCEPTED
 from headwater.protocol.streams.paths import STREAM_ROOT, check_path, quote_path
@@ -32,17 +39,25 @@ Setting: TypeAlias = str | Callable[[], Any]
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """Exponential backoff with full jitter.
 
-    A request fails after `attempts`. A read also fails after `attempts` if the server has never responded; after the
-    first response, a read is retried without limit.
+    A request fails after `attempts`. If the server has responded to this client before and is away, as during a
+    restart, the request is retried until `patience_s` after its first failure, even if that takes more attempts. The
+    server is away if no connection can be made, or it is lost, or the server or a proxy says so (502, 503, 504).
+    `attempts=1` turns off all retries.
+
+    A read also fails after `attempts` if the server has never responded; after the first response, a read is retried
+    without limit.
     """
 
     attempts: int = limits.RETRY_ATTEMPTS_MAX
     first_s: float = limits.RETRY_FIRST_S
     most_s: float = limits.RETRY_MAX_S
+    patience_s: float = limits.RETRY_PATIENCE_S
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ValueError(f"attempts must be at least 1, got {self.attempts}")
+        if not 0 <= self.patience_s < math.inf:
+            raise ValueError(f"patience_s must be at least 0 and finite, got {self.patience_s}")
         if not (0 < self.first_s < math.inf and 0 < self.most_s < math.inf):
             raise ValueError(f"waits must be more than 0 and finite, got {self.first_s} and {self.most_s} s")
 
@@ -60,6 +75,12 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     long_poll_s: float = limits.LONG_POLL_TIMEOUT_S
     sse_idle_s: float = limits.SSE_IDLE_TIMEOUT_S
     sse_first_s: float = limits.SSE_FIRST_TIMEOUT_S
+
+
+class Contact(msgspec.Struct):
+    """Whether the server has responded to a client. All handles of the client share it."""
+
+    made: bool = False
 
 
 class Credentials(msgspec.Struct):
@@ -96,6 +117,7 @@ class Session:
         # Compression costs more than it saves on one machine.
         self._encodings = IDENTITY if parts.hostname in LOOPBACK else ACCEPTED
         self.credentials = Credentials(token) if isinstance(token, str) else Credentials(hook=token)
+        self.contact = Contact()
         self.retry = retry
         self.timeouts = timeouts
         self.on_error = on_error
@@ -284,6 +306,8 @@ def _ask_once(session: Session, request: HttpRequest, how: type[Send | Open]) ->
     except HeadwaterError as error:
         error.url = request.url  # without the client's parameters, which may be secrets
         raise
+    if reply.status < 500:
+        session.contact.made = True
     return reply
 
 
@@ -314,6 +338,7 @@ def exchange(
     A request that must not be repeated is sent again only if it certainly had no effect.
     """
     attempts, attempts_max = 0, attempts_max or session.retry.attempts
+    patient_until_s = math.inf
     while True:
         try:
             return (yield from attempt(session, request))
@@ -322,21 +347,39 @@ def exchange(
         except HeadwaterError as error:
             attempts += 1
             error.attempts = attempts
-            again = error.retryable and (repeatable or error.nothing_done)
-            if not again or attempts >= attempts_max:
+            if not error.retryable:
                 raise
-            yield from pause(session, error, attempts)
+            if not repeatable and not error.nothing_done:
+                error.detail = f"{error.detail or error.title}; it may have been stored, so it was not sent again"
+                raise
+            patient_until_s = min(patient_until_s, session.clock() + session.retry.patience_s)
+            away = _is_away(session, error)
+            if attempts >= attempts_max and (attempts_max == 1 or not away or session.clock() >= patient_until_s):
+                raise
+            yield from pause(session, error, attempts, limits.RETRY_AWAY_MAX_S if away else math.inf)
 
 
-def pause(session: Session, error: HeadwaterError, attempts: int) -> Flow[None]:
-    delay_s = session.retry.delay_s(attempts, session.chance(), error.retry_after_s)
+def _is_away(session: Session, error: HeadwaterError) -> bool:
+    """Whether a server that has responded before seems to be restarting."""
+    gone = isinstance(error, (NetworkError, StoppingError, NotReadyError)) or error.status in (502, 504)
+    by_proxy = error.status == 503 and not error.nothing_done  # Headwater's own 503s have a type
+    return session.contact.made and (gone or by_proxy)
+
+
+def pause(session: Session, error: HeadwaterError, attempts: int, most_s: float = math.inf) -> Flow[None]:
+    """Wait before the next attempt, at most `most_s` unless the server asks for more."""
+    delay_s = min(session.retry.delay_s(attempts, session.chance()), most_s)
+    delay_s = max(delay_s, error.retry_after_s or 0.0)
     yield Report(error, attempts, delay_s)
     yield Sleep(delay_s)
 
 
-def lost(request: HttpRequest, reason: str, how: Literal["connect", "timeout", "lost"] = "lost") -> NetworkError:
+def lost(
+    request: HttpRequest, reason: str, how: Literal["connect", "timeout", "lost"] = "lost", *, sent: bool = True
+) -> NetworkError:
+    """The error for a request without a response. `sent`: the server may have received all of it."""
     error = NetworkError(reason)
     error.url = request.url
     error.how = how
-    error.nothing_done = how == "connect" or request.method in ("GET", "HEAD")
+    error.nothing_done = how == "connect" or request.method in ("GET", "HEAD") or not sent
     return error

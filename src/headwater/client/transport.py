@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from functools import lru_cache
+from typing import Any
 
 import httpx
 
@@ -32,13 +33,38 @@ def _loaded(ca_file: str | None, certificate: str | None, key: str | None, _: tu
     return context
 
 
-def build(http: httpx.Client | httpx.AsyncClient, session: Session, request: HttpRequest) -> httpx.Request:
+class Sending:
+    """Watches how much of a request httpcore has sent. Transports of the user may not say."""
+
+    def __init__(self) -> None:
+        self._begun = self._complete = False
+
+    @property
+    def may_be_complete(self) -> bool:
+        return self._complete or not self._begun
+
+    def note(self, event: str, _: Any) -> None:
+        if event.endswith("send_request_headers.started"):
+            self._begun = True
+        elif event.endswith("send_request_body.complete"):
+            self._complete = True
+
+    async def note_async(self, event: str, info: Any) -> None:
+        self.note(event, info)
+
+
+def build(
+    http: httpx.Client | httpx.AsyncClient, session: Session, request: HttpRequest, sending: Sending
+) -> httpx.Request:
+    """The request for httpx. Only of a POST it matters how much was sent: others can be repeated."""
+    note = sending.note if isinstance(http, httpx.Client) else sending.note_async
     return http.build_request(
         request.method,
         request.url,
         headers=request.headers,
         content=request.body if request.method in ("POST", "PUT") else None,
         timeout=httpx.Timeout(request.read_timeout_s, connect=session.timeouts.connect_s, pool=None),
+        extensions={"trace": note} if request.method == "POST" else None,
     )
 
 
@@ -51,8 +77,9 @@ def check_size(reply: HttpReply, size_bytes: int) -> bool:
     return False
 
 
-def network_error(request: HttpRequest, error: httpx.HTTPError) -> NetworkError:
+def network_error(request: HttpRequest, error: httpx.HTTPError, sending: Sending | None = None) -> NetworkError:
+    sent = sending is None or sending.may_be_complete
     reason = f"{type(error).__name__}: {error}".rstrip(": ")
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
         return lost(request, reason, "connect")
-    return lost(request, reason, "timeout" if isinstance(error, httpx.TimeoutException) else "lost")
+    return lost(request, reason, "timeout" if isinstance(error, httpx.TimeoutException) else "lost", sent=sent)

@@ -92,6 +92,11 @@ class Engine:
         self._live.drain()
         self._writer.drain()
 
+    def end_live_reads(self) -> None:
+        """End all live reads and accept no more. Writes go on."""
+        self._live.drain()
+        self._writer.end_live_reads()
+
     async def stop(self) -> None:
         """Commit all accepted writes and close the store."""
         self.drain()

@@ -103,6 +103,9 @@ class Writer:
     def drain(self) -> None:
         """Refuse new commands and end all live reads."""
         self._refusing = _stopping
+        self.end_live_reads()
+
+    def end_live_reads(self) -> None:
         for stream in self._catalogue.all_visible():
             if stream.live is not None:
                 stream.live.end(Ended.DRAINING)

@@ -29,7 +29,9 @@ TOP_KEPT_S = 30.0  # how long a sample is kept
 TOP_STREAMS_PER_TURN = 2_000  # streams counted before the loop continues with other tasks
 TOP_DEFAULT = 20  # streams listed
 TOP_MAX = 100
-STOP_GRACE_S = 5.0  # how long a stopping server waits for responses in flight
+STOP_GRACE_S = 5.0  # how long a stopping server waits for requests that have begun to arrive, and their responses
+STOP_LAST_S = 0.5  # how long it waits for clients to read the 503 to requests that are still not complete
+DRAIN_PAUSE_S = 0.5  # how long it keeps connections without a request, whose clients may be about to send one
 
 ACTIVE_IDLE_S = 300.0  # an active view that is not requested for this long is dropped
 ACTIVE_BUILDS_AT_ONCE = 1  # active views built from their tables at the same time, because each needs memory

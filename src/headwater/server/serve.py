@@ -10,8 +10,9 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,8 +20,10 @@ import uvloop
 
 from headwater import limits as bounds
 from headwater.engine import Engine
+from headwater.errors import OptionError
 from headwater.limits import SWITCH_INTERVAL_S, Limits
 from headwater.outbound import open_outbound
+from headwater.server.activation import address_of, inherited_sockets
 from headwater.server.auth.opening import open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers
@@ -45,13 +48,27 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - to listen on; they are no
 def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT. Returns the exit code."""
     limits = fit_memory(fit_descriptors(settings.limits, raise_descriptor_limit()))
-    settings = msgspec.structs.replace(settings, limits=limits)
+    sockets = inherited_sockets(os.environ)
+    settings = _at_sockets(msgspec.structs.replace(settings, limits=limits), sockets)
     store = MemoryStore() if settings.memory else open_store(settings.data_dir, limits)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()  # objects loaded by now are permanent: exclude them from garbage collection
     gc.set_threshold(20_000, 20, 20)  # requests create almost no reference cycles
-    return uvloop.run(serve_store(store, settings, ready))
+    return uvloop.run(serve_store(store, settings, ready, sockets))
+
+
+def _at_sockets(settings: Settings, sockets: list[socket.socket]) -> Settings:
+    """The settings with the address of inherited sockets in place of `host` and `port`."""
+    if not sockets:
+        return settings
+    host, port = address_of(sockets)
+    settings = msgspec.structs.replace(settings, host=host, port=port)
+    try:
+        settings.check_auth()
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+    return settings
 
 
 def raise_descriptor_limit() -> int:
@@ -117,7 +134,9 @@ def _watch_certificate(certificate: Path, key: Path | None, watcher: Watcher, ed
     edge.use_tls(watcher.add("the certificate", paths, lambda: load_context(certificate, key), edge.use_tls))
 
 
-async def serve_store(store: Store, settings: Settings, ready: Callable[[str], None]) -> int:
+async def serve_store(
+    store: Store, settings: Settings, ready: Callable[[str], None], sockets: Sequence[socket.socket] = ()
+) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails. Returns the exit code."""
     host, limits, public_url = settings.host, settings.limits, settings.told_url()
     stop = asyncio.Event()
@@ -167,7 +186,7 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         if settings.tls_certificate is not None:
             _watch_certificate(settings.tls_certificate, settings.tls_key, watcher, edge)
         watcher.start()
-        bound = await edge.start(host, settings.port)
+        bound = await edge.start(host, settings.port, sockets)
         url = f"{'https' if settings.tls_certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
         if public_url is None and host not in _EVERY_ADDRESS:
             notifier.sender.public_url = followers.public_url = url
@@ -185,7 +204,7 @@ async def serve_store(store: Store, settings: Settings, ready: Callable[[str], N
         await notifier.stop()
         if auth is not None:
             await auth.stop()
-        engine.drain()
+        engine.end_live_reads()
         await edge.stop(bounds.STOP_GRACE_S)
         if memory is not None:
             await memory.stop()

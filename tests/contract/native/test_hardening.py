@@ -34,7 +34,7 @@ from headwater.server.native.connection import Connection
 from headwater.server.native.parsing import RequestParser
 from headwater.server.routes import resolve
 from headwater.server.serve import fit_descriptors
-from tests.contract.native.wire import Wire
+from tests.contract.native.wire import Answer, Wire
 from tests.metrics import LONG_POLL, metric_of, value_in, wait_for_readers_of
 from tests.unit.server.rig import Rig
 from tests.waiting import wait_for, wait_until
@@ -326,32 +326,47 @@ def test_a_half_closed_connection_has_a_timeout() -> None:
 
 
 @pytest.mark.slow
-def test_a_stopping_server_completes_responses_and_resets_no_connection() -> None:
+def test_a_stopping_server_answers_everybody() -> None:
     with limited("long_poll_s=600", "read_chunk_bytes=20000000") as own, ExitStack() as stack:
-        control, idle, partial, upload = (stack.enter_context(Wire(own)) for _ in range(4))
+        control, idle, partial, upload, stuck = (stack.enter_context(Wire(own)) for _ in range(5))
         assert control.ask("PUT", "/v1/stream/a", b"x").status == 201
-        assert idle.ask("GET", "/v1/stream/a").status == 200
+        for wire in (idle, partial, upload, stuck):
+            assert wire.ask("GET", "/v1/stream/a").status == 200
         poll = stack.enter_context(Wire(own))
         poll.send(b"GET /v1/stream/a?offset=now&live=long-poll HTTP/1.1\r\nhost: localhost\r\n\r\n" + GET)
         partial.send(GET[:20])
-        upload.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nx")
+        upload.send(b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: %b\r\n" % BINARY.encode())
+        upload.send(b"content-length: 9\r\n\r\nx")
+        stuck.send(GET[:20])
         with slow_reader(own) as slow:  # keeps the server in its grace period
             wait_for_readers_of(own, LONG_POLL)
             wait_until(lambda: metric_of(own, REQUEST_BYTES) >= len(GET) + 20 + 1)
             wait_until(lambda: metric_of(own, "headwater_http_unread_bytes"))
             own.terminate()
-            assert idle.at_end()
             assert poll.answer().status == 204  # it was in flight
-            for wire in (poll, partial, upload):
-                refused = wire.answer()
-                assert refused.problem["type"] == "urn:headwater:stopping"
-                assert refused.headers["retry-after"] == "1"
-                assert refused.headers["connection"] == "close"
-                assert wire.at_end()
-            with Wire(own) as late:
-                assert late.ask("GET", "/v1/stream/a").status == 503
-                assert late.at_end()
+            first = wait_until(lambda: refused(own))
+            assert first is not None
+            assert first.headers["connection"] == "close"
+            answers = [poll.answer()]  # it had arrived
+            partial.send(GET[20:])
+            upload.send(b"12345678")
+            answers += [partial.answer(), upload.answer()]
+            assert [answer.status for answer in answers] == [200, 200, 204]
+            assert [answer.headers["connection"] for answer in answers] == ["close"] * 3
+            assert all(wire.at_end() for wire in (poll, partial, upload, idle))
             assert len(read_all(slow)) > 10_000_000
+        answer = stuck.answer()
+        assert answer.problem["type"] == "urn:headwater:stopping"
+        assert answer.headers["retry-after"] == "1"
+        assert stuck.at_end()
+
+
+def refused(server: Server) -> Answer | None:
+    """The answer to a new connection, if it is 503."""
+    with contextlib.suppress(OSError), Wire(server) as wire:
+        answer = wire.ask("GET", "/v1/stream/a")
+        return answer if answer.status == 503 else None
+    return None
 
 
 @contextlib.contextmanager

@@ -186,7 +186,15 @@ class Rig:
     def drain(self) -> None:
         self.shared.draining = True
         for each in tuple(self.shared.connections):
-            each.drain()
+            each.stop()
+
+    def close_idle(self) -> None:
+        for each in tuple(self.shared.connections):
+            each.close_when_idle()
+
+    def give_up(self) -> None:
+        for each in tuple(self.shared.connections):
+            each.give_up()
 
     # As turns
 

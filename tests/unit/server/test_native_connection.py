@@ -181,3 +181,108 @@ def test_a_body_at_the_minimum_rate_is_accepted(pause_s: int) -> None:
         rig.pass_time(pause_s)
         rig.send(b"x" * 100 * pause_s)
     assert not rig.transport.unread
+
+
+# A server that stops
+
+GET = b"GET /a HTTP/1.1\r\nhost: t\r\n\r\n"
+POST = b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\nabc"
+
+
+def test_a_stopping_server_answers_the_next_request_of_an_idle_connection() -> None:
+    rig = Rig()
+    rig.send(GET)
+    rig.transport.drain()
+    rig.drain()
+    assert not rig.transport.eof
+    rig.send(GET)
+    answer = bytes(rig.transport.unread)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"connection: close" in answer
+    assert b"retry-after: 1" in answer
+    assert b"urn:headwater:stopping" in answer
+    assert len(rig.requests) == 1
+    assert rig.connection._state is State.LINGERING
+
+
+def test_a_stopping_server_answers_a_new_connection() -> None:
+    rig = Rig()
+    rig.drain()
+    new = rig.another()
+    assert not new.transport.unread
+    new.send(GET)
+    assert new.transport.unread.startswith(b"HTTP/1.1 503 ")
+
+
+def test_a_stopping_server_refuses_a_new_body_at_its_head() -> None:
+    rig = Rig()
+    rig.drain()
+    rig.send(HEAD)
+    assert rig.transport.unread.startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.parametrize("arrived", [1, 20, len(POST) - 1])
+def test_a_stopping_server_completes_a_request_that_has_begun_to_arrive(arrived: int) -> None:
+    rig = Rig()
+    rig.send(POST[:arrived])
+    rig.drain()
+    rig.close_idle()
+    rig.send(POST[arrived:])
+    assert [request.body for request in rig.requests] == [b"abc"]
+    rig.respond(Response(204))
+    assert rig.transport.unread.startswith(b"HTTP/1.1 204 ")
+    assert b"connection: close" in rig.transport.unread
+
+
+def test_a_stopping_server_completes_pipelined_requests() -> None:
+    rig = Rig()
+    rig.send(POST * 3 + POST[:30])
+    rig.drain()
+    rig.send(POST[30:] + POST)
+    for _ in range(4):
+        rig.respond(Response(204))
+    assert len(rig.requests) == 4
+    statuses = [int(part[:3]) for part in rig.transport.unread.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [204, 204, 204, 204, 503]
+
+
+def test_the_response_in_progress_does_not_close_the_connection_before_the_pause() -> None:
+    rig = Rig()
+    rig.send(POST)
+    rig.drain()
+    rig.respond(Response(204))
+    assert b"connection: close" not in rig.transport.unread
+    rig.transport.drain()
+    rig.send(GET)
+    assert rig.transport.unread.startswith(b"HTTP/1.1 503 ")
+
+
+def test_after_the_pause_idle_connections_are_closed_and_others_after_their_response() -> None:
+    rig = Rig()
+    busy = rig.another()
+    busy.send(POST)
+    rig.drain()
+    rig.close_idle()
+    assert rig.lost
+    assert not busy.lost
+    rig.respond(Response(204))
+    assert b"connection: close" in busy.transport.unread
+
+
+def test_a_request_that_never_arrives_is_refused_at_the_end() -> None:
+    rig = Rig()
+    rig.send(POST[:20])
+    rig.drain()
+    rig.close_idle()
+    rig.give_up()
+    assert rig.transport.unread.startswith(b"HTTP/1.1 503 ")
+    assert rig.connection.has_given_up
+
+
+def test_a_live_read_ends_when_the_server_stops() -> None:
+    rig = Rig()
+    rig.send(POST)
+    rig.respond_with_feed()
+    rig.drain()
+    assert rig.transport.unread.endswith(b"0\r\n\r\n")
+    assert not rig.lost

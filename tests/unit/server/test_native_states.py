@@ -87,11 +87,14 @@ PIECES = st.sampled_from(
         b"PUT / HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n",
         b"\r\n",
         b"garbage\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 3_000 + b"0\r\n\r\n",
     ]
 )
 STEPS = st.one_of(
     PIECES,
-    st.sampled_from(["answer", "answer large", "close", "feed", "end feed", "read", "eof", "stop"]),
+    st.sampled_from(
+        ["answer", "answer large", "close", "feed", "end feed", "read", "eof", "stop", "pause", "give up", "turns"]
+    ),
     st.floats(0.1, 100),
 )
 
@@ -118,8 +121,14 @@ def test_no_client_and_no_handler_leads_to_an_impossible_transition(steps: list[
             rig.transport.drain()
         elif step == "eof":
             rig.end_input()
+        elif step == "pause":
+            rig.close_idle()
+        elif step == "give up":
+            rig.give_up()
+        elif step == "turns":
+            rig.run_turns()
         else:
             rig.drain()
     rig.lose()
     assert rig.connection._state is State.CLOSED
-    assert rig.shared.requests.held_bytes == rig.shared.responses.held_bytes == 0
+    assert rig.shared.requests.held_bytes == rig.shared.ahead.held_bytes == rig.shared.responses.held_bytes == 0

@@ -24,7 +24,7 @@ from headwater.client.effects import (
     Sleep,
 )
 from headwater.client.session import Session
-from headwater.client.transport import build, check_size, network_error
+from headwater.client.transport import Sending, build, check_size, network_error
 from headwater.protocol.inflating import Inflater
 
 
@@ -85,12 +85,13 @@ class AsyncTransport:
     async def open(self, request: HttpRequest) -> HttpReply:
         await self.aclose()
         self._request = request
+        sending = Sending()
         try:
             self._response = await self._http.send(
-                build(self._http, self._session, request), stream=True, follow_redirects=False
+                build(self._http, self._session, request, sending), stream=True, follow_redirects=False
             )
         except httpx.HTTPError as error:
-            raise network_error(request, error) from error
+            raise network_error(request, error, sending) from error
         # The user's httpx transport may have received and decompressed the whole response already.
         received = self._response.is_stream_consumed
         self._chunks = self._response.aiter_bytes() if received else self._response.aiter_raw()

@@ -13,12 +13,12 @@ from typing import cast
 
 from headwater.errors import HeadwaterError, RequestTimeoutError
 from headwater.limits import REFUSED_PAUSE_S, REQUESTS_PER_TURN
-from headwater.server.budgets import Share
 from headwater.server.http import Buffer, Feed, Request, Response
 from headwater.server.native.parsing import BODY, ENDED, NOTHING, Phase, RequestParser
-from headwater.server.native.pipeline import Pipeline
+from headwater.server.native.pipeline import Pipeline, RequestMemory
 from headwater.server.native.shared import Shared
 from headwater.server.native.states import (
+    ACCEPTED,
     ANSWERED,
     BLOCKED,
     CLOSED,
@@ -52,9 +52,9 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
 
     __slots__ = (
         "_advancing",
-        "_ahead",
         "_crowded",
         "_feed",
+        "_finishing",
         "_held",
         "_keep_alive",
         "_parser",
@@ -79,8 +79,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._shared = shared
         self._pipeline = Pipeline(shared.limits)
         self._parser = RequestParser(shared.limits, self._pipeline.append)
-        self._held = Share(shared.requests)  # of the requests in the pipeline and in the parser
-        self._ahead = Share(shared.ahead)  # the same without the body of a request that is authorized
+        self._held = RequestMemory(shared.requests, shared.ahead)  # of the requests in the pipeline and in the parser
         self._rest: Buffer = b""  # received, and not parsed yet
         self._crowded = False  # the client sends many small pieces: it waits for its turn
         self._refusal: tuple[Request, Response] | None = None  # of the head in the parser
@@ -91,6 +90,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._pause_s = REFUSED_PAUSE_S  # if the request is refused
         self._task: asyncio.Task[None] | None = None  # the handler, if it can be cancelled
         self._feed: Feed | None = None  # the response, if it stays open
+        self._finishing = 0  # requests that had begun to arrive when the server began to stop, and are completed
 
     # Called by the transport
 
@@ -200,7 +200,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
                 self._begin(request, keep_alive)
         finally:
             self._advancing = False
-        if self._pipeline or self._parser.phase is not NOTHING or self._held.held_bytes:
+        if self._pipeline or self._parser.phase is not NOTHING or self._held:
             self._hold()
         elif self._state is RESPONDING and self._reading and not self._crowded:
             return  # the usual case: one request, now in progress
@@ -233,10 +233,12 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if shared.observer.is_timed():
             request.began_s = perf_counter()
         try:
-            if shared.draining or shared.responses.exhausted:
+            if shared.draining:
+                self._check_begun()
+            if shared.responses.exhausted:
                 shared.check_serving(request)
         except HeadwaterError as error:
-            self._respond(problem(error, close=shared.draining and not self._pipeline))
+            self._respond(problem(error))
             return
         if not shared.turn.begin() and request.path not in HEALTH:
             self._pause_s = shared.turn.retry_s
@@ -246,24 +248,27 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if self._state is RESPONDING:  # otherwise it has its response
             self._task = task
 
+    def _check_begun(self) -> None:
+        """The server stops: refuse the current request unless it had begun to arrive before. After the last one the
+        connection is closed."""
+        self._keep_alive = self._keep_alive and bool(self._pipeline or self._finishing > 1)
+        if not self._finishing:
+            raise self._shared.stopping()
+        self._finishing -= 1
+
     def _identify_peer(self, request: Request) -> None:
         request.peer = self.peer
         if self._shared.tls is not None:
             request.scheme = "https"
 
     def _hold(self) -> None:
-        """Account for the requests that wait. If all connections together hold too much, drop the incomplete one.
-
-        Bytes ahead of what is authorized have a smaller budget, so that strangers cannot stop the writes of others."""
+        """Account for the requests that wait. If all connections together hold too much, drop the incomplete one."""
         parser, waiting = self._parser, self._pipeline.held_bytes
-        ahead = waiting + parser.head_bytes + len(self._rest)
-        fits = self._ahead.hold(ahead)
-        fits = self._held.hold(ahead + parser.body_bytes) and fits
+        fits = self._held.hold(waiting + parser.head_bytes + len(self._rest), parser.body_bytes)
         if not fits or (self._shared.is_short and parser.body_bytes):
             parser.fail(self._shared.too_many_bytes())
             self._rest = b""
-            self._ahead.hold(waiting)
-            self._held.hold(waiting)
+            self._held.hold(waiting, 0)
 
     def _respond(self, response: Response) -> None:
         request = self._request
@@ -285,7 +290,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._writer.begin_body(response, chunked=chunked, keep_alive=keep_alive)
         self._feed = feed = response.feed
         feed.open(self._writer, self._clock.now_s)
-        if self._feed is feed and self._parser.phase is ENDED:
+        if self._feed is feed and (self._parser.phase is ENDED or self._shared.draining):
             feed.finish()
 
     def _hold_back(self) -> None:
@@ -326,10 +331,10 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if parser.error is not None:
             self._refuse(parser.error)
             return
-        if parser.phase is ENDED or (self._shared.draining and self._state is IDLE and parser.phase is NOTHING):
+        if parser.phase is ENDED:
             self._end(linger=False)
             return
-        if self._shared.draining:
+        if self._shared.draining and parser.phase is BODY and not self._finishing:
             self._refuse(self._shared.stopping())
             return
         if parser.phase is Phase.HEAD:
@@ -374,11 +379,35 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._parser.close()
         self._refusal = None
         self._rest = b""
-        self._held.hold(0)
-        self._ahead.hold(0)
+        self._held.hold(0, 0)
+
+    def stop(self) -> None:
+        """The server stops: complete the requests that have begun to arrive, and end a live read. The next request is
+        refused with 503. The connection stays open for it, because the client may be sending it now."""
+        begun = self._crowded or self._parser.phase in (Phase.HEAD, Phase.BODY)
+        self._finishing = len(self._pipeline) + begun
+        if self._feed is not None:
+            self._feed.finish()
+
+    def close_when_idle(self) -> None:
+        """Close the connection after the requests that have begun to arrive; now, if there are none."""
+        if not self._finishing:
+            self._keep_alive = False
+        idle = self._state is IDLE or self._state is ACCEPTED
+        if (idle and self._parser.phase is NOTHING) or (self._state is BLOCKED and not self._pipeline):
+            self._end(linger=False)
+
+    def give_up(self) -> None:
+        """The server has waited long enough: refuse a request that has not arrived."""
+        if self._state is READING_HEAD or self._state is READING_BODY:
+            self._refuse(self._shared.stopping())
+
+    @property
+    def has_given_up(self) -> bool:
+        return self._state is LINGERING
 
     def drain(self) -> None:
-        """Complete the requests that wait and accept no more: the client has finished sending, or the server stops."""
+        """Complete the requests that wait and accept no more: the client has finished sending."""
         if not self._pipeline:
             self._keep_alive = False
         if self._feed is not None:

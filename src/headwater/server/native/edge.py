@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
-from headwater.limits import CONNECTIONS_REFUSED_MAX, EDGE_TICK_S, LISTEN_BACKLOG_CONNECTIONS, Limits
+from headwater.limits import (
+    CONNECTIONS_REFUSED_MAX,
+    DRAIN_PAUSE_S,
+    EDGE_TICK_S,
+    LISTEN_BACKLOG_CONNECTIONS,
+    STOP_LAST_S,
+    Limits,
+)
 from headwater.server.dispatch import Dispatcher
 from headwater.server.memory import MemoryMark
 from headwater.server.native.connection import Connection
@@ -26,22 +35,30 @@ class NativeEdge:
     def __init__(self, dispatcher: Dispatcher, limits: Limits, memory: MemoryMark | None = None) -> None:
         self._shared = Shared(dispatcher, limits, memory)
         self._in_flight: set[Connection] = set()  # when draining began
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._keeps_queue = False  # another process accepts the connections that this one does not
         self._timer: asyncio.Task[None] | None = None
 
     def use_tls(self, context: ssl.SSLContext) -> None:
         """Use TLS for new connections."""
         self._shared.tls = context
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port. With port 0 the system chooses one."""
+    async def start(self, host: str, port: int, sockets: Sequence[socket.socket] = ()) -> int:
+        """Listen, and return the port. With port 0 the system chooses one. Given `sockets`, listen on these; another
+        process keeps them open."""
         loop = asyncio.get_running_loop()
         self._tick(loop.time())
         # When no descriptor is left, libuv accepts with one that it keeps in reserve and closes the connection. The
         # listener stays open, and nothing is logged. `connections_max` keeps this from happening at all.
-        self._server = await loop.create_server(self._connect, host, port, backlog=LISTEN_BACKLOG_CONNECTIONS)
+        backlog = LISTEN_BACKLOG_CONNECTIONS
+        if sockets:
+            self._keeps_queue = True
+            for one in sockets:
+                self._servers.append(await loop.create_server(self._connect, sock=one, backlog=backlog))
+        else:
+            self._servers.append(await loop.create_server(self._connect, host, port, backlog=backlog))
         self._timer = asyncio.create_task(self._run_timer())
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(self._servers[0].sockets[0].getsockname()[1])
 
     def _connect(self) -> asyncio.BaseProtocol:
         if len(self._shared.refused) >= CONNECTIONS_REFUSED_MAX:
@@ -66,29 +83,52 @@ class NativeEdge:
             connection.tick(now_s)
 
     def drain(self) -> None:
-        """Close idle connections and refuse further requests with 503. Requests in progress continue. The edge still
-        listens, so that clients get a response instead of a reset."""
+        """Refuse further requests with 503, and end live reads. Requests that have begun to arrive continue. The edge
+        still listens, so that clients get a response instead of a reset; or, if another process keeps its sockets, new
+        connections wait there for the next server."""
         self._shared.draining = True
+        if self._keeps_queue:
+            self._close_listeners()
         self._in_flight = set(self._shared.connections)
         for connection in self._in_flight:
-            connection.drain()
+            connection.stop()
 
     async def stop(self, grace_s: float) -> None:
-        """Drain, then stop listening. Connections that are still open after `grace_s` are aborted."""
+        """Drain, then stop listening. Requests that are not complete after `grace_s` get 503, and connections that are
+        still open shortly after are aborted.
+
+        Connections without a request are closed after a pause: a client that is about to send gets 503 instead."""
         if not self._shared.draining:
             self.drain()
+        connections = self._shared.connections
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await asyncio.sleep(0)  # accept what is in the backlog
+                if self._in_flight:
+                    await asyncio.sleep(DRAIN_PAUSE_S)  # their clients may connect again, also after a response
+                _close_idle(self._in_flight)
                 await self._until_lost(self._in_flight)
-                self._close_listener()
-                await self._until_lost(self._shared.connections)
-        self._close_listener()
-        for connection in tuple(self._shared.connections):
-            connection.abort()
+                await asyncio.sleep(0)  # accept what is in the backlog
+                self._close_listeners()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(DRAIN_PAUSE_S):
+                        await self._until_lost(connections)
+                _close_idle(connections)
+                await self._until_lost(connections)
+        self._close_listeners()
+        await self._end_all()
         if self._timer is not None:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
+
+    async def _end_all(self) -> None:
+        connections = self._shared.connections
+        for connection in tuple(connections):
+            connection.give_up()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_LAST_S):
+                await self._until_lost({one for one in connections if one.has_given_up})
+        for connection in tuple(connections):
+            connection.abort()
 
     async def _until_lost(self, connections: set[Connection]) -> None:
         shared = self._shared
@@ -96,7 +136,12 @@ class NativeEdge:
             shared.one_lost.clear()
             await shared.one_lost.wait()
 
-    def _close_listener(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+    def _close_listeners(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+
+def _close_idle(connections: Iterable[Connection]) -> None:
+    for connection in tuple(connections):
+        connection.close_when_idle()

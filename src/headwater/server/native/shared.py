@@ -81,8 +81,6 @@ class Shared:
 
     def connection_refusal(self, connection: Connection) -> HeadwaterError | None:
         """The error for a new connection that cannot be served, or None. The connection is already counted."""
-        if self.draining:
-            return self.stopping()
         most = self.limits.connections_max
         if len(self.connections) - len(self.refused) > most:
             return OverloadedError(f"{most} connections are open, and no more may be; try again shortly")
@@ -108,10 +106,8 @@ class Shared:
         return True
 
     def check_serving(self, request: Request) -> None:
-        """Refuse every request while the server stops, and reads while clients leave too much unread."""
-        if self.draining:
-            raise self.stopping()
-        if self.responses.exhausted and request.method == "GET" and request.path not in PROBES:  # others are small
+        """Refuse reads while clients leave too much unread."""
+        if request.method == "GET" and request.path not in PROBES:  # others are small
             raise OverloadedError(f"clients have not read {self.responses.held_bytes} bytes; try again shortly")
 
     @property
