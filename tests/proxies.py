@@ -36,13 +36,25 @@ def front(name: str, pair: Pair, directory: Path) -> Iterator[str]:
         ):
             yield f"https://localhost:{port}"
         return
-    program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if program is None:
-        pytest.skip(f"{name} is not installed; it is a package of Debian")
+    program = _program(name)
     with headwater("--memory", "--trusted-proxy", "127.0.0.1", *LASTING) as server:
         start = _caddy if name == "caddy" else _nginx
         with start(program, pair, directory, server.port) as port:
             yield f"https://localhost:{port}"
+
+
+def _program(name: str) -> str:
+    program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        pytest.skip(f"{name} is not installed; it is a package of Debian")
+    return program
+
+
+@contextlib.contextmanager
+def nginx_before(upstream: int, pair: Pair, directory: Path) -> Iterator[str]:
+    """The URL of nginx in front of a port, whether a server runs there or not."""
+    with _nginx(_program("nginx"), pair, directory, upstream) as port:
+        yield f"https://localhost:{port}"
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -89,10 +90,25 @@ def _named(request: HttpRequest, reply: HttpReply) -> tuple[type[HeadwaterError]
     code = problem.type.removeprefix(PROBLEM_TYPE_PREFIX)
     if code in _CODES:
         return _CODES[code], problem.detail, True
-    detail = problem.detail or reply.body[: limits.ERROR_DETAIL_BYTES_MAX].decode(errors="replace").strip()
+    detail = problem.detail or _text_of(reply)
     if not detail and reply.status not in _STATUSES:
         detail = f"status {reply.status}"
     return _inferred(request, reply.status, reply.headers), detail, False
+
+
+_TITLE = re.compile(rb"<title[^>]*>([^<]*)", re.IGNORECASE)
+
+
+def _text_of(reply: HttpReply) -> str:
+    """The text of a response that is not a problem document. A page is not shown: a proxy sent it, not the server."""
+    if not reply.headers.get("content-type", "").lower().startswith("text/html"):
+        return reply.body[: limits.ERROR_DETAIL_BYTES_MAX].decode(errors="replace").strip()
+    found = _TITLE.search(reply.body)
+    title = "" if found is None else found[1][: limits.ERROR_DETAIL_BYTES_MAX].decode(errors="replace").strip()
+    server = reply.headers.get("server", "")[:80]
+    named = f" {title!r}" if title else ""
+    by = f" by {server!r}" if server else ""
+    return f"status {reply.status} with an HTML page{named}{by}: a proxy responded instead of the server"
 
 
 def _inferred(request: HttpRequest, status: int, given: Mapping[str, str]) -> type[HeadwaterError]:

@@ -10,11 +10,14 @@ from headwater.errors.base import HeadwaterError
 class ServerError(HeadwaterError):
     """The server cannot process the request, which may be valid."""
 
+    title = "The server failed"
     advice = "Try again later."
 
 
 class InternalError(ServerError):
     """A bug in Headwater. The server's log has the cause."""
+
+    title = "Internal error"
 
 
 class DamagedDataError(ServerError):

@@ -46,12 +46,14 @@ class Authority:
         """Replace the rules. Live reads that the new rules do not allow end."""
         self.rules = rules
         self._tokens = {token.id: token for token in rules.tokens.values()}
+        self._scopes: dict[str, Scopes] = {}  # of tokens that were used, by their ids: parsing them takes milliseconds
         rules.anonymous.renewed = lambda: self.rules.anonymous
         self.forget()
 
     def forget(self) -> None:
         """Check every credential again: rules or keys have changed."""
         self._callers: dict[str, Caller] = {}  # by the value of the Authorization header
+        self._signers: dict[tuple[str, str], Caller] = {}  # by the signature of a URL and its path
         self._epoch = object()
         self._held.end_those_not_allowed()
 
@@ -118,7 +120,10 @@ class Authority:
         until_s = math.inf if token.expires_s is None else token.expires_s
         if until_s <= self._clock():
             raise UnauthorizedError("the token has expired")
-        return Caller(token.name, parse_scopes(token.scopes), until_s, token.id)
+        scopes = self._scopes.get(token.id)
+        if scopes is None:
+            scopes = self._scopes[token.id] = parse_scopes(token.scopes)
+        return Caller(token.name, scopes, until_s, token.id)
 
     def _jwt_caller(self, text: str) -> Caller:
         if not self.rules.issuers:
@@ -137,12 +142,18 @@ class Authority:
 
     def _signer(self, value: str, path: str) -> Caller:
         """The caller of a request with a signed URL: its signer, if the signer may still read."""
+        known = self._signers.get((value, path))
+        if known is not None and known.until_s > self._clock():
+            return known
         secret = self.rules.signing_secret
         if secret is None:
             raise UnauthorizedError("this server takes no signed URLs")
         signature = signing.verify(secret, path, value, self._clock())
         caller = self._signer_of(signature, path)
         caller.renewed = lambda: self._signer(value, path)
+        if len(self._signers) >= limits.AUTH_CALLERS_CACHED_MAX:
+            del self._signers[next(iter(self._signers))]  # the oldest
+        self._signers[value, path] = caller
         return caller
 
     def _signer_of(self, signature: signing.Signature, path: str) -> Caller:

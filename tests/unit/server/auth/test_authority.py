@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import jwt
 import pytest
@@ -12,12 +13,13 @@ from headwater import limits
 from headwater.errors import ForbiddenError, HeadwaterError, UnauthorizedError
 from headwater.outbound import parse_target
 from headwater.protocol.tables.paths import log_path
-from headwater.server.auth import route_rules
+from headwater.server.auth import authority, route_rules, signing
 from headwater.server.auth.authority import Authority, as_private
 from headwater.server.auth.editing import add_token, revoke_token
 from headwater.server.auth.keys import KeySet
 from headwater.server.auth.rules import Rules, load_rules
-from headwater.server.auth.scopes import Action
+from headwater.server.auth.scopes import Action, parse_scopes
+from headwater.server.auth.signing import verify
 from headwater.server.http import Request
 
 
@@ -239,3 +241,20 @@ def test_answers_are_for_the_caller_alone() -> None:
     given = (("cache-control", "public, max-age=60, immutable"), ("etag", "x"))
     assert as_private(given)[:2] == (("cache-control", "private, max-age=60, immutable"), ("etag", "x"))
     assert ("vary", "authorization") in as_private(())
+
+
+def test_a_signed_url_is_checked_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took milliseconds for a token with many scopes, at each request."""
+    value, _ = world.authority.sign(world.ask().caller, "a/b", 60)
+    parsing, verifying = Mock(wraps=parse_scopes), Mock(wraps=verify)
+    monkeypatch.setattr(authority, "parse_scopes", parsing)
+    monkeypatch.setattr(signing, "verify", verifying)
+    world.reload()
+    for _ in range(3):
+        assert world.status(query=f"signed={value}", credentials=None) == 200
+    other, _ = world.authority.sign(world.ask().caller, "a/c", 60)
+    assert world.status("a/c", query=f"signed={other}", credentials=None) == 200
+    assert (parsing.call_count, verifying.call_count) == (1, 2)
+    assert world.status("a/c", query=f"signed={value}", credentials=None) == 401
+    world.now_s += 61
+    assert world.status(query=f"signed={value}", credentials=None) == 401
