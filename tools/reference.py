@@ -12,7 +12,7 @@ import typer
 
 from headwater import errors
 from headwater.cli.whole import app
-from headwater.limits import Limits
+from headwater.limits import Limits, bounds_of
 from headwater.options import Option
 from headwater.server.auth.route_rules import Subject
 from headwater.server.auth.signing import PARAMETER
@@ -152,7 +152,7 @@ The options of `headwater serve`. [Running Headwater](../operations.md#options) 
 Set with `--limit NAME=VALUE`, with `HEADWATER_LIMIT_NAME=VALUE` in the environment, or below `[limits]` in the file. The
 number in brackets is the status of a request that exceeds the limit.
 
-{table(("name", "default", "what"), [_limit(field) for field in msgspec.structs.fields(Limits)])}"""
+{table(("name", "default", "least", "most", "what"), [_limit(field) for field in msgspec.structs.fields(Limits)])}"""
 
 
 def _option(option: Option) -> tuple[str, ...]:
@@ -168,7 +168,9 @@ def _option(option: Option) -> tuple[str, ...]:
 
 def _limit(field: Any) -> tuple[str, ...]:
     (about,) = field.type.__metadata__
-    return f"`{field.name}`", _number(field.name, field.default), about.description
+    bounds = bounds_of(field.name)
+    numbers = [_number(field.name, number) for number in (field.default, bounds.least, bounds.most)]
+    return f"`{field.name}`", *numbers, about.description
 
 
 def _number(name: str, value: float) -> str:

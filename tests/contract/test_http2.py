@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
+from bench.servers import headwater
 
 from tests.certificates import Pair, make_pair
 from tests.metrics import LONG_POLL, wait_for_readers
-from tests.proxies import FRONTS, front
+from tests.programs import program
+from tests.proxies import FRONTS, caddy, front
+from tests.waiting import wait_for, wait_until
 
 TEXT = {"content-type": "text/plain"}
 
@@ -88,6 +93,46 @@ def test_an_append_ends_a_long_poll(http: httpx.Client, trust: ssl.SSLContext, s
         http.post(stream, headers=TEXT, content=b"two")
         answer = waiting.result()
     assert (answer.status_code, answer.content) == (200, b"two")
+
+
+@pytest.mark.parametrize("name", ["caddy", "nginx"])
+def test_readers_that_have_gone_are_not_kept(name: str, pair: Pair, trust: ssl.SSLContext, tmp_path: Path) -> None:
+    """The server's own limits would end these reads after an hour and after five minutes. The client closes its
+    connection: httpx does not reset a stream of HTTP/2."""
+    with front(name, pair, tmp_path) as url:
+        options = {"base_url": url, "verify": trust, "http1": False, "http2": True, "timeout": 20}
+        with httpx.Client(**options) as http, httpx.Client(**options) as own:  # type: ignore[arg-type]
+            http.put("/v1/stream/a", headers=TEXT, content=b"one")
+            http.put("/v1/table/t", headers={"content-type": "text/sequence; schema=test; version=1"})
+            http.post("/v1/table/t", headers={"content-type": "text/tab-separated-values"}, content=b"+\tkey\tvalue\n")
+            with own.stream("GET", "/v1/stream/a?offset=-1&live=sse") as feed:
+                with own.stream("GET", "/v1/table/t?since_id=0&timeout=300") as rows:
+                    assert b"one" in next(feed.iter_bytes())
+                    assert b"value" in next(rows.iter_bytes())
+                    wait_for(lambda: _live_readers(http), {"sse": 1, "table": 1})
+            own.close()
+            wait_until(lambda: not _live_readers(http))
+
+
+def _live_readers(http: httpx.Client) -> dict[str, int]:
+    """The live readers at the server, by kind."""
+    lines = re.findall(r'^headwater_live_readers{kind="(.+?)"} (\S+)$', http.get("/metrics").text, re.MULTILINE)
+    return {kind: int(float(count)) for kind, count in lines if float(count)}
+
+
+def test_caddy_starts_without_the_optional_variables(tmp_path: Path) -> None:
+    """It makes the certificate, and clients that trust its authority read and append."""
+    path = program("caddy")
+    with (
+        headwater("--memory", "--trusted-proxy", "127.0.0.1") as server,
+        caddy(path, None, tmp_path, server.port) as port,
+    ):
+        authority = tmp_path / "caddy" / "pki" / "authorities" / "local" / "root.crt"
+        trust = ssl.create_default_context(cafile=str(authority))
+        with httpx.Client(base_url=f"https://localhost:{port}", verify=trust, http2=True, timeout=20) as client:
+            assert client.put("/v1/stream/a", headers=TEXT, content=b"one").status_code == 201
+            answer = client.get("/v1/stream/a")
+            assert (answer.content, answer.http_version) == (b"one", "HTTP/2")
 
 
 def test_many_requests_share_a_connection(http: httpx.Client, trust: ssl.SSLContext, stream: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
+import tomllib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +24,7 @@ from headwater.server.native.tls import load_context
 from headwater.server.settings import CONFIG, OPTIONS, variable
 from tests.certificates import make_pair
 from tests.edges import free_port
+from tests.programs import missing, not_run, program
 from tests.servers import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,21 +53,20 @@ def test_every_variable_is_an_option(name: str) -> None:
 
 def test_the_unit_calls_a_command_that_there_is() -> None:
     (start,) = re.findall(r"^ExecStart=(.+)$", UNIT, re.MULTILINE)
-    program, command, *options = shlex.split(start)
-    assert (program, command) == ("/usr/local/bin/headwater", "serve")
+    path, command, *options = shlex.split(start)
+    assert (path, command) == ("/usr/local/bin/headwater", "serve")
     shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
     assert all(option in shown for option in options if option.startswith("--"))
     assert "ExecReload=/bin/kill -HUP $MAINPID" in UNIT
 
 
 def test_the_unit_is_valid_and_hardened(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed")
-    program = tmp_path / "headwater"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    program("systemd-analyze")
+    command = tmp_path / "headwater"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
     unit = tmp_path / "headwater.service"
-    unit.write_text(UNIT.replace("/usr/local/bin/headwater", str(program)))
+    unit.write_text(UNIT.replace("/usr/local/bin/headwater", str(command)))
     socket_unit = tmp_path / "headwater.socket"
     shutil.copy(DEPLOY / "headwater.socket", socket_unit)
     verified = run("systemd-analyze", "verify", str(unit), str(socket_unit))
@@ -91,6 +91,38 @@ def test_everything_that_the_image_copies_is_in_its_context() -> None:
     for kept in ("src", "pyproject.toml", "README.md", "LICENSE", "deploy/healthcheck.py"):
         assert f"!{kept}" in ignored
         assert (ROOT / kept).exists()
+    assert "!requirements/*.lock" in ignored
+
+
+def locked(name: str) -> dict[str, str]:
+    """The packages of a lock file and their versions. Each has hashes."""
+    text = (ROOT / "requirements" / f"{name}.lock").read_text()
+    entries = [entry for entry in re.split(r"\n(?! )", text) if entry.strip()]
+    assert all("--hash=sha256:" in entry for entry in entries)
+    return dict(entry.split(" ", 1)[0].split("==") for entry in entries)
+
+
+@pytest.mark.parametrize(("name", "extras"), [("server", ("otel", "s3")), ("spark", ("otel", "s3", "spark"))])
+def test_the_image_installs_the_versions_that_are_tested(name: str, extras: tuple[str, ...]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
+    names = {re.match(r"[a-z0-9-]+", one)[0] for one in needed}  # type: ignore[index]
+    packages = locked(name)
+    assert names <= packages.keys()
+    assert packages.items() <= locked("dev").items()
+    assert "hatchling" in locked("build")
+    installs = re.findall(r"pip install .*", DOCKERFILE)
+    assert len(installs) == 3
+    assert all("--require-hashes" in line or "--no-deps" in line for line in installs)
+
+
+def test_programs_that_are_missing_are_named_with_the_way_to_install_them() -> None:
+    assert not_run(["a flaky network", "Skipped: no reason"]) == []
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        missing("nginx")
+    assert not_run([str(skipped.value)] * 2) == [
+        "NOT RUN for lack of nginx: 2 tests. Install it: apt-get install nginx-light"
+    ]
 
 
 def test_the_services_of_compose() -> None:
@@ -121,13 +153,28 @@ def test_the_health_check(tmp_path: Path) -> None:
         assert check_health(server.port, HEADWATER_TLS_CERTIFICATE=str(pair.certificate)).returncode == 0
     ran = check_health(free_port())
     assert ran.returncode == 1
-    assert "no answer on port" in ran.stderr
+    assert "no answer from 127.0.0.1 on port" in ran.stderr
+
+
+def test_the_health_check_reads_the_configuration_file(tmp_path: Path) -> None:
+    """Address, port and TLS may be there, and a variable counts before the file."""
+    pair, config = make_pair(tmp_path), tmp_path / "headwater.toml"
+    named = {"HEADWATER_CONFIG": str(config), "HEADWATER_PORT": ""}
+    with serving(Limits(), load_context(pair.certificate, pair.key)) as server:
+        config.write_text(f'host = "localhost"\nport = {server.port}\ntls-certificate = "{pair.certificate}"\n')
+        assert check_health(0, **named).returncode == 0
+        config.write_text(f'port = {free_port()}\ntls-certificate = "{pair.certificate}"\n')
+        assert check_health(0, **named).returncode == 1
+        assert check_health(0, **named | {"HEADWATER_PORT": str(server.port)}).returncode == 0
+        config.write_text("prot = 1\n")
+        ran = check_health(0, **named)
+        assert (ran.returncode, "there is no option prot; did you mean port?" in ran.stderr) == (1, True)
 
 
 @pytest.fixture
 def container() -> Iterator[str]:
-    if shutil.which("docker") is None or run("docker", "info").returncode != 0:
-        pytest.skip("no Docker daemon to build the image with")
+    if run(program("docker"), "info").returncode != 0:
+        missing("docker")  # its daemon
     name = f"headwater-test-{uuid.uuid4().hex[:8]}"
     try:
         built = subprocess.run(

@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-__all__ = ["Limits", "parse_limits", "set_limits"]
+__all__ = ["Bounds", "Limits", "bounds_of", "check_together", "parse_limits", "set_limits"]
 
 
-def _is(text: str) -> Meta:
-    return Meta(description=text)
+_KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
+_HOUR_S, _DAY_S = 3_600, 86_400
+
+
+def _is(text: str, least: float | None = None, most: float | None = None) -> Meta:
+    """The description of a limit and its bounds. Bounds that are left out follow from the unit (`_bounds_of_unit`)."""
+    return Meta(description=text, extra={"least": least, "most": most})
+
+
+def _bounds_of_unit(name: str) -> tuple[float, float]:
+    """The bounds of limits that are seconds, bytes and counts."""
+    if re.search(r"_s(_max|_min)?$", name) and "_per_s" not in name:
+        return 0.01, _DAY_S
+    return (1, 1024 * _GIB) if "bytes" in name else (1, 1_000_000_000)
+
+
+class Bounds(NamedTuple):
+    """The least and the greatest value of a limit. A limit whose default is 0 may be 0 as well."""
+
+    least: float
+    most: float
+    may_be_off: bool
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int | float) and (self.least <= value <= self.most or (self.may_be_off and value == 0))
+
+    def __str__(self) -> str:
+        return f"{'0 (no limit) or ' if self.may_be_off else ''}from {self.least:,} to {self.most:,}"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits that a deployment can set; the defaults suit one server on a small machine.
 
     `python -m tools.reference` copies these descriptions into the documentation. A limit whose default is 0 is off by
-    default, and 0 turns it off; all others must be more than 0.
+    default, and 0 turns it off. The bounds keep values out with which the server could not work; they are beside each
+    limit, or those of its unit.
     """
 
     streams_max: Annotated[int, _is("number of streams and tables; a create beyond it gets 403; 0: no limit")] = 0
@@ -50,38 +78,48 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         _is("open connections of an address (429), except trusted proxies; native edge only; 0: no limit"),
     ] = 0
     request_wait_s_max: Annotated[
-        float, _is("how long a request waits for its turn under overload before it gets 503; native edge only")
+        float,
+        _is("how long a request waits for its turn under overload before it gets 503; native edge only", 0.001, 60),
     ] = 0.2
-    body_bytes_max: Annotated[int, _is("size of a request body (413)")] = 16 * 1024 * 1024
+    body_bytes_max: Annotated[int, _is("size of a request body (413)", _KIB, _GIB)] = 16 * 1024 * 1024
     messages_per_append_max: Annotated[int, _is("messages in one JSON body (413)")] = 1_000_000
-    header_bytes_max: Annotated[int, _is("size of the headers of a request, of which there are 200 at most (431)")] = (
-        32 * 1024
-    )
-    url_bytes_max: Annotated[int, _is("length of the URL of a request (414)")] = 8 * 1024
-    read_chunk_bytes: Annotated[int, _is("size of one response to a catch-up read")] = 2 * 1024 * 1024
-    sse_chunk_bytes: Annotated[int, _is("size of an event while a feed catches up")] = 256 * 1024
+    header_bytes_max: Annotated[
+        int, _is("size of the headers of a request, of which there are 200 at most (431)", _KIB, _MIB)
+    ] = 32 * 1024
+    url_bytes_max: Annotated[int, _is("length of the URL of a request (414)", 256, _MIB)] = 8 * 1024
+    read_chunk_bytes: Annotated[int, _is("size of one response to a catch-up read", 256, 64 * _MIB)] = 2 * 1024 * 1024
+    sse_chunk_bytes: Annotated[int, _is("size of an event while a feed catches up", 256, 64 * _MIB)] = 256 * 1024
     connections_max: Annotated[
-        int, _is("open connections (503); fewer if the system allows too few file descriptors")
+        int, _is("open connections (503); fewer if the system allows too few file descriptors", 1, 1_000_000)
     ] = 65_536
-    pipeline_requests_max: Annotated[int, _is("pipelined requests that wait on a connection")] = 16
-    pipeline_bytes_max: Annotated[int, _is("size of these requests")] = 1024 * 1024
+    pipeline_requests_max: Annotated[int, _is("pipelined requests that wait on a connection", 1, 10_000)] = 16
+    pipeline_bytes_max: Annotated[int, _is("size of these requests", _KIB, _GIB)] = 1024 * 1024
     request_bytes_in_flight_max: Annotated[
         int,
         _is(
             "memory of the requests that are incomplete or waiting, over all connections (503); a quarter of it for "
-            "requests that are not authorized yet"
+            "requests that are not authorized yet",
+            64 * _KIB,
         ),
     ] = 256 * 1024 * 1024
     response_bytes_in_flight_max: Annotated[
-        int, _is("size of the responses that clients have not read yet, over all connections; beyond it reads get 503")
+        int,
+        _is(
+            "size of the responses that clients have not read yet, over all connections; beyond it reads get 503",
+            64 * _KIB,
+        ),
     ] = 256 * 1024 * 1024
     large_read_bytes_max: Annotated[
-        int, _is("size of the large records that are being sent, each counted once; beyond it reads of them get 503")
+        int,
+        _is(
+            "size of the large records that are being sent, each counted once; beyond it reads of them get 503",
+            64 * _KIB,
+        ),
     ] = 128 * 1024 * 1024
     write_buffer_bytes: Annotated[
-        int, _is("unsent bytes of a connection above which the server stops writing to it")
+        int, _is("unsent bytes of a connection above which the server stops writing to it", 4 * _KIB, 64 * _MIB)
     ] = 256 * 1024
-    live_buffer_bytes: Annotated[int, _is("the same for a feed under an ASGI server")] = 256 * 1024
+    live_buffer_bytes: Annotated[int, _is("the same for a feed under an ASGI server", 4 * _KIB, 64 * _MIB)] = 256 * 1024
     long_poll_s: Annotated[float, _is("how long a long-poll waits")] = 30.0
     sse_lifetime_s: Annotated[float, _is("how long a feed stays open")] = 60.0
     sse_keep_alive_s: Annotated[float, _is("silence on a feed before a keep-alive comment is sent")] = 15.0
@@ -89,7 +127,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     header_s: Annotated[float, _is("time from the first byte of a request to the end of its headers (408)")] = 10.0
     tls_handshake_s: Annotated[float, _is("time from a new connection to the end of its TLS handshake")] = 10.0
     body_stall_s: Annotated[float, _is("time between two pieces of a body (408)")] = 30.0
-    body_bytes_per_s_min: Annotated[int, _is("minimum rate of a body over the last `body_stall_s` (408)")] = 500
+    body_bytes_per_s_min: Annotated[int, _is("minimum rate of a body over the last `body_stall_s` (408)", 1, _GIB)] = (
+        500
+    )
     write_stall_s: Annotated[
         float, _is("how long a client may read nothing of a response before its connection is closed")
     ] = 60.0
@@ -99,42 +139,46 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     half_closed_s: Annotated[
         float, _is("how long responses are still sent to a client that has closed its sending side")
     ] = 5.0
-    expiry_sweep_s: Annotated[float, _is("interval of checks for expired streams")] = 1.0
+    expiry_sweep_s: Annotated[float, _is("interval of checks for expired streams", 0.01, _HOUR_S)] = 1.0
     expiry_grace_s: Annotated[
-        float, _is("time after a start before the server deletes streams that expired while it was down")
+        float,
+        _is("time after a start before the server deletes streams that expired while it was down", 0.01, 365 * _DAY_S),
     ] = 600.0
-    commit_backlog_bytes: Annotated[int, _is("size of the accepted writes that wait for the disk (503)")] = (
+    commit_backlog_bytes: Annotated[int, _is("size of the accepted writes that wait for the disk (503)", 64 * _KIB)] = (
         64 * 1024 * 1024
     )
-    read_bytes_per_s_while_writing: Annotated[int, _is("rate of all large reads together while there are appends")] = (
-        256 * 1024 * 1024
-    )
-    segment_bytes: Annotated[int, _is("size of a journal segment")] = 32 * 1024 * 1024
-    unfolded_segments_max: Annotated[int, _is("unfolded segments above which writers wait for the fold")] = 6
+    read_bytes_per_s_while_writing: Annotated[
+        int, _is("rate of all large reads together while there are appends", 64 * _KIB)
+    ] = 256 * 1024 * 1024
+    segment_bytes: Annotated[int, _is("size of a journal segment", 64 * _KIB, _GIB)] = 32 * 1024 * 1024
+    unfolded_segments_max: Annotated[int, _is("unfolded segments above which writers wait for the fold", 1, 1_000)] = 6
     fold_idle_s: Annotated[float, _is("time without writes after which the journal is folded")] = 2.0
-    disk_reserve_bytes: Annotated[int, _is("disk space kept for deletions and the fold when the disk is full")] = (
-        64 * 1024 * 1024
-    )
-    streams_loaded_max: Annotated[int, _is("streams whose state is kept in memory")] = 100_000
-    documents_loaded_max: Annotated[int, _is("documents kept in memory")] = 10_000
+    disk_reserve_bytes: Annotated[
+        int, _is("disk space kept for deletions and the fold when the disk is full", 64 * _KIB, 64 * _GIB)
+    ] = 64 * 1024 * 1024
+    streams_loaded_max: Annotated[int, _is("streams whose state is kept in memory", 10)] = 100_000
+    documents_loaded_max: Annotated[int, _is("documents kept in memory", 10)] = 10_000
     active_keys_max: Annotated[int, _is("live keys of an active view (409)")] = 1_000_000
     active_bytes_max: Annotated[
         int,
         _is(
             "memory of the active views of all tables; the least recently used ones are evicted. Views are built one "
-            "after the other"
+            "after the other",
+            64 * _KIB,
         ),
     ] = 256 * 1024 * 1024
     compress_inline_bytes: Annotated[int, _is("larger bodies are compressed in a thread")] = 16 * 1024
     views_max: Annotated[int, _is("number of views (409)")] = 1_000
     nurls_per_table_max: Annotated[int, _is("number of NURLs of a table (409)")] = 100
     nurls_max: Annotated[int, _is("number of NURLs of all tables (409)")] = 10_000
-    notify_posts_max: Annotated[int, _is("concurrent POSTs to NURLs")] = 64
+    notify_posts_max: Annotated[int, _is("concurrent POSTs to NURLs", 1, 10_000)] = 64
     notify_retry_s: Annotated[float, _is("wait after the first failure of a NURL; doubles with each further one")] = 1.0
     notify_retry_max_s: Annotated[float, _is("longest wait between two attempts")] = 3_600.0
-    notify_give_up_s: Annotated[float, _is("how long a NURL may fail before it is dropped")] = 86_400.0
-    outbound_connections_max: Annotated[int, _is("outbound connections, to URLs that clients gave")] = 256
-    outbound_connections_per_host_max: Annotated[int, _is("the same to one host")] = 32
+    notify_give_up_s: Annotated[float, _is("how long a NURL may fail before it is dropped", 0.01, 365 * _DAY_S)] = (
+        86_400.0
+    )
+    outbound_connections_max: Annotated[int, _is("outbound connections, to URLs that clients gave", 1, 100_000)] = 256
+    outbound_connections_per_host_max: Annotated[int, _is("the same to one host", 1, 10_000)] = 32
     outbound_connect_s: Annotated[
         float, _is("timeout for name lookup and connection, and again for the TLS handshake")
     ] = 10.0
@@ -142,7 +186,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float, _is("timeout of an outbound request; if the response is streamed, until its headers have arrived")
     ] = 30.0
     outbound_idle_s: Annotated[float, _is("silence after which a streamed outbound response counts as dead")] = 60.0
-    outbound_body_bytes_max: Annotated[int, _is("size of an outbound response, unless it is streamed")] = 1024 * 1024
+    outbound_body_bytes_max: Annotated[int, _is("size of an outbound response, unless it is streamed", _KIB, _GIB)] = (
+        1024 * 1024
+    )
 
 
 def parse_limits(settings: Iterable[str]) -> Limits:
@@ -159,14 +205,38 @@ def set_limits(given: Mapping[str, object]) -> Limits:
             close = difflib.get_close_matches(name, defaults, n=1)
             instead = f"did you mean {close[0]}?" if close else "headwater serve --print-config lists them"
             raise ValueError(f"no limit is called {name!r}; {instead}")
-        kind, may_be_off = type(defaults[name]), not defaults[name]
+        kind = type(defaults[name])
         try:
             numbers[name] = kind(str(value))
         except ValueError:
             number = "a whole number" if kind is int else "a number"
             raise ValueError(f"{name} must be {number}, got {value!r}") from None
-        if not 0 <= numbers[name] < float("inf") or not (numbers[name] or may_be_off):
-            raise ValueError(
-                f"{name} must be {'0 (no limit) or ' if may_be_off else ''}more than 0 and finite, got {value!r}"
-            )
+        if numbers[name] not in (bounds := bounds_of(name)):
+            raise ValueError(f"{name} must be {bounds}, got {value!r}")
     return msgspec.structs.replace(Limits(), **numbers)
+
+
+def bounds_of(name: str) -> Bounds:
+    field = next(field for field in msgspec.structs.fields(Limits) if field.name == name)
+    (about,) = field.type.__metadata__
+    least, most = _bounds_of_unit(name)
+    extra = about.extra
+    return Bounds(
+        least if extra["least"] is None else extra["least"],
+        most if extra["most"] is None else extra["most"],
+        may_be_off=not field.default,
+    )
+
+
+_NOT_ABOVE = (  # what the first limit allows, the second would refuse for ever
+    ("body_bytes_max", "request_bytes_in_flight_max"),
+    ("notify_retry_s", "notify_retry_max_s"),
+)
+
+
+def check_together(limits: Limits) -> None:
+    """Raise ValueError for limits that contradict each other."""
+    for name, other in _NOT_ABOVE:
+        value, most = getattr(limits, name), getattr(limits, other)
+        if value > most:
+            raise ValueError(f"{name} ({value:,}) is more than {other} ({most:,}); lower it, or raise {other}")

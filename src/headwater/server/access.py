@@ -60,7 +60,7 @@ class Access:
         proxies: TrustedProxies | None = None,
     ) -> None:
         self._origins = None if origins is None else frozenset(map(parse_origin, origins))
-        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self._hosts = None if hosts is None else frozenset(map(parse_host, hosts))
         self._loopback = loopback  # pages on this machine are allowed
         self._proxies = proxies or None
         self._known_hosts: set[str | None] = {None}  # browsers always send a host
@@ -193,6 +193,14 @@ def parse_origin(text: str) -> str:
     if _hostname(parts.netloc) is None:
         raise ValueError(f"{text!r} names no host")
     return text
+
+
+def parse_host(text: str) -> str:
+    """Parse a host as browsers send it, with a port or without; or `*`."""
+    name = text.strip().lower()
+    if name != ANY and _hostname(name) is None:
+        raise ValueError(f"a host is like streams.example or streams.example:8443, or *, got {text[:80]!r}")
+    return name
 
 
 def parse_public_url(text: str) -> str:

@@ -22,7 +22,7 @@ _AUTHORITY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]{1,5})?
 class TrustedProxies:
     def __init__(self, addresses: Iterable[str] = ()) -> None:
         """`addresses` are IP addresses or networks, as `10.0.0.0/8`; ValueError for anything else."""
-        self._networks = tuple([ipaddress.ip_network(address.strip(), strict=False) for address in addresses])
+        self._networks = tuple([_parse_network(address.strip()) for address in addresses])
 
     def __bool__(self) -> bool:
         return bool(self._networks)
@@ -65,6 +65,18 @@ def counted_address(peer: str) -> str:
     if address is None or address.version == 4:
         return peer if address is None else str(address)
     return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def _parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """Parse an address or a network. A network with bits of a host could be meant as one address or as the network."""
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"expected an address or a network, as 127.0.0.1 or 10.0.0.0/8, got {text[:80]!r}") from None
+    address = text.partition("/")[0]
+    if ipaddress.ip_address(address) != network.network_address:
+        raise ValueError(f"{text} is not a network; give {network} for the network, or {address} for the one address")
+    return network
 
 
 def _parse(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

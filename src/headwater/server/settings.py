@@ -19,9 +19,9 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import OptionError
-from headwater.limits import Limits, set_limits
+from headwater.limits import Limits, check_together, set_limits
 from headwater.options import Option, about, check_known, options_of, read_toml
-from headwater.server.access import Access, access_at, is_loopback, parse_public_url
+from headwater.server.access import Access, access_at, is_loopback, parse_host, parse_public_url
 from headwater.server.following import FollowPolicy, parse_policy
 from headwater.server.forwarding import TrustedProxies
 from headwater.server.memory import fit_memory
@@ -126,6 +126,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
                 "or --insecure to let everyone read, write and delete"
             )
 
+    def check_limits(self) -> None:
+        check_together(self.limits)
+        fit_memory(self.limits)
+
     def check_tls(self) -> None:
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError("a TLS key needs a certificate (tls_certificate)")
@@ -147,9 +151,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
 # Checks at the start, by the option that an error names.
 _CHECKS: dict[str, Callable[[Settings], object]] = {
-    "limits": lambda settings: fit_memory(settings.limits),
+    "limits": Settings.check_limits,
     "tls_key": Settings.check_tls,
     "trusted_proxy": lambda settings: TrustedProxies(settings.trusted_proxy),
+    "allow_host": lambda settings: [parse_host(host) for host in settings.allow_host],
     "allow_origin": Settings.access,
     "public_url": Settings.told_url,
     "follow": lambda settings: parse_policy(settings.follow, development=settings.is_development),

@@ -100,7 +100,7 @@ def trickle(wire: Wire) -> None:
 @pytest.mark.slow
 def test_bodies_of_all_connections_together_are_bounded() -> None:
     head = b"POST /v1/stream/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n"
-    with limited("request_bytes_in_flight_max=4000000") as own, ExitStack() as stack:
+    with limited("request_bytes_in_flight_max=4000000", "body_bytes_max=4000000") as own, ExitStack() as stack:
         small = stack.enter_context(Wire(own))
         assert small.ask("PUT", "/v1/stream/a", content_type="text/plain").status == 201
         held = [stack.enter_context(Wire(own)) for _ in range(3)]
@@ -123,7 +123,7 @@ def test_bodies_of_all_connections_together_are_bounded() -> None:
 
 def test_heads_of_all_connections_together_are_bounded() -> None:
     head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 20_000
-    with limited("request_bytes_in_flight_max=400000") as own, ExitStack() as stack:  # a quarter of it for heads
+    with limited("request_bytes_in_flight_max=400000", "body_bytes_max=400000") as own, ExitStack() as stack:  # a quarter of it for heads
         held = [stack.enter_context(Wire(own)) for _ in range(4)]
         for wire in held:
             wire.send(head)

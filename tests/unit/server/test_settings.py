@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headwater.errors import OptionError
-from headwater.limits import Limits
+from headwater.limits import Limits, bounds_of, set_limits
 from headwater.options import about, options_of
 from headwater.server import settings as module
 from headwater.server.settings import OPTIONS, Loaded, Settings, as_toml, doubtful_variables, load_settings
@@ -83,8 +83,10 @@ def test_a_directory_counts_before_the_memory_of_a_weaker_source(file: Path) -> 
         ("[limits]\nlong_poll = 1", "no limit is called 'long_poll'; did you mean long_poll_s?"),
         ("[limits]\nidle_s = true", "idle_s must be a number, got True"),
         ("[limits]\nviews_max = 1.5", "views_max must be a whole number, got 1.5"),
-        ("[limits]\nviews_max = 0", "more than 0"),
-        ("[limits]\nidle_s = nan", "more than 0"),
+        ("[limits]\nviews_max = 0", "views_max must be from 1 to 1,000,000,000, got 0"),
+        ("[limits]\nidle_s = nan", "idle_s must be from 0.01 to 86,400, got nan"),
+        ("[limits]\nsegment_bytes = 1", "segment_bytes must be from 65,536 to 1,073,741,824, got 1"),
+        ("[limits]\nstreams_max = -1", "streams_max must be 0 (no limit) or from 1 to 1,000,000,000, got -1"),
         ("limits = 3", "limits is a table"),
         ('port = "80"', "port: Expected `int`, got '80'"),
         ("port = 70000", "Expected `int` <= 65535"),
@@ -97,7 +99,10 @@ def test_a_directory_counts_before_the_memory_of_a_weaker_source(file: Path) -> 
         ('allow_origin = ["app.example"]', "allow_origin: an origin is like https://app.example"),
         ('allow_follow = ["ftp://127.0.0.1/"]', "allow_follow: "),
         ('public_url = "tables"', "public_url: a public URL is like"),
-        ('trusted_proxy = ["proxy"]', "trusted_proxy: "),
+        ('trusted_proxy = ["proxy"]', "trusted_proxy: expected an address or a network"),
+        ('trusted_proxy = ["10.0.0.1/8"]', "give 10.0.0.0/8 for the network, or 10.0.0.1 for the one address"),
+        ('trusted_proxy = ["fd00::1/8"]', "give fd00::/8 for the network, or fd00::1 for the one address"),
+        ('allow_host = ["https://streams.example"]', "allow_host: a host is like streams.example"),
         ("port = ", "is not TOML"),
     ],
 )
@@ -174,3 +179,23 @@ def test_every_option_says_what_it_is_for() -> None:
     assert {*OPTIONS} == {*Settings.__struct_fields__}
     for option in OPTIONS.values():
         assert option.help.endswith("."), option.name
+
+
+def test_every_default_is_within_the_bounds_of_its_limit() -> None:
+    for field in msgspec.structs.fields(Limits):
+        bounds = bounds_of(field.name)
+        assert field.default in bounds, field.name
+        assert 0 < bounds.least < bounds.most < float("inf"), field.name
+        for value in (bounds.least, bounds.most):
+            assert getattr(set_limits({field.name: value}), field.name) == value
+        for value in (-1, bounds.least / 2 if isinstance(field.default, float) else bounds.least - 1, bounds.most + 1):
+            if value not in bounds:
+                with pytest.raises(ValueError, match=f"{field.name} must be"):
+                    set_limits({field.name: value})
+
+
+def test_limits_that_contradict_each_other_are_refused() -> None:
+    limits = ["body_bytes_max=1000000", "request_bytes_in_flight_max=100000"]
+    with pytest.raises(OptionError, match=r"body_bytes_max \(1,000,000\) is more than request_bytes_in_flight_max"):
+        load(limits=limits)
+    assert load(limits=[*limits, "body_bytes_max=100000"]).settings.limits.body_bytes_max == 100_000
