@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -30,6 +31,8 @@ from tests.servers import serving
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 UNIT = (DEPLOY / "headwater.service").read_text()
+UNITS = ("headwater.service", "headwater-backup.service")
+BACKUP_UNIT = (DEPLOY / "headwater-backup.service").read_text()
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 OF_CLIENTS = {"HEADWATER_URL", "HEADWATER_TOKEN"}
@@ -39,9 +42,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize(
-    "name", ["Dockerfile", "compose.yaml", "healthcheck.py", "headwater.service", "headwater.socket"]
-)
+@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml", "healthcheck.py", "headwater.socket", *UNITS])
 def test_every_variable_is_an_option(name: str) -> None:
     known = {*map(variable, OPTIONS), CONFIG, *OF_CLIENTS}
     known |= {f"HEADWATER_LIMIT_{limit.upper()}" for limit in Limits.__struct_fields__}
@@ -60,16 +61,30 @@ def test_the_unit_calls_a_command_that_there_is() -> None:
     assert "ExecReload=/bin/kill -HUP $MAINPID" in UNIT
 
 
-def test_the_unit_is_valid_and_hardened(tmp_path: Path) -> None:
+def test_the_unit_of_the_backup_reads_the_directory_of_the_server() -> None:
+    (start,) = re.findall(r"^ExecStart=(.+)$", BACKUP_UNIT, re.MULTILINE)
+    path, command, directory, _, *options = shlex.split(start)
+    assert (path, command, directory) == ("/usr/local/bin/headwater", "backup", "/var/lib/headwater")
+    shown = CliRunner().invoke(app, ["backup", "run", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    assert {"--follow", "--keep"} <= {*options}
+    assert all(option in shown for option in options if option.startswith("--"))
+    assert "StateDirectory=headwater\n" in UNIT
+    assert "StateDirectory=headwater\n" in BACKUP_UNIT
+    assert "User=headwater\n" in BACKUP_UNIT  # the name that DynamicUser gives to headwater.service
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_unit_is_valid_and_hardened(name: str, tmp_path: Path) -> None:
     program("systemd-analyze")
     command = tmp_path / "headwater"
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
-    unit = tmp_path / "headwater.service"
-    unit.write_text(UNIT.replace("/usr/local/bin/headwater", str(command)))
+    unit = tmp_path / name
+    unit.write_text((DEPLOY / name).read_text().replace("/usr/local/bin/headwater", str(command)))
     socket_unit = tmp_path / "headwater.socket"
     shutil.copy(DEPLOY / "headwater.socket", socket_unit)
-    verified = run("systemd-analyze", "verify", str(unit), str(socket_unit))
+    sockets = [str(socket_unit)] if name == "headwater.service" else []
+    verified = run("systemd-analyze", "verify", str(unit), *sockets)
     assert (verified.returncode, verified.stderr) == (0, "")
     rated = run("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", str(unit))
     assert rated.returncode == 0, rated.stdout[-2000:]
@@ -127,16 +142,19 @@ def test_programs_that_are_missing_are_named_with_the_way_to_install_them() -> N
 
 def test_the_services_of_compose() -> None:
     services = COMPOSE["services"]
-    assert {*services} == {"headwater", "archive"}
+    assert {*services} == {"headwater", "backup", "archive"}
+    assert services["backup"]["image"] == services["headwater"]["image"]
     for service in services.values():
+        assert service["cap_drop"] == ["ALL"]
+    for service in (services["headwater"], services["archive"]):
         build = service["build"]
         assert (DEPLOY / build["context"]).resolve() == ROOT
         assert (ROOT / build["dockerfile"]).is_file()
-        assert service["cap_drop"] == ["ALL"]
     assert all(port.startswith("127.0.0.1:") for port in services["headwater"]["ports"])  # it is insecure
-    arguments = services["archive"]["command"]
-    shown = CliRunner().invoke(app, [*arguments[:2], "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
-    assert all(option in shown for option in arguments if option.startswith("--"))
+    for arguments in (services["archive"]["command"], services["backup"]["command"]):
+        words = arguments[:2] if arguments[0] == "pipeline" else [arguments[0], "run"]
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+        assert all(option in shown for option in arguments if option.startswith("--"))
 
 
 def check_health(port: int, **environment: str) -> subprocess.CompletedProcess[str]:

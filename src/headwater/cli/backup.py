@@ -84,7 +84,7 @@ def status(
     as_json: bool = typer.Option(False, "--json", help="Print JSON, for programs."),
 ) -> None:
     """Show the moments that can be restored, and the lag of the backup."""
-    spans = spans_of(open_target(target))
+    spans = spans_of(open_target(target, limits.BACKUP_STATUS_S))
     if as_json:
         print_json(spans)
         return

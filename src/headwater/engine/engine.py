@@ -50,6 +50,10 @@ def _ignore(_: BaseException) -> None:
     """The default callback for a failed store: does nothing, because every write reports the failure."""
 
 
+def _open() -> None:
+    """The default fence: all writes may pass."""
+
+
 class Engine:
     """The interface to all parts of the engine. Most of its methods are one line."""
 
@@ -60,13 +64,14 @@ class Engine:
         *,
         clock: Clock | None = None,
         fatal: Callable[[BaseException], None] = _ignore,
+        fence: Callable[[], HeadwaterError | None] | None = None,
     ) -> None:
         self.limits = limits = limits or Limits()
         self.now_ms = (clock or SteadyClock()).now_ms
         self._store = store
         self._catalogue = catalogue = Catalogue()
         loader = Loader(store, catalogue)
-        self._writer = Writer(store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record)
+        self._writer = Writer(store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, fence or _open)
         # Execute a command. `answered` is called with the reply or the error as soon as it is final.
         self.submit: Callable[[Command, Answered], None] = self._writer.submit
         self._live = LiveReaders(catalogue, self._writer, self.now_ms)

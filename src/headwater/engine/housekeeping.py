@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue
 from headwater.engine.live import LiveReaders
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, LeaseLostError
 from headwater.limits import Limits
 from headwater.log.commands import Expire, Reply
 from headwater.store.contract import Store
@@ -55,6 +55,8 @@ class Housekeeping:
                 await self._catalogue.evict(self._limits.streams_loaded_max, self._limits.documents_loaded_max)
                 self._live.renew_all()
                 await self._expire_some()
+            except LeaseLostError:
+                """Nothing is changed until the server may take writes again."""
             except HeadwaterError as error:
                 log.warning("failed to delete expired streams, retrying: %s", error)
             except Exception:

@@ -68,12 +68,14 @@ class Writer:
         now_ms: Callable[[], int],
         fatal: Callable[[BaseException], None],
         fetch_record: FetchRecord,
+        fence: Callable[[], HeadwaterError | None],
     ) -> None:
         self._store = store
         self._catalogue = catalogue
         self._loader = loader
         self._now_ms = now_ms
         self._fatal = fatal
+        self._fence = fence  # returns an error while the server may not take writes
         self._messages_max = limits.messages_per_append_max
         self._quotas = Quotas(limits.streams_max, limits.stream_bytes_max) or None
         self._preparer = Preparer(catalogue, loader, limits, fetch_record)
@@ -173,8 +175,8 @@ class Writer:
         if self._refusing is not None:
             self._refuse(command, answered, self._refusing())
             return
-        if self._store.full and not _frees_space(command):
-            answered(_full(self._store.full))
+        if (refusal := self._refusal(command)) is not None:
+            answered(refusal)
             return
         if stream is not None:
             stream.used = True
@@ -201,6 +203,12 @@ class Writer:
                 if stream is not None and not isinstance(command, Expire):
                     self.renew(stream, self._now_ms())
                 self._answer_when_certain(command, decision.reply, answered)
+
+    def _refusal(self, command: Command) -> HeadwaterError | None:
+        """Why no such command is accepted at present; None if it is."""
+        if self._store.full and not _frees_space(command):
+            return _full(self._store.full)
+        return self._fence()
 
     def _refuse(self, command: Command, answered: Answered, error: HeadwaterError) -> None:
         """Refuse a command, or postpone it if it frees space and a batch is being rolled back."""
@@ -255,7 +263,7 @@ class Writer:
     def record_renewals(self) -> None:
         """Store renewals; if there is no room, later."""
         renewals = self._catalogue.renewals
-        while renewals and self._refusing is None and not self._store.full:
+        while renewals and self._refusing is None and self._fence() is None and not self._store.full:
             stream, _ = renewals.popitem()
             if self._catalogue.by_id(stream.id) is stream:
                 stream.touched_ms = stream.state.accessed_ms

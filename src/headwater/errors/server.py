@@ -53,6 +53,14 @@ class StoppingError(ServerError):
     title = "Server is stopping"
 
 
+class LeaseLostError(ServerError):
+    """The server was started with a lease (`--lease`) and does not hold it."""
+
+    status = 503
+    title = "Server may not take writes"
+    advice = "Use the server that was promoted. If there is none, make the target of the lease reachable."
+
+
 class StorageFullError(ServerError):
     status = 507
     title = "Disk is full"

@@ -156,6 +156,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_bytes: Annotated[
         int, _is("disk space kept for deletions and the fold when the disk is full", 64 * _KIB, 64 * _GIB)
     ] = 64 * 1024 * 1024
+    lease_s: Annotated[
+        float, _is("how long the lease of `--lease` lasts; the server renews it three times in this time", 1, _HOUR_S)
+    ] = 15.0
     streams_loaded_max: Annotated[int, _is("streams whose state is kept in memory", 10)] = 100_000
     documents_loaded_max: Annotated[int, _is("documents kept in memory", 10)] = 10_000
     active_keys_max: Annotated[int, _is("live keys of an active view (409)")] = 1_000_000

@@ -26,6 +26,7 @@ from headwater.outbound import open_outbound
 from headwater.server.activation import address_of, inherited_sockets
 from headwater.server.auth.opening import open_authority
 from headwater.server.dispatch import Dispatcher
+from headwater.server.fencing import Fence, leased
 from headwater.server.following import open_followers
 from headwater.server.memory import fit_memory, open_memory
 from headwater.server.native import NativeEdge
@@ -55,7 +56,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()  # objects loaded by now are permanent: exclude them from garbage collection
     gc.set_threshold(20_000, 20, 20)  # requests create almost no reference cycles
-    return uvloop.run(serve_store(store, settings, ready, sockets))
+    return uvloop.run(_serve_leased(store, settings, ready, sockets))
 
 
 def _at_sockets(settings: Settings, sockets: list[socket.socket]) -> Settings:
@@ -134,8 +135,19 @@ def _watch_certificate(certificate: Path, key: Path | None, watcher: Watcher, ed
     edge.use_tls(watcher.add("the certificate", paths, lambda: load_context(certificate, key), edge.use_tls))
 
 
+async def _serve_leased(
+    store: Store, settings: Settings, ready: Callable[[str], None], sockets: Sequence[socket.socket]
+) -> int:
+    async with leased(settings) as fence:
+        return await serve_store(store, settings, ready, sockets, fence)
+
+
 async def serve_store(
-    store: Store, settings: Settings, ready: Callable[[str], None], sockets: Sequence[socket.socket] = ()
+    store: Store,
+    settings: Settings,
+    ready: Callable[[str], None],
+    sockets: Sequence[socket.socket] = (),
+    fence: Fence | None = None,
 ) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails. Returns the exit code."""
     host, limits, public_url = settings.host, settings.limits, settings.told_url()
@@ -153,7 +165,7 @@ async def serve_store(
         observer.reopen()
 
     _handle_signals(stop, reload)
-    engine = Engine(store, limits, fatal=fatal)
+    engine = Engine(store, limits, fatal=fatal, fence=None if fence is None else fence.refusal)
     outbound = open_outbound(development=settings.is_development, limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=public_url)
     auth = None
@@ -174,6 +186,7 @@ async def serve_store(
         observer=observer,
         authority=authority,
         memory=memory,
+        fence=fence,
     )
     edge = NativeEdge(Dispatcher(service, settings.access()), limits, memory)
     await engine.start()

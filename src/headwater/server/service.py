@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,9 @@ from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
 from headwater.server.views import Views
 
+if TYPE_CHECKING:
+    from headwater.server.fencing import Fence
+
 ProducerKey: TypeAlias = tuple[str, str]  # a path and the id of a producer
 
 
@@ -38,6 +41,7 @@ class Service(msgspec.Struct, frozen=True):
     appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last background append of each producer
     followers: Followers | None = None
     places: LivePlaces = msgspec.field(default_factory=LivePlaces)
+    fence: Fence | None = None  # None: the server needs no lease
     memory: MemoryMark | None = None  # None: memory is not limited
     views: Views | None = None  # None: views cannot be created
     authority: Authority | None = None  # None: access is not checked

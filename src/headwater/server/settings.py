@@ -35,6 +35,7 @@ ENVIRONMENT = "HEADWATER_"
 CONFIG = "HEADWATER_CONFIG"
 _LIMIT = "HEADWATER_LIMIT_"
 _DEFAULT = "default"
+ACCEPT = "accept"  # of lease_unreachable
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
@@ -102,6 +103,18 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         about("Share of the requests without a traceparent that are traced, from 0 to 1.", metavar="SHARE"),
         Meta(ge=0, le=1),
     ] = 0.01
+    lease: Annotated[
+        str | None,
+        about(
+            "Take writes only while this server holds the lease in a target of backups, so that a promoted standby is "
+            "the only writer.",
+            metavar="TARGET",
+        ),
+    ] = None
+    lease_unreachable: Annotated[
+        Literal["refuse", "accept"],
+        about("Writes after the lease has ended because its target does not answer: refuse or accept.", metavar="HOW"),
+    ] = "refuse"
     limits: Annotated[Limits, about("Limits, as long_poll_s=20.", metavar="NAME=VALUE")] = Limits()
 
     # Options that depend on each other. Raises ValueError.
@@ -125,6 +138,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
                 "give --auth FILE (make one with: headwater token add FILE --scope 'admin:**'), "
                 "or --insecure to let everyone read, write and delete"
             )
+
+    def check_lease(self) -> None:
+        if self.lease is not None and self.memory:
+            raise ValueError("a server that keeps its data in memory has no backups, so it can hold no lease")
 
     def check_limits(self) -> None:
         check_together(self.limits)
@@ -152,6 +169,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 # Checks at the start, by the option that an error names.
 _CHECKS: dict[str, Callable[[Settings], object]] = {
     "limits": Settings.check_limits,
+    "lease": Settings.check_lease,
     "tls_key": Settings.check_tls,
     "trusted_proxy": lambda settings: TrustedProxies(settings.trusted_proxy),
     "allow_host": lambda settings: [parse_host(host) for host in settings.allow_host],

@@ -38,12 +38,21 @@ class Commit(msgspec.Struct, gc=False):
 Done: TypeAlias = Callable[[BaseException | None], None]
 
 
+class BackupReport(msgspec.Struct, frozen=True):
+    """What the backup to one target has left in the data directory."""
+
+    reached_ms: int  # everything acknowledged before this moment is in the target; 0: nothing yet
+    failures: int
+    failing: bool  # the last attempt failed
+
+
 class Space(msgspec.Struct, frozen=True):
-    """The disk space that a store uses, and the free space."""
+    """What is on the disk of a store: the space that it uses, the free space, and the state of its backups."""
 
     index_bytes: int
     journal_bytes: int
     free_bytes: int
+    backups: tuple[BackupReport, ...] = ()
 
 
 class StoreReport(msgspec.Struct, frozen=True):

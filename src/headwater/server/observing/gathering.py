@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from headwater import __version__
@@ -24,7 +25,7 @@ from headwater.server.streams.feeds import FeedSession
 from headwater.server.tables.active import ActiveView
 from headwater.server.tables.feeds import RowFeed
 from headwater.server.views.view import View, ViewState
-from headwater.store.contract import Space, StoreReport
+from headwater.store.contract import BackupReport, Space, StoreReport
 
 if TYPE_CHECKING:
     from headwater.server.service import Service
@@ -60,6 +61,9 @@ def gather(service: Service) -> tuple[Gathered, EngineReport]:
     if service.memory is not None:
         found.add("headwater_memory_max_bytes", service.limits.memory_bytes_max)
         found.add("headwater_memory_short", float(service.memory.short))
+    if service.fence is not None:
+        found.add("headwater_lease_held", float(service.fence.held))
+        found.add("headwater_lease_failures_total", service.fence.failures)
     for kind, count in readers(report).items():
         found.add("headwater_live_readers", count, kind)
     _gather_engine(found, report)
@@ -135,6 +139,16 @@ def add_space(found: Gathered, space: Space) -> None:
     found.add("headwater_journal_bytes", space.journal_bytes)
     found.add("headwater_index_bytes", space.index_bytes)
     found.add("headwater_disk_free_bytes", space.free_bytes)
+    _add_backups(found, space.backups, time.time())
+
+
+def _add_backups(found: Gathered, backups: Sequence[BackupReport], now_s: float) -> None:
+    found.add("headwater_backups", len(backups))
+    found.add("headwater_backups_failing", sum(backup.failing for backup in backups))
+    found.add("headwater_backup_failures_total", sum(backup.failures for backup in backups))
+    if backups:
+        oldest_s = min(backup.reached_ms for backup in backups) / 1000
+        found.add("headwater_backup_age_seconds", max(0.0, now_s - oldest_s))
 
 
 def _gather_others(found: Gathered, service: Service) -> None:

@@ -19,6 +19,8 @@ def unready(service: Service, report: EngineReport) -> list[str]:
         reasons.append("no writes are accepted")
     if report.store.fold_stuck:
         reasons.append("the journal is not folded")
+    if service.fence is not None and service.fence.reason is not None:
+        reasons.append(service.fence.reason)
     if service.memory is not None and service.memory.short:
         reasons.append("memory is short")
     return reasons

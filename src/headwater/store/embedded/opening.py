@@ -13,6 +13,7 @@ from pathlib import Path
 from headwater.limits import INDEX_READERS, Limits
 from headwater.store.contract import Space
 from headwater.store.embedded import index, layout, locking
+from headwater.store.embedded.backup.watching import backups_of
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.folder import SubprocessFolder
 from headwater.store.embedded.journal import UnknownFormatError
@@ -100,6 +101,7 @@ def _space(directory: Path) -> Space:
         index_bytes=_size(directory.glob(f"{layout.INDEX_NAME}*")),
         journal_bytes=_size((directory / layout.JOURNAL_DIR).iterdir()),
         free_bytes=room.f_bavail * room.f_frsize,
+        backups=backups_of(directory),
     )
 
 

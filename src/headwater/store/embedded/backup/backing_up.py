@@ -42,6 +42,7 @@ from headwater.store.embedded.backup.retention import prune
 from headwater.store.embedded.backup.snapshot import Progress, copy_blocks, frozen, log_bytes
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
 from headwater.store.embedded.backup.targets import Target, claim
+from headwater.store.embedded.backup.watching import Watch
 from headwater.store.embedded.journal import UnknownFormatError
 
 
@@ -60,10 +61,11 @@ class Backup:
     After an error of the target every method can be called again: data that was read but not copied is kept.
     """
 
-    def __init__(self, directory: Path, target: Target, journal: HeldJournal, progress: Progress) -> None:
+    def __init__(self, directory: Path, target: Target, journal: HeldJournal, watch: Watch, progress: Progress) -> None:
         self._directory = directory
         self._target = target
         self._journal = journal
+        self._watch = watch
         self._progress = progress
         self._timeline: Timeline | None = None
         self._tail: JournalTail | None = None
@@ -82,6 +84,15 @@ class Backup:
 
     def step(self, base_every_s: float) -> Copy:
         """Copy everything that is durable. This includes a new base if one is needed or due."""
+        try:
+            copied = self._step(base_every_s)
+        except Exception as error:
+            self._watch.failed(error)
+            raise
+        self._watch.succeeded(copied.reached_ms)
+        return copied
+
+    def _step(self, base_every_s: float) -> Copy:
         self._copied = Copy(0, 0, 0, 0)
         for _ in range(limits.BACKUP_BASES_TRIED):
             try:
@@ -287,7 +298,7 @@ def open_backup(directory: Path, target: Target, progress: Progress = lambda don
         journal = HeldJournal(directory / layout.JOURNAL_DIR, folder / "held")
         journal.start()
         try:
-            yield Backup(directory, target, journal, progress)
+            yield Backup(directory, target, journal, Watch(directory, folder, target.url), progress)
         finally:
             journal.stop()
 

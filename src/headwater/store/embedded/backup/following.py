@@ -17,7 +17,7 @@ _PASSING = (TargetError, UnfitSourceError, OSError, sqlite3.OperationalError)
 def follow(
     backup: Backup, stop: threading.Event, every_s: float, keep_s: float | None, report: Callable[[str], None]
 ) -> None:
-    """Back up until stopped, and once more at the end. Failures are reported when they begin and when they end."""
+    """Back up until stopped, and once more at the end. Failures are reported, and when they end."""
     failures, wait_s, pruned_s = 0, 0.0, -limits.BACKUP_PRUNE_S
     while not stop.wait(wait_s):
         started_s = time.monotonic()

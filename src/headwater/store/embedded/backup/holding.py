@@ -15,6 +15,7 @@ from pathlib import Path
 from headwater import limits
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.journal import segment_name, segment_numbers
+from headwater.store.embedded.ownership import share
 
 
 class HeldJournal:
@@ -30,6 +31,7 @@ class HeldJournal:
 
     def start(self) -> None:
         self._held.mkdir(mode=0o700, parents=True, exist_ok=True)
+        share(self._held, self._journal.parent)
         self.hold()
         self._thread.start()
 

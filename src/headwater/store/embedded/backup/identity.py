@@ -17,6 +17,7 @@ import msgspec
 from headwater.store.embedded import locking
 from headwater.store.embedded.backup.failures import BackupError
 from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.ownership import share
 
 FOLDER = "backup"
 _NAME = "identity.json"
@@ -44,6 +45,7 @@ def begin_timeline(directory: Path, parent: str) -> Identity:
     identity = Identity(secrets.token_hex(16), parent)
     folder = directory / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
+    share(folder, directory)
     disk = RealDisk(folder)
     file = disk.open(f"{_NAME}.new")
     try:
@@ -52,6 +54,7 @@ def begin_timeline(directory: Path, parent: str) -> Identity:
         file.sync()
     finally:
         file.close()
+    share(folder / f"{_NAME}.new", directory)
     disk.rename(f"{_NAME}.new", _NAME)
     disk.sync_names()
     return identity
@@ -66,12 +69,15 @@ def folder_for(directory: Path, url: str) -> Path:
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Lock out other backups of the same directory to the same target."""
+    directory = folder.parent.parent
     for path in (folder.parent, folder):  # `parents=True` would ignore the mode
         path.mkdir(mode=0o700, exist_ok=True)
+        share(path, directory)
     try:
         lock = locking.acquire(folder / _LOCK_NAME)
     except locking.DirectoryInUseError as error:
         raise BackupError(f"another backup to this target is {error.strerror}. Stop it or wait for it.") from None
+    share(folder / _LOCK_NAME, directory)
     try:
         yield
     finally:

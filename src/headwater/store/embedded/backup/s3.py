@@ -20,11 +20,12 @@ class S3Target:
         self._bucket = bucket
         self._prefix = prefix
 
-    def sizes(self, prefix: str) -> dict[str, int]:
+    def sizes(self, prefix: str, after: str = "") -> dict[str, int]:
         with self._failures(prefix):
-            pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=self._prefix + prefix
-            )
+            asked = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
+            if after:
+                asked["StartAfter"] = self._prefix + after
+            pages = self._client.get_paginator("list_objects_v2").paginate(**asked)
             found = {found["Key"]: int(found["Size"]) for page in pages for found in page.get("Contents", ())}
         return {key.removeprefix(self._prefix): size for key, size in sorted(found.items())}
 
@@ -41,6 +42,18 @@ class S3Target:
     def put(self, name: str, data: bytes) -> None:
         with self._failures(name):
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        from botocore.exceptions import ClientError
+
+        with self._failures(name):
+            try:
+                self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data, IfNoneMatch="*")
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") in ("PreconditionFailed", "412"):
+                    return False
+                raise
+        return True
 
     def remove(self, names: Iterable[str]) -> None:
         left = [{"Key": self._prefix + name} for name in names]

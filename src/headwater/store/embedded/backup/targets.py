@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from headwater import limits
 from headwater.store.embedded import locking
 from headwater.store.embedded.backup.failures import BackupError, MissingError, TargetError
 from headwater.store.embedded.backup.formats import FORMAT, FORMAT_NAME, check_format
+from headwater.store.embedded.backup.timed import TimedTarget
 
 _LOCK_NAME = "lock"
 
@@ -22,8 +24,9 @@ class Target(Protocol):
 
     url: str
 
-    def sizes(self, prefix: str) -> dict[str, int]:
-        """The sorted names that begin with a prefix, and their sizes. The prefix ends with a slash."""
+    def sizes(self, prefix: str, after: str = "") -> dict[str, int]:
+        """The sorted names that begin with a prefix and are greater than `after`, and their sizes. The prefix ends with
+        a slash."""
 
     def is_empty(self) -> bool: ...
 
@@ -31,6 +34,9 @@ class Target(Protocol):
         """Read a file. Raises MissingError if it does not exist."""
 
     def put(self, name: str, data: bytes) -> None: ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a file. False if it exists: of several that create it at the same time, one succeeds."""
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files. Files that do not exist are ignored."""
@@ -44,15 +50,16 @@ class DirectoryTarget:
         self.url = str(root)
         self._root = root
 
-    def sizes(self, prefix: str) -> dict[str, int]:
+    def sizes(self, prefix: str, after: str = "") -> dict[str, int]:
         with self._failures():
             found = {}
             for folder, _, names in os.walk(self._root / prefix, onerror=_raise_unless_missing):
                 for name in names:
                     path = Path(folder) / name
-                    if not name.endswith(".new"):
+                    relative = path.relative_to(self._root).as_posix()
+                    if not name.endswith(".new") and relative > after:
                         with contextlib.suppress(FileNotFoundError):
-                            found[path.relative_to(self._root).as_posix()] = path.stat().st_size
+                            found[relative] = path.stat().st_size
             return dict(sorted(found.items()))
 
     def is_empty(self) -> bool:
@@ -70,21 +77,42 @@ class DirectoryTarget:
         path = self._root / name
         fresh = path.with_name(f"{path.name}.{threading.get_ident()}.new")
         with self._failures():
-            if name != FORMAT_NAME and not (self._root / FORMAT_NAME).exists():
-                raise TargetError(self.url, f"{FORMAT_NAME} is missing, so the target may not be mounted")
+            if name != FORMAT_NAME:
+                self._check_mounted()
             self._make_folder(path.parent)
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                with open(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(descriptor)
+                _write(fresh, data, os.O_TRUNC)
                 os.rename(fresh, path)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.unlink(fresh)
                 raise
             _sync_folder(path.parent)
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = self._root / name
+        with self._failures():
+            self._check_mounted()
+            self._make_folder(path.parent)
+            fresh = path.with_name(f"{path.name}.{threading.get_ident()}.new")
+            _write(fresh, data, os.O_TRUNC)
+            try:
+                os.link(fresh, path)
+            except FileExistsError:
+                return False
+            except OSError:  # the file system has no links; then the content appears after the name
+                try:
+                    _write(path, data, os.O_EXCL)
+                except FileExistsError:
+                    return False
+            finally:
+                os.unlink(fresh)
+            _sync_folder(path.parent)
+        return True
+
+    def _check_mounted(self) -> None:
+        if not (self._root / FORMAT_NAME).exists():
+            raise TargetError(self.url, f"{FORMAT_NAME} is missing, so the target may not be mounted")
 
     def _make_folder(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -133,6 +161,14 @@ def _raise_unless_missing(error: OSError) -> None:
         raise error
 
 
+def _write(path: Path, data: bytes, flag: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -141,17 +177,17 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def open_target(where: str) -> Target:
-    """Open the target of a path or an S3 URL."""
+def open_target(where: str, limit_s: float = limits.BACKUP_TARGET_S) -> Target:
+    """Open the target of a path or an S3 URL. An operation that takes longer than the limit fails."""
     if where.startswith("s3://"):
         from headwater.store.embedded.backup.s3 import open_bucket
 
-        return open_bucket(where)
+        return TimedTarget(open_bucket(where), limit_s)
     if "://" in where:
         raise BackupError(
             f"{urlsplit(where).scheme}: is not supported. Use a directory or a URL as s3://bucket/prefix."
         )
-    return DirectoryTarget(Path(where))
+    return TimedTarget(DirectoryTarget(Path(where)), limit_s)
 
 
 def claim(target: Target) -> None:

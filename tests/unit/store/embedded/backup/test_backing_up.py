@@ -329,7 +329,7 @@ def test_a_base_that_is_ahead_of_the_journal_when_the_backup_is_killed(
                 await asyncio.to_thread(backup.step, 0.0)
             monkeypatch.setattr(backing_up, "frozen", real_frozen)
             monkeypatch.setattr(Backup, "record", real_record)
-            later = Backup(directory, target, backup._journal, lambda *_: None)
+            later = Backup(directory, target, backup._journal, backup._watch, lambda *_: None)
             assert await stepped(later) == 0
 
     live(directory, write, FOLDED)

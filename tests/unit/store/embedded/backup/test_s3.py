@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
-    name = request.node.name.replace("_", "-")[:60]
+    name = re.sub("[^a-z0-9]+", "-", request.node.name)[:60].strip("-")
     assert httpx.put(f"{endpoint}/{name}").status_code == 200
     return f"s3://{name}"
 
