@@ -12,6 +12,7 @@ FORMAT = 2
 JOURNAL_DIR = "journal"
 INDEX_NAME = "index.db"
 FORMAT_NAME = "FORMAT"
+STANDBY = "standby"  # a folder in a directory that follows a backup, and is no data directory until it is promoted
 
 _TEXT = "headwater data directory, format {}\n"
 
@@ -30,9 +31,18 @@ class MissingFileError(DirectoryError):
         super().__init__(f"{path} is missing or empty; restore the directory from a backup")
 
 
+class StandbyError(DirectoryError):
+    """The directory follows a backup."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"{directory} is a standby; promote it with: headwater promote {directory}")
+
+
 def format_of(directory: Path) -> int:
     """The format of a complete directory."""
     if not (directory / FORMAT_NAME).exists():
+        if (directory / STANDBY).exists():
+            raise StandbyError(directory)
         raise FileNotFoundError(errno.ENOENT, "not a Headwater data directory", str(directory))
     found = (directory / FORMAT_NAME).read_text(errors="replace")
     for version in range(1, FORMAT + 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from headwater.engine import Engine
 from headwater.limits import Limits
 from headwater.outbound import open_outbound
+from headwater.server.fencing import Fence
 from headwater.server.http import Request, Response
 from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
@@ -25,6 +27,8 @@ from headwater.server.observing.tracing import open_tracer
 from headwater.server.routes import ROUTES
 from headwater.server.service import Service
 from headwater.store.contract import Store
+from headwater.store.embedded.backup.leases import LeaseHolder
+from headwater.store.embedded.backup.targets import DirectoryTarget
 from headwater.store.embedded.opening import open_store
 from headwater.store.memory import MemoryStore
 
@@ -60,7 +64,9 @@ async def scraped(store: Store, accept: str = "", encoding: str | None = None) -
     for route in ROUTES:
         observer.answered(Request("GET", "/", "", {}, b"", route=route.number, began_s=1e-9), Response(200))
     memory = MemoryMark(1 << 40, _nothing)
-    service = Service(engine, limits, Notifier(engine, limits, outbound), observer=observer, memory=memory)
+    fence = Fence(LeaseHolder(DirectoryTarget(Path("nowhere")), "directory", "server", 15.0), accept=False)
+    notifier = Notifier(engine, limits, outbound)
+    service = Service(engine, limits, notifier, observer=observer, memory=memory, fence=fence)
     try:
         headers = {"accept": accept} if encoding is None else {"accept": accept, "accept-encoding": encoding}
         return await probes.metrics(service, Request("GET", "/metrics", "", headers, b""), "")
@@ -75,7 +81,17 @@ def text_of(response: Response) -> str:
 
 
 def test_a_scrape_has_every_metric_of_the_list_and_no_other(tmp_path: Path) -> None:
-    text = text_of(asyncio.run(scraped(open_store(tmp_path / "data", Limits()))))
+    store = open_store(tmp_path / "data", Limits())
+    state = tmp_path / "data" / "backup" / "0123456789abcdef" / "state.json"  # as a backup leaves it
+    state.parent.mkdir(parents=True)
+    state.write_text(f'{{"target": "backups", "reached_ms": {int(time.time() - 100) * 1000}, "failures": 3}}')
+    text = text_of(asyncio.run(scraped(store)))
+    age = re.search(r"^headwater_backup_age_seconds (\S+)$", text, re.MULTILINE)
+    assert age is not None
+    assert float(age[1]) >= 100
+    assert "headwater_backup_failures_total 3.0" in text
+    assert "headwater_backups_failing 0.0" in text
+    assert "headwater_lease_held 0.0" in text
     families = {family.name: family for family in parse_text(text)}
     found = {name for name in families if name.startswith("headwater_")}
     assert found == {name.removesuffix("_total") for name in NAMES}

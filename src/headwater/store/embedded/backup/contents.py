@@ -39,6 +39,10 @@ class Contents(NamedTuple):
         """The start of the next range."""
         return min((later.start for later in self.timeline.ranges if later.start > range_.start), default=None)
 
+    @property
+    def is_restorable(self) -> bool:
+        return any(self.first_ms(range_) is not None for range_ in self.timeline.ranges)
+
     def first_ms(self, range_: Range) -> int | None:
         """The earliest time of a range that can be restored; None if the range has no complete base yet."""
         earliest = min((base.taken_ms for base in self.bases_in(range_)), default=None)
@@ -51,9 +55,10 @@ def read_timelines(target: Target) -> list[Timeline]:
     return sorted(found, key=lambda timeline: timeline.started_ms)
 
 
-def read_contents(target: Target, timeline: Timeline) -> Contents:
+def read_contents(target: Target, timeline: Timeline, after: str = "") -> Contents:
+    """The contents of a timeline, of the parts only those whose names are greater than `after`."""
     bases = [base for name in target.sizes(f"{timeline.id}/bases/") if (base := parse_base(name)) is not None]
-    sizes = target.sizes(f"{timeline.id}/journal/")
+    sizes = target.sizes(f"{timeline.id}/journal/", after)
     part_bytes = {part: size for name, size in sizes.items() if (part := parse_part(name)) is not None}
     return Contents(timeline, sorted(bases), sorted(part_bytes), part_bytes)
 

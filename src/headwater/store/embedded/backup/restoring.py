@@ -52,10 +52,18 @@ class Plan(NamedTuple):
     parts: list[PartName]
     at_ms: int | None
     newest_ms: int  # the latest time of which the target has data, in any timeline
+    reached_ms: int  # up to which the target has everything
+
+
+class Place(NamedTuple):
+    """The last batch of an index."""
+
+    sequence: int
+    digest: bytes = b""  # empty if unknown
 
 
 class Restored(NamedTuple):
-    sequence: int  # of the last batch
+    place: Place
     last_ms: int  # the maximum time in the batches after the base; 0 if there is none
     batches: int  # after the base
 
@@ -97,7 +105,8 @@ def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None, new
         reached = parts[timed].first if timed >= 0 else -1
         usable = [base for base in bases if base.taken_ms <= at_ms or base.sequence <= reached]
     base = usable[-1]
-    return Plan(contents.timeline.id, base, chain(needed, base.sequence, last, url), at_ms, newest_ms)
+    parts = chain(needed, base.sequence, last, url)
+    return Plan(contents.timeline.id, base, parts, at_ms, newest_ms, range_.reached_ms)
 
 
 def _last_timed(parts: list[PartName], at_ms: int) -> int:
@@ -117,18 +126,39 @@ def restore(target: Target, directory: Path, at_ms: int | None, progress: Progre
     unfinished.mkdir(mode=0o700, parents=True)
     directory.chmod(0o700)
     path = unfinished / layout.INDEX_NAME
-    _write_index(target, plan, path, progress)
-    done = _fold_parts(target, plan, path)
-    (directory / layout.JOURNAL_DIR).mkdir(mode=0o700)
-    path.rename(directory / layout.INDEX_NAME)
-    begin_timeline(directory, parent=plan.timeline_id)
-    RealDisk(directory).sync_names()
-    layout.write_format(directory)  # last, because it marks the directory as complete
+    write_index(target, plan, path, progress)
+    done = fold_parts(target, plan.timeline_id, plan.parts, path, Place(plan.base.sequence), plan.at_ms)
+    finish(directory, path, plan.timeline_id, plan.newest_ms)
     unfinished.rmdir()
     return done
 
 
-def _write_index(target: Target, plan: Plan, path: Path, progress: Progress) -> None:
+def finish(directory: Path, path: Path, timeline_id: str, newest_ms: int) -> None:
+    """Make a data directory of an index that was restored from a timeline. It can be repeated after an interruption.
+
+    `newest_ms` is the latest time of data that the directory may lack."""
+    (directory / layout.JOURNAL_DIR).mkdir(mode=0o700, exist_ok=True)
+    if path.exists():
+        _begin_history(path, newest_ms)
+        path.rename(directory / layout.INDEX_NAME)
+    begin_timeline(directory, parent=timeline_id)
+    RealDisk(directory).sync_names()
+    layout.write_format(directory)  # last, because it marks the directory as complete
+
+
+def _begin_history(path: Path, newest_ms: int) -> None:
+    """Begin a timeline in an index, and move all of its write-ahead log into it: the file is then moved alone."""
+    connection = index.connect(path, write=True)
+    try:
+        IndexWriter(connection).begin_timeline(max(now_us(), newest_ms * 1000))
+        [busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.close()
+    if busy:
+        raise BackupError(f"{path} is in use. Stop the process that uses it, and try again.")
+
+
+def write_index(target: Target, plan: Plan, path: Path, progress: Progress) -> None:
     base = read_base(target, plan.timeline_id, plan.base)
     create_private(path)
     with open(path, "r+b") as file:
@@ -165,28 +195,30 @@ def _blocks(target: Target, timeline_id: str, base: Base) -> Iterator[bytes]:
             raise
 
 
-def _fold_parts(target: Target, plan: Plan, path: Path) -> Restored:
-    """Fold the journal into the index, in portions of the size of a segment."""
+def fold_parts(
+    target: Target, timeline_id: str, parts: list[PartName], path: Path, after: Place, at_ms: int | None = None
+) -> Restored:
+    """Fold parts into an index that ends with a batch, in portions of the size of a segment."""
     connection = index.connect(path, write=True)
     try:
         index.check_format(connection)
         reader, writer = index.IndexReader(connection), IndexWriter(connection)
         meta = reader.meta()
         number, sequence = meta.folded_segment, meta.folded_sequence
-        if sequence != plan.base.sequence:
-            raise DamagedBackupError(f"{plan.timeline_id}/bases/{plan.base}", f"its index ends with batch {sequence}")
-        count = last_ms = 0
-        for batches in _portions(_batches(target, plan)):
+        if sequence != after.sequence:
+            raise DamagedBackupError(str(path), f"the index ends with batch {sequence}, not {after.sequence}")
+        count, last_ms, place = 0, 0, after
+        for batches in _portions(_batches(target, timeline_id, parts, after, at_ms)):
             number += 1
             fold(reader, writer, Segment(number, batches, 0, True, FORMAT, 0))
             writer.checkpoint(log_pages_max=limits.WAL_PAGES_MAX)
-            count, sequence = count + len(batches), batches[-1].sequence
+            count, last = count + len(batches), batches[-1]
+            place = Place(last.sequence, batch_digest(last.sequence, last.payload))
             last_ms = max(last_ms, *(times_of(batch)[1] for batch in batches))
-        writer.begin_timeline(max(now_us(), plan.newest_ms * 1000))
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     finally:
         connection.close()
-    return Restored(sequence, last_ms, count)
+    return Restored(place, last_ms, count)
 
 
 def _portions(batches: Iterator[JournalBatch]) -> Iterator[list[JournalBatch]]:
@@ -201,16 +233,18 @@ def _portions(batches: Iterator[JournalBatch]) -> Iterator[list[JournalBatch]]:
         yield portion
 
 
-def _batches(target: Target, plan: Plan) -> Iterator[JournalBatch]:
-    """The batches after the base up to the time. Each is checked to follow the one before."""
-    timed = -1 if plan.at_ms is None else _last_timed(plan.parts, plan.at_ms)
-    reached, digest = plan.base.sequence, b""
-    for number, part in enumerate(plan.parts):
-        name = f"{plan.timeline_id}/journal/{part}"
+def _batches(
+    target: Target, timeline_id: str, parts: list[PartName], after: Place, at_ms: int | None
+) -> Iterator[JournalBatch]:
+    """The batches after a place up to the time. Each is checked to follow the one before."""
+    timed = -1 if at_ms is None else _last_timed(parts, at_ms)
+    reached, digest = after
+    for number, part in enumerate(parts):
+        name = f"{timeline_id}/journal/{part}"
         copied = decode_part(name, target.get(name))
         _check_follows(name, copied, part, reached, digest)
         batches = [batch for batch in copied.batches if batch.sequence > reached]
-        kept = batches if plan.at_ms is None or number < timed else _cut(batches, plan.at_ms)
+        kept = batches if at_ms is None or number < timed else _cut(batches, at_ms)
         yield from kept
         if len(kept) < len(batches):
             return
