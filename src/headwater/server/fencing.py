@@ -21,7 +21,12 @@ _REASONS = {
     LeaseState.EXPIRED: "the lease of the server has ended, because its target does not answer",
     LeaseState.LOST: "the lease belongs to another server",
 }
-_LEVELS = {LeaseState.HELD: logging.WARNING, LeaseState.WAITING: logging.WARNING, LeaseState.EXPIRED: logging.ERROR}
+_LEVELS = {
+    LeaseState.WAITING: logging.WARNING,
+    LeaseState.HELD: logging.INFO,
+    LeaseState.EXPIRED: logging.ERROR,
+    LeaseState.LOST: logging.CRITICAL,
+}
 
 
 class Fence:
@@ -60,7 +65,7 @@ def open_fence(where: str, settings: Settings) -> tuple[Fence, Renewal]:
     lease = LeaseHolder(target, directory_id(directory), holder_id(directory), lease_s)
 
     def report(problem: str, state: LeaseState) -> None:
-        level = logging.ERROR if problem else _LEVELS.get(state, logging.CRITICAL)
+        level = max(_LEVELS[state], logging.ERROR if problem else logging.INFO)
         log.log(level, "the lease in %s is %s%s", lease.url, state.value, f": {problem}" if problem else "")
 
     return Fence(lease, accept=settings.lease_unreachable == ACCEPT), Renewal(lease, lease_s / LEASE_RENEWALS, report)
