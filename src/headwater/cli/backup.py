@@ -59,6 +59,10 @@ def run(
 ) -> None:
     """Copy the data that the target does not have yet. Restore it with: headwater restore."""
     keep_s = None if keep is None else parse_span(keep)
+    if keep_s is not None and keep_s < limits.BACKUP_KEEP_S_MIN:
+        raise ValueError(
+            f"--keep must be at least 1 minute, got {keep}: a copy of the index would be made all the time"
+        )
     os.nice(limits.FOLD_NICE)  # lower priority than the server
     with meter("copying") as update, open_backup(directory, open_target(target), update) as backup:
         if not follow_:

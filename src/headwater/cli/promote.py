@@ -17,7 +17,7 @@ from headwater.store.embedded.backup import leases
 from headwater.store.embedded.backup.failures import BackupError, TargetError
 from headwater.store.embedded.backup.restoring import shown_ms
 from headwater.store.embedded.backup.standby import PASSING, Standby, open_promotion, source_of
-from headwater.store.embedded.backup.targets import Target, open_target
+from headwater.store.embedded.backup.targets import Target, check_claimed, open_target
 from headwater.store.embedded.ownership import hand_over
 
 
@@ -79,6 +79,7 @@ def _take_lease(directory: Path, target: Target, wait: Callable[[float], None], 
         if force:
             leases.force(target, owner)
         else:
+            check_claimed(target)
             leases.promote(target, owner, wait=wait, report=say)
     except TargetError as error:
         if not force:

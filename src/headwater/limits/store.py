@@ -65,6 +65,7 @@ BACKUP_PREPARED_BYTES_MIN = 64 * 1024 * 1024  # a larger index is copied once be
 BACKUP_BASE_BYTES_MIN = 256 * 1024 * 1024  # of the journal after a base before another base is made
 BACKUP_BASE_S = 7 * 86_400.0
 BACKUP_BASES_TRIED = 3
+BACKUP_KEEP_S_MIN = 60.0  # of --keep: the index is copied twice in this time
 BACKUP_PRUNE_S = 3_600.0  # interval at which old data is removed
 BACKUP_RETRY_S = 1.0  # after the first failure of a target; doubles with each further one
 BACKUP_RETRY_MAX_S = 60.0

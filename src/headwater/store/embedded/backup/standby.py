@@ -27,7 +27,7 @@ from headwater import limits
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.backup.contents import chain, read_contents, read_timelines
 from headwater.store.embedded.backup.failures import BackupError, MissingError, TargetError
-from headwater.store.embedded.backup.formats import PartName, Timeline
+from headwater.store.embedded.backup.formats import FORMAT_NAME, PartName, Timeline
 from headwater.store.embedded.backup.restoring import Place, finish, fold_parts, plan_restore, write_index
 from headwater.store.embedded.backup.snapshot import Progress
 from headwater.store.embedded.backup.targets import Target, check_claimed
@@ -75,13 +75,22 @@ class Standby:
 
     def step(self) -> Applied:
         """Apply everything that the target has. After any error it can be called again."""
-        check_claimed(self._target)
+        self._check_target()
         if self.source is not None:
             place, self._place = self._place or self._read_place(self.source), None
             applied = self._continue(self.source, place)
             if applied is not None:
                 return applied
         return self._rebuild()
+
+    def _check_target(self) -> None:
+        """A target that was followed before and is empty now is not mounted, so it may come back."""
+        try:
+            self._target.get(FORMAT_NAME)
+        except MissingError:
+            if self.source is not None:
+                raise TargetError(self._target.url, f"{FORMAT_NAME} is missing, so it may not be mounted") from None
+        check_claimed(self._target)
 
     def _read_place(self, source: Source) -> Place:
         connection = index.connect(self._folder / source.index, write=False)

@@ -316,3 +316,14 @@ def test_other_directories_are_refused(directory: Path, target: Failing, tmp_pat
     step(tmp_path / "standby", target)
     with pytest.raises(BackupError, match=r"follows .*target\. Use another directory"):
         step(tmp_path / "standby", DirectoryTarget(tmp_path / "elsewhere"))
+
+
+def test_a_target_that_is_not_mounted_may_come_back(directory: Path, target: Failing, tmp_path: Path) -> None:
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    step(tmp_path / "standby", target)
+    (tmp_path / "target").rename(tmp_path / "away")
+    with pytest.raises(TargetError, match="may not be mounted"):
+        step(tmp_path / "standby", target)
+    (tmp_path / "away").rename(tmp_path / "target")
+    assert step(tmp_path / "standby", target) == Applied(0, False, step(tmp_path / "standby", target).reached_ms)
