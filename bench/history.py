@@ -109,13 +109,19 @@ def show(name: str, found: Found, directory: Path = RESULTS) -> None:
     chart = (CHARTS if directory.resolve() == RESULTS else directory) / f"{name}.png"
     if name == "soak":
         draw_soak(found["windows"], machine, chart)
-    elif name != "restart":  # which has no figures to compare
+    elif name not in ("reclaim", "restart"):  # which have no figures to compare
         draw(name, rows, machine, chart)
 
 
 def rows_of(name: str, found: Found) -> list[Row]:
     """The figures of a result, as rows for tables, charts and the history."""
-    special = {"backup": _backup_rows, "hostile": _hostile_rows, "restart": _restart_rows, "soak": _soak_rows}
+    special = {
+        "backup": _backup_rows,
+        "hostile": _hostile_rows,
+        "reclaim": _reclaim_rows,
+        "restart": _restart_rows,
+        "soak": _soak_rows,
+    }
     return special[name](found) if name in special else [_row(row) for row in found["rows"]]
 
 
@@ -151,6 +157,20 @@ def _hostile_rows(found: Found) -> list[Row]:
         )
         for key, unit, goal, panel in panels
         for row in found["rows"]
+    ]
+
+
+def _reclaim_rows(found: Found) -> list[Row]:
+    live = f"live data {found['live_mb']:,.0f} MB, {found['churned_per_s']:,.0f} streams/s"
+    return [
+        Row("largest index under churn of small streams", "headwater", found["largest_mb"], "MB", note=live),
+        Row(
+            "space of a deleted stream returns",
+            "headwater",
+            found["return_mib_per_s"],
+            "MiB/s",
+            note=f"{found['mebibytes']:,} MiB",
+        ),
     ]
 
 

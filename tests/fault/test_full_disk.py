@@ -144,7 +144,7 @@ def test_deletions_in_a_batch_that_is_refused_are_not_refused(monkeypatch: pytes
 
 
 def delete_in_a_refused_batch(machine: Machine) -> None:
-    """Deletions share the batch with the first append that is refused, wait behind it, or arrive during its rollback."""
+    """Deletions share the batch with the first append that is refused, wait behind it, or arrive while it is undone."""
 
     async def later(work: Awaitable[str]) -> str:
         for _ in range(machine.disk.random.randint(0, 4)):  # turns of the loop

@@ -70,7 +70,11 @@ METRICS = (
     Metric("headwater_journal_unfolded_bytes", "gauge", "Bytes of the journal that are not folded."),
     Metric("headwater_journal_unfolded_segments", "gauge", "Sealed segments that wait for the fold."),
     Metric("headwater_fold_duration_seconds", "histogram", "Time of each fold of a segment into the index."),
-    Metric("headwater_fold_failures_total", "counter", "Folds and steps of reclaiming that were interrupted or found no room."),
+    Metric(
+        "headwater_fold_failures_total",
+        "counter",
+        "Tasks of the fold that were interrupted or found no room.",
+    ),
     Metric("headwater_fold_worker_deaths_total", "counter", "Fold processes that ended while the server ran."),
     Metric("headwater_fold_behind", "gauge", "1 while writers wait for the fold."),
     Metric("headwater_index_bytes", "gauge", "Size of the index and its write-ahead log."),

@@ -74,7 +74,7 @@ class FoldWorker:
             return WorkerAnswer(task)  # a backup reads the index: each step would make the write-ahead log longer
         idle_ms = int((self._now_s() - limits.PRODUCER_IDLE_S) * 1000)
         self._writer.expire_producers(idle_ms, limits.PRODUCERS_EXPIRED_EVERY)
-        size_bytes, garbage, more = self._reclaimer.step()
+        size_bytes, garbage, more = self._reclaimer.step(urgent=urgent)
         self._writer.checkpoint(log_pages_max)
         return WorkerAnswer(task, reclaimed_bytes=size_bytes, garbage=garbage, more=more)
 

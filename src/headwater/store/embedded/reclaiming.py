@@ -21,11 +21,13 @@ class Reclaimer:
         self._connection = connection
         self._clock_s = clock_s
 
-    def step(self) -> Reclaimed:
+    def step(self, *, urgent: bool = False) -> Reclaimed:
+        """Remove rows, and return pages when no rows are left. Until then folds can use the pages, unless the space is
+        needed urgently."""
         deadline_s = self._clock_s() + limits.RECLAIM_STEP_S
         size_bytes = self._remove_rows(deadline_s)
-        pages_left = self._return_pages(deadline_s)
         [garbage] = self._connection.execute("SELECT EXISTS (SELECT 1 FROM garbage)").fetchone()
+        pages_left = self._return_pages(deadline_s) if urgent or not garbage else 0
         return Reclaimed(size_bytes, bool(garbage), bool(garbage or pages_left))
 
     def _remove_rows(self, deadline_s: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -99,7 +100,7 @@ def test_repeated_deaths_back_off_and_are_logged_once_each(caplog: pytest.LogCap
     assert owner.folded_segments == [1]
     assert owner.errors == []
     assert worker.tasks[:21] == ["fold 1"] * 21
-    waits_s = [after - before for before, after in zip(worker.times_s, worker.times_s[1:], strict=False)][:20]
+    waits_s = [after - before for before, after in itertools.pairwise(worker.times_s)][:20]
     doubled_s = [min(limits.FOLD_RETRY_MAX_S, limits.FOLD_RETRY_S * 2**number) for number in range(20)]
     assert waits_s == pytest.approx(doubled_s)
     assert caplog.text.count("the fold worker failed and is started again") == 20
@@ -180,7 +181,7 @@ def test_a_large_deletion_delays_a_fold_by_a_bounded_number_of_steps() -> None:
 
     run(body)
     folds = [number for number, task in enumerate(worker.tasks) if task.startswith("fold")]
-    steps = {after - before - 1 for before, after in zip(folds, folds[1:], strict=False)}
+    steps = {after - before - 1 for before, after in itertools.pairwise(folds)}
     assert steps == {limits.RECLAIM_FACTOR * worker.added_bytes // worker.step_bytes}
 
 
