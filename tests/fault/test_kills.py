@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.edges import free_port
+from tests.waiting import wait_until
 
 KILLS = 20
 STREAMS = 24
@@ -174,3 +175,37 @@ def test_a_second_server_on_the_directory_is_refused_at_once(tmp_path: Path) -> 
     finally:
         with contextlib.suppress(ProcessLookupError):
             assert life.end(signal.SIGTERM) == 0
+
+
+def fold_workers(server_pid: int) -> list[int]:
+    children = Path(f"/proc/{server_pid}/task/{server_pid}/children").read_text().split()
+    return [int(pid) for pid in children]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGABRT])
+def test_the_server_survives_every_death_of_its_fold_worker(tmp_path: Path, kind: signal.Signals) -> None:
+    """It dies while it is idle and while it folds. What was written meanwhile is folded by the next one."""
+    port = free_port()
+    life = Life(tmp_path / "data", port)
+    root = f"http://127.0.0.1:{port}"
+    try:
+        with httpx.Client(base_url=f"{root}/v1/stream", timeout=20) as http:
+            assert http.put("/a", headers={"content-type": "text/plain"}).status_code == 201
+            for number in range(4):
+                [pid] = wait_until(lambda: fold_workers(life.process.pid), "a fold worker runs")
+                os.kill(pid, kind)
+                wait_until(lambda pid=pid: pid not in fold_workers(life.process.pid), "it has ended")
+                body = f"{number};".encode() * 20_000
+                assert http.post("/a", headers={"content-type": "text/plain"}, content=body).status_code == 204
+            wait_until(lambda: metric(root, "headwater_journal_unfolded_bytes") == 0, "the journal is folded")
+            assert metric(root, "headwater_fold_worker_deaths_total") >= 4
+            assert http.get(f"{root}/readyz").status_code == 200
+    finally:
+        assert life.end(signal.SIGTERM) == 0
+
+
+def metric(root: str, name: str) -> float:
+    lines = httpx.get(f"{root}/metrics", timeout=20).text.splitlines()
+    [value] = [line.split()[1] for line in lines if line.startswith(f"{name} ")]
+    return float(value)
