@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -182,6 +183,10 @@ def fold_workers(server_pid: int) -> list[int]:
     return [int(pid) for pid in children]
 
 
+def has_ended(server_pid: int, pid: int) -> bool:
+    return pid not in fold_workers(server_pid)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGABRT])
 def test_the_server_survives_every_death_of_its_fold_worker(tmp_path: Path, kind: signal.Signals) -> None:
@@ -195,7 +200,7 @@ def test_the_server_survives_every_death_of_its_fold_worker(tmp_path: Path, kind
             for number in range(4):
                 [pid] = wait_until(lambda: fold_workers(life.process.pid), "a fold worker runs")
                 os.kill(pid, kind)
-                wait_until(lambda pid=pid: pid not in fold_workers(life.process.pid), "it has ended")
+                wait_until(partial(has_ended, life.process.pid, pid), "it has ended")
                 body = f"{number};".encode() * 20_000
                 assert http.post("/a", headers={"content-type": "text/plain"}, content=body).status_code == 204
             wait_until(lambda: metric(root, "headwater_journal_unfolded_bytes") == 0, "the journal is folded")
