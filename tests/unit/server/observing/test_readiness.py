@@ -13,14 +13,17 @@ from headwater.server.http import Request
 from headwater.server.memory import MemoryMark
 from headwater.server.observing import probes
 from headwater.server.service import Service
+from headwater.store.contract import StoreReport
 from headwater.store.memory import MemoryStore
 
 
 async def _nothing() -> None: ...
 
 
-async def asked(*, full: str | None = None, short: bool = False, draining: bool = False) -> int:
+async def asked(*, full: str | None = None, short: bool = False, draining: bool = False, stuck: bool = False) -> int:
     store = MemoryStore()
+    if stuck:
+        store.report = lambda: StoreReport(fold_stuck=True)  # type: ignore[method-assign]
     engine = Engine(store)
     await engine.start()
     memory = MemoryMark(1 << 40, _nothing)
@@ -45,6 +48,7 @@ def test_a_server_that_can_work_is_ready() -> None:
     [
         ({"full": "/secret/place/1.journal: No space left on device"}, "the disk is full"),
         ({"short": True}, "memory is short"),
+        ({"stuck": True}, "the journal is not folded"),
         ({"draining": True}, "no writes are accepted"),
         ({"full": "x", "short": True}, "the disk is full; memory is short"),
     ],
