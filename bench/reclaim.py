@@ -20,6 +20,7 @@ from pathlib import Path
 import uvloop
 
 from bench.history import RESULTS, save
+from headwater.engine.clock import SteadyClock
 from headwater.limits import Limits
 from headwater.log.content import ContentKind
 from headwater.log.events import Appended, Created, Deleted, Event
@@ -124,7 +125,7 @@ async def return_large(store: EmbeddedStore, streams: Streams, directory: Path, 
 async def measure(directory: Path, seconds: float, mebibytes: int) -> dict[str, float]:
     store = open_store(directory, Limits(fold_idle_s=3600))
     failures: list[BaseException] = []
-    await store.start(failures.append)
+    await store.start(failures.append, SteadyClock(store.latest).moment)
     streams = Streams(store)
     found = await churn(streams, directory, seconds)
     found |= await return_large(store, streams, directory, mebibytes)

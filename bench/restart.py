@@ -20,6 +20,7 @@ from bench.history import RESULTS, save
 from bench.load import call
 from bench.servers import headwater
 from headwater.client.load import percentile
+from headwater.engine.clock import SteadyClock
 from headwater.limits import Limits
 from headwater.log.content import ContentKind
 from headwater.log.events import Created
@@ -42,7 +43,7 @@ async def build(directory: Path, streams: int, size: int) -> None:
     limits = Limits(fold_idle_s=0.5)
     store = open_store(directory, limits)
     failures: list[BaseException] = []
-    await store.start(failures.append)
+    await store.start(failures.append, SteadyClock(store.latest).moment)
     data = random.Random(1).randbytes(size)
     for first in range(1, streams + 1, BATCH):
         batch = []

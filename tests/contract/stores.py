@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headwater.limits import Limits
 from headwater.store.contract import Store
-from headwater.store.embedded import index, layout
+from headwater.store.embedded import index, layout, newest
 from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.fold_worker import open_worker
 from headwater.store.embedded.folder import Reclaimed
@@ -24,7 +24,7 @@ class InlineFolder:
     """The fold worker without its process."""
 
     def __init__(self, directory: Path) -> None:
-        self._worker = open_worker(directory, lambda: 0.0)  # the tests' times are near 1970
+        self._worker = open_worker(directory)
 
     async def fold(self, number: int) -> int:
         answer = self._worker.handle(f"fold {number}")
@@ -53,13 +53,14 @@ def embedded(
     (directory / layout.JOURNAL_DIR).mkdir(parents=True, exist_ok=True)
     if not (directory / layout.INDEX_NAME).exists():
         index.create(directory / layout.INDEX_NAME)
+        newest.create(RealDisk(directory / layout.JOURNAL_DIR), index.Meta().folded)
     disk = make_disk(directory / layout.JOURNAL_DIR)
 
     def connect() -> index.IndexReader:
         return index.IndexReader(index.connect(directory / layout.INDEX_NAME, write=False))
 
     reader = connect()
-    recovered = recover(disk, reader, lambda: 12345)
+    recovered = recover(disk, reader)
     reader.close()
     parts = Parts(
         disk=disk,

@@ -20,6 +20,7 @@ from headwater.log.events import (
     ForkAdded,
     SoftDeleted,
 )
+from headwater.log.moments import NEVER
 from headwater.log.offsets import Span
 from headwater.log.producers import ProducerState, ProducerTuple, hash_of
 from headwater.log.state import Document, StreamState, evolve, evolve_document
@@ -91,7 +92,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[B
     def runner(body: Callable[[Bench], Awaitable[T]]) -> T:
         async def main() -> T:
             store = make(tmp_path / "data")
-            await store.start(lambda error: None)
+            await store.start(lambda error: None, lambda: NEVER)
             try:
                 return await body(Bench(store, rest))
             finally:
@@ -383,7 +384,7 @@ def test_a_fold_waits_for_the_batch_that_is_being_written(tmp_path: Path) -> Non
 
     async def main() -> None:
         store = embedded(tmp_path, threads=True)
-        await store.start(fail)
+        await store.start(fail, lambda: NEVER)
         bench = Bench(store, nothing)
         await bench.commit((created(1, "a", b"first"),))
         syncer = store._parts.syncer
@@ -408,7 +409,7 @@ def test_a_fold_waits_for_the_batch_that_is_being_written(tmp_path: Path) -> Non
         await writing
         await store.close()
         store = embedded(tmp_path)
-        await store.start(fail)
+        await store.start(fail, lambda: NEVER)
         state = await store.load("a")
         assert state is not None
         assert state.tail == 5 + len(large)

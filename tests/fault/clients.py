@@ -23,6 +23,7 @@ from headwater.errors import (
     StorageFullError,
     StreamGoneError,
     StreamNotFoundError,
+    UnknownOutcomeError,
 )
 from headwater.limits import Limits
 from headwater.log.commands import (
@@ -123,7 +124,7 @@ class Clients:
                 reply = await self.tables.execute(command)
             else:
                 reply = await self._engine.execute(command)
-        except InternalError as error:
+        except (InternalError, UnknownOutcomeError) as error:
             if not self._disk.failed_syncs and not self._disk.crashed:
                 raise BrokenPromiseError(f"{type(command).__name__}: {error}") from error
             raise
@@ -181,7 +182,7 @@ class Clients:
                 # Finding the row at which a fork begins reads its source.
                 with self.using(source) if source is not None and source.is_table else contextlib.nullcontext():
                     reply = await self._ask(command)
-            except InternalError:  # the result is unknown
+            except UnknownOutcomeError:
                 return
             except HeadwaterError as error:
                 self._world.uncertain.discard(path)
@@ -350,6 +351,10 @@ class Clients:
     async def _read(self, known: KnownStream) -> None:
         with self.using(known):
             await self.tables.read(known)
+
+    def now_ms(self) -> int:
+        """The engine's time."""
+        return self._engine.now_ms()
 
     async def look(self, known: KnownStream) -> None:
         """Read a stream from its beginning to its tail."""

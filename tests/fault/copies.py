@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from headwater.errors import OffsetLostError
 from headwater.limits import Limits
 from headwater.log.offsets import Offset
+from headwater.store.embedded import newest
 from headwater.store.embedded.backup.failures import GapError
 from headwater.store.embedded.backup.formats import decode_part, encode_part
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
@@ -18,14 +19,14 @@ from headwater.store.embedded.checking import Checker
 from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.index_writer import IndexWriter
-from headwater.store.embedded.journal import FORMAT, CorruptJournalError, Segment, segment_name, segment_numbers
+from headwater.store.embedded.journal import CorruptJournalError, Segment, segment_name, segment_numbers
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.salvage import salvage
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault.oracle import BrokenPromiseError, KnownStream, check_joint, check_messages
 from tests.fault.sim import SimFolder, SimIndex, SimRunner, SimSyncer
-from tests.fault.sim_disk import SimDisk
+from tests.fault.sim_disk import SECTOR, SimDisk
 from tests.fault.world import KEYS, World
 
 T = TypeVar("T")
@@ -49,6 +50,13 @@ class Directory:
             raise BrokenPromiseError(f"check finds: {problems[0]}")
 
 
+def new_directory(rng: random.Random, index: SimIndex) -> Directory:
+    """A directory with an index and an empty journal."""
+    disk = SimDisk(rng)
+    newest.create(disk, IndexReader(index.connect()).meta().folded)
+    return Directory(disk, index)
+
+
 class Contents(NamedTuple):
     """The contents of a directory: the own bytes of each stream with their start, and the documents."""
 
@@ -57,19 +65,19 @@ class Contents(NamedTuple):
 
 
 def contents_of(directory: Directory) -> Contents:
-    store = _open(directory)
+    store = open_copy(directory)
     streams = {}
-    for state in _now(store.page("", "", 1000)):
+    for state in run_now(store.page("", "", 1000)):
         own = b""
         while state.start + len(own) < state.tail:
-            own += _now(store.read(state.id, state.start + len(own), state.tail, 1 << 20)).data
+            own += run_now(store.read(state.id, state.start + len(own), state.tail, 1 << 20)).data
         check_messages(state.path, own)
         streams[state.id] = (state.path, state.start, own)
-    documents = {document.key: document.data for document in _now(store.documents("", "", 1000))}
+    documents = {document.key: document.data for document in run_now(store.documents("", "", 1000))}
     return Contents(streams, documents)
 
 
-def _open(directory: Directory) -> EmbeddedStore:
+def open_copy(directory: Directory) -> EmbeddedStore:
     disk = directory.disk
     reader = IndexReader(directory.index.connect())
     parts = Parts(
@@ -83,10 +91,10 @@ def _open(directory: Directory) -> EmbeddedStore:
         salt=lambda: 1,
         reserve=Reserve(disk, 1),
     )
-    return EmbeddedStore(parts, recover(disk, reader, lambda: 1), Limits())
+    return EmbeddedStore(parts, recover(disk, reader), Limits())
 
 
-def _now(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never waits."""
     try:
         coroutine.send(None)
@@ -152,9 +160,10 @@ class Following:
         for data in self._parts:
             reader = IndexReader(connection)
             batches = decode_part("part", data).batches
-            segment = Segment(reader.meta().folded_segment + 1, batches, 0, True, FORMAT, 0)
+            folded = reader.meta().folded
+            segment = Segment(folded.number + 1, batches, 0, True, folded.salt, folded.salt)
             fold(reader, IndexWriter(connection), segment)
-        return Directory(SimDisk(random.Random(0)), self._index)
+        return new_directory(random.Random(0), self._index)
 
 
 async def back_up_and_check(directory: Directory, world: World) -> None:
@@ -197,25 +206,55 @@ def _check_acknowledged(known: KnownStream, numbers: list[int], own: bytes) -> N
 # Salvage
 
 
+def _harm(disk: SimDisk, name: str, rng: random.Random) -> bool:
+    """Damage a segment. Returns whether this must be noticed. A flipped bit at the end may be an incomplete batch."""
+    node = disk.nodes[name]
+    written = len(bytes(node.data).rstrip(b"\0"))
+    harm = rng.choice(["flip", "flip", "remove", "empty", "zero", "cut", "record", "all"])
+    if harm == "flip":
+        node.data[rng.randrange(written)] ^= 1 << rng.randrange(8)
+        return False
+    if harm == "zero":
+        node.data[:SECTOR] = bytes(min(SECTOR, len(node.data)))
+    elif harm in ("cut", "empty"):
+        del node.data[0 if harm == "empty" else rng.randrange(written) :]
+    elif harm == "all":
+        disk.nodes.clear()
+    else:
+        del disk.nodes[newest.NAME if harm == "record" else name]
+    return True
+
+
+def _check_refused(directory: Directory) -> None:
+    before = {name: bytes(node.data) for name, node in directory.disk.nodes.items()}
+    if not Checker(directory.disk, directory.index.connect(), lambda _: None).run().problems:
+        raise BrokenPromiseError("check does not find that a segment is lost")
+    try:
+        recover(directory.disk, IndexReader(directory.index.connect()))
+    except CorruptJournalError:
+        if before != {name: bytes(node.data) for name, node in directory.disk.nodes.items()}:
+            raise BrokenPromiseError("a directory that was refused was changed") from None
+        return
+    raise BrokenPromiseError("a directory opens without a segment that was begun")
+
+
 def damage_and_salvage(directory: Directory, world: World) -> None:
-    """Flip a bit in a copy of the journal. After salvage the copy opens and has a prefix of each stream."""
+    """Damage or lose a segment of a copy of the journal. A loss is refused, and nothing is changed. After salvage the
+    copy opens and has a prefix of each stream."""
     whole = contents_of(directory.copy(random.Random(0)))
     damaged = directory.copy(random.Random(0))
     meta = IndexReader(damaged.index.connect()).meta()
-    numbers = [number for number in segment_numbers(damaged.disk) if number > meta.folded_segment]
+    numbers = [segment.number for segment in newest.read_segments(damaged.disk, meta.folded)]
     if not numbers:
         return
-    node = damaged.disk.nodes[segment_name(world.random.choice(numbers))]
-    written = len(bytes(node.data).rstrip(b"\0"))
-    if not written:
-        return
-    node.data[world.random.randrange(written)] ^= 1 << world.random.randrange(8)
+    if _harm(damaged.disk, segment_name(world.random.choice(numbers)), world.random):
+        _check_refused(damaged)
     cut: list[int] = []
 
     def cutting() -> None:
         cut.append(IndexWriter(damaged.index.connect()).begin_timeline(TIMELINE))
 
-    salvage(damaged.disk, meta.folded_segment, meta.folded_sequence, lambda: 3, cutting)
+    salvage(damaged.disk, meta.folded, cutting)
     try:
         found = contents_of(damaged)
         damaged.check()
@@ -232,8 +271,8 @@ def damage_and_salvage(directory: Directory, world: World) -> None:
 
 def _check_lost(directory: Directory, stream_id: int, tail: int) -> None:
     """An offset of bytes that were cut is refused, and those before them keep their offsets."""
-    store = _open(directory)
-    state = _now(store.load_id(stream_id))
+    store = open_copy(directory)
+    state = run_now(store.load_id(stream_id))
     if state is None:
         raise BrokenPromiseError(f"stream {stream_id} has no state")
     kept = state.offset(state.tail)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
 from headwater.engine import Engine
-from headwater.errors import HeadwaterError, InternalError
+from headwater.errors import HeadwaterError, UnknownOutcomeError
 from headwater.log.commands import Command, Reply, WriteDocument, WriteDocuments
 from tests.fault.oracle import BrokenPromiseError, JointWrite, KnownDocument
 from tests.fault.world import World
@@ -76,7 +76,7 @@ class DocumentClients:
         document.may_be_deleted = True
         try:
             await self._ask(WriteDocuments((WriteDocument(document.key, None),)))
-        except InternalError:
+        except UnknownOutcomeError:
             return
         except HeadwaterError:
             document.may_be_deleted = False

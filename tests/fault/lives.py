@@ -20,17 +20,20 @@ from unittest.mock import patch
 
 from headwater import limits as bounds
 from headwater.engine import Engine, rows
+from headwater.engine.clock import SteadyClock
 from headwater.errors import StorageFullError
 from headwater.limits import Limits
 from headwater.log.commands import WriteDocument, WriteDocuments
+from headwater.log.moments import Moment
 from headwater.server.following import mirror
 from headwater.server.tables import active, feeds, snapshots, writes
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault.clients import ABSENT, Clients
-from tests.fault.copies import Directory, back_up_and_check, damage_and_salvage
+from tests.fault.copies import back_up_and_check, damage_and_salvage, new_directory
 from tests.fault.oracle import BrokenPromiseError, KnownStream, check_joint
+from tests.fault.rows import check_damaged_row
 from tests.fault.sim import DeadlockError, SimFolder, SimIndex, SimLoop, SimReaders, SimRunner, SimSyncer, connect
 from tests.fault.sim_disk import CrashError, SimDisk
 from tests.fault.world import KEYS, PATHS, World
@@ -72,8 +75,59 @@ async def ended(tasks: set[asyncio.Task[object]]) -> None:
 
 
 class LoopClock:
+    """A clock that is always right."""
+
     def now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
+
+    def moment(self) -> Moment:
+        return Moment(self.now_ms(), self.now_ms(), self.now_ms(), 1)
+
+
+DAY_S = 86_400.0
+WALL_JUMPS_S = (-50.0, -3600.0, 3600.0, 40 * DAY_S, -40 * DAY_S)
+
+
+@dataclass
+class MachineClock:
+    """The clocks of the simulated machine. The wall clock jumps in both directions, and the time since boot is that of
+    the loop. A power loss is a reboot."""
+
+    random: random.Random
+    elapsed: Callable[[], float] = lambda: 0.0
+    ahead_s: float = 0.0  # of the wall clock
+    boot: int = 1
+    engine: SteadyClock | None = None
+
+    def wall(self) -> float:
+        return max(0.0, 50 * DAY_S + self.elapsed() + self.ahead_s)
+
+    def start(self, elapsed: Callable[[], float], latest: Moment) -> SteadyClock:
+        """The clock of a new life. Without a reboot, it continues by the elapsed time, whatever the wall clock says."""
+        before, self.elapsed = self.engine, elapsed
+        self.engine = SteadyClock(latest, elapsed, self.wall, lambda: self.boot)
+        now_ms = self.engine.now_ms()
+        if now_ms < latest.at_ms:
+            raise BrokenPromiseError("the engine's time is before that of the journal")
+        if latest.boot == self.boot and now_ms > latest.at_ms + int(elapsed() * 1000) - latest.up_ms + 1:
+            raise BrokenPromiseError("the engine's time jumped at a restart")
+        if before is None and latest.boot:
+            raise BrokenPromiseError("a new journal has a moment")
+        return self.engine
+
+    def jump(self) -> None:
+        """Set the wall clock, forwards or back, or correct it."""
+        self.ahead_s = self.random.choice([0.0, self.random.choice(WALL_JUMPS_S)])
+
+    def check(self, since: tuple[float, int]) -> tuple[float, int]:
+        """The engine's time has advanced like the elapsed time."""
+        if self.engine is None:
+            raise RuntimeError("the machine was not started")
+        elapsed_ms = (self.elapsed() - since[0]) * 1000
+        now_ms = self.engine.now_ms()
+        if not 0 <= now_ms - since[1] <= elapsed_ms * 1.01 + 12:  # it approaches the wall clock once a second
+            raise BrokenPromiseError(f"the engine's time advanced {now_ms - since[1]} ms in {elapsed_ms} ms")
+        return self.elapsed(), now_ms
 
 
 @dataclass
@@ -87,7 +141,8 @@ class History:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.directory = Directory(SimDisk(self.random), SimIndex())
+        self.directory = new_directory(self.random, SimIndex())
+        self.clock = MachineClock(self.random)
         self.disk = self.directory.disk
         self.world = World(self.random, self.disk, self.paths, self.conditional)
         self.now_s = 1_000.0
@@ -112,13 +167,19 @@ class History:
         return self.disk.trace.hexdigest()
 
     def _restart(self) -> None:
-        self.disk.restart(power_lost=self.random.choice([Death.POWER_LOSS, Death.KILL]) is Death.POWER_LOSS)
+        power_lost = self.random.choice([Death.POWER_LOSS, Death.KILL]) is Death.POWER_LOSS
+        self.disk.restart(power_lost=power_lost)
+        self.clock.boot += power_lost
+        if self.random.random() < 0.3:
+            self.clock.jump()
         self.directory.index.restart()
         self.disk.full, self.disk.reserved = self.random.random() < 0.2, False
-        self.now_s = max(1.0, self.now_s + self.random.choice([0.0, 0.5, 0.5, 3.0, 30.0, -2.0]))
+        self.now_s = max(1.0, self.now_s + self.random.choice([0.0, 0.5, 0.5, 3.0, 30.0]))
         self.directory.check()
         if self.random.random() < 0.3:
             damage_and_salvage(self.directory, self.world)
+        if self.random.random() < 0.3:
+            check_damaged_row(self.directory, self.random)
 
     def _run_life(self, *, last: bool) -> None:
         loop = SimLoop(self.now_s)
@@ -132,7 +193,7 @@ class History:
         finally:
             self.disk.crashed = True  # pending work does not reach the disk
             self.now_s = loop.time()
-            self.world.end_life(int(self.now_s * 1000))
+            self.world.end_life(self.clock.engine.now_ms() if self.clock.engine is not None else 0)
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()
@@ -159,18 +220,23 @@ class History:
             reserve=Reserve(disk, 4096),
             large_batch_bytes=400,
         )
-        return self.make_store(parts, recover(disk, connect(disk, index), salt), LIMITS)
+        return self.make_store(parts, recover(disk, connect(disk, index)), LIMITS)
 
     async def _start(self, fatal: list[BaseException]) -> Engine:
         """Start a server. If there are no descriptors, it fails without any change."""
         if self.random.random() < 0.05:
             self.disk.no_descriptors = errno.EMFILE
             with contextlib.suppress(OSError, sqlite3.OperationalError):
-                await Engine(self._open(), LIMITS, clock=LoopClock()).start()
+                await self._engine([]).start()
             self.disk.no_descriptors = 0
-        engine = Engine(self._open(), LIMITS, clock=LoopClock(), fatal=fatal.append)
+        engine = self._engine(fatal)
         await engine.start()
         return engine
+
+    def _engine(self, fatal: list[BaseException]) -> Engine:
+        store = self._open()
+        clock = self.clock.start(asyncio.get_running_loop().time, store.latest)
+        return Engine(store, LIMITS, clock=clock, fatal=fatal.append)
 
     async def _live_until_crash(self, *, last: bool) -> None:
         life = asyncio.ensure_future(self._live(last=last))
@@ -189,10 +255,12 @@ class History:
         clients.start()
         backup = asyncio.ensure_future(self._back_up())
         rounds = 0
+        since = self.clock.check((asyncio.get_running_loop().time(), engine.now_ms()))
         while not self.disk.crashed and not fatal and rounds < (40 if last else 200):
             await asyncio.sleep(ROUND_S)
             rounds += 1
             self._change_weather(clients, rounds, last=last)
+            since = self.clock.check(since)
             clients.check()
             if backup.done():
                 backup.result()
@@ -212,11 +280,13 @@ class History:
             await back_up_and_check(self.directory, self.world)
 
     def _change_weather(self, clients: Clients, rounds: int, *, last: bool) -> None:
-        """At random times the disk is full, no file can be opened, or the clients pause."""
+        """At random times the disk is full, no file can be opened, the clock is set, or the clients pause."""
         if rounds % 4 == 0 and not last:
             self._fill_or_free()
             self.disk.deadly = self.random.choice([0.0, 0.0, 0.3, 0.9])
             self.disk.no_descriptors = self.random.choice([errno.EMFILE, errno.ENFILE]) * (self.random.random() < 0.08)
+        if rounds % 10 == 0 and self.random.random() < 0.2:
+            self.clock.jump()
         if rounds % 40 == 0:
             clients.quiet = self.random.random() < 0.3
 
@@ -279,7 +349,7 @@ class History:
         with clients.using(known):
             content = await clients.content(known.path)
             if content is None:
-                self.world.lose(known, LoopClock().now_ms())
+                self.world.lose(known, clients.now_ms())
                 return
         stream, whole = content
         known.check_whole(whole)

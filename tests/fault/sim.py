@@ -94,8 +94,7 @@ class SimFolder:
         death = self._disk.worker_death()
         if death is not None:  # after this many steps of SQLite's virtual machine
             connection.set_progress_handler(lambda: 1, death)
-        now_s = asyncio.get_running_loop().time
-        answer = FoldWorker(self._disk, connection, now_s, now_s).handle(task)
+        answer = FoldWorker(self._disk, connection, asyncio.get_running_loop().time).handle(task)
         connection.set_progress_handler(None, 0)
         if connection.in_transaction:
             connection.execute("ROLLBACK")

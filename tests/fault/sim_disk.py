@@ -27,15 +27,24 @@ class Node:
         self.data = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes]] = []
+        self.allocated = 0  # bytes that have blocks; the rest of the file is a hole
 
     def copy(self) -> Node:
         node = Node()
+        node.allocated = self.allocated
         node.data, node.durable = bytearray(self.data), bytearray(self.data)
         return node
 
     def write(self, position: int, data: bytes) -> None:
+        self.allocated = max(self.allocated, position + len(data))
         _put(self.data, position, data)
         self.pending.append((position, data))
+
+    def extend(self, size: int) -> None:
+        """Extend the file by a hole."""
+        if size > len(self.data):
+            self.pending.append((len(self.data), bytes(size - len(self.data))))
+            self.data.extend(bytes(size - len(self.data)))
 
     def sync(self) -> None:
         """Write the changes since the last sync to the disk, as a kernel writes dirty pages."""
@@ -97,7 +106,7 @@ class SimFile:
 
     def allocate(self, size: int) -> None:
         """Extend the file with zeros, or fail without a change."""
-        end = len(self._node.data)
+        end = self._node.allocated
         self._disk.step("allocate", size)
         if size > end:
             if self._disk.room_for(self._node, end, size - end) < size - end:
@@ -106,9 +115,15 @@ class SimFile:
 
     def truncate(self, size: int) -> None:
         self._disk.step("truncate", size)
+        self._node.allocated = min(self._node.allocated, size)
         del self._node.data[size:]
         del self._node.durable[size:]
         self._node.pending.clear()
+
+    def extend(self, size: int) -> int:
+        self._disk.step("extend", size)
+        self._node.extend(size)
+        return len(self._node.data)
 
     def close(self) -> None:
         """Closing has no effect."""
@@ -188,11 +203,11 @@ class SimDisk:
         return 1 << 40 if self._capacity is None else max(0, self._capacity - self._used_bytes())
 
     def _used_bytes(self) -> int:
-        return sum(len(node.data) for node in self.nodes.values())
+        return sum(node.allocated for node in self.nodes.values())
 
     def room_for(self, node: Node, position: int, size: int) -> int:
         """How many bytes can be written at a position."""
-        return max(0, min(size, len(node.data) + self.free_bytes - position))
+        return max(0, min(size, node.allocated + self.free_bytes - position))
 
     def refuse(self, number: int, name: str) -> None:
         self.refusals += 1

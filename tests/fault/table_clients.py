@@ -11,7 +11,7 @@ import msgspec
 
 from headwater import errors
 from headwater.engine import Engine
-from headwater.errors import HeadwaterError, InternalError
+from headwater.errors import HeadwaterError, InternalError, UnknownOutcomeError
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
@@ -151,7 +151,8 @@ class Tables:
                 return  # an active view is a live reader, which prevents the expiry of the table
             await how(known, before.last_seqno)
         except HeadwaterError as error:
-            if isinstance(error, InternalError) and not self._disk.crashed and not self._disk.failed_syncs:
+            failed = isinstance(error, InternalError | UnknownOutcomeError)
+            if failed and not self._disk.crashed and not self._disk.failed_syncs:
                 raise BrokenPromiseError(f"a read of {known.path!r}: {error}") from error
             if isinstance(error, errors.StreamNotFoundError) and await self._is_there(known):
                 raise BrokenPromiseError(f"{known.path!r} exists, but a read did not find it") from error

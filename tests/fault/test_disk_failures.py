@@ -91,7 +91,10 @@ def test_a_failed_sync_stops_the_server_and_says_why(tmp_path: Path, caplog: pyt
     def client(http: httpx.Client, disk: FaultyDisk) -> None:
         assert http.put("/a", headers=TEXT).status_code == 201
         disk.failing = True
-        assert http.post("/a", headers=TEXT, content=b"lost?").status_code == 500
+        answer = http.post("/a", headers=TEXT, content=b"lost?")
+        assert answer.status_code == 500
+        assert answer.json()["type"].endswith(":unknown-outcome")  # it may be stored or not
+        assert answer.json()["retryable"] is False
         disk.failing = False  # a failed sync is final
         with contextlib.suppress(httpx.TransportError):  # it may have stopped already
             assert http.post("/a", headers=TEXT, content=b"more").status_code == 503

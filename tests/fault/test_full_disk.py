@@ -15,6 +15,7 @@ from headwater.engine.writer import Writer
 from headwater.errors import StorageFullError
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest
+from headwater.store.embedded import newest
 from headwater.store.embedded.journal_writer import SEAL_BYTES
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
@@ -24,6 +25,7 @@ from tests.fault.copies import Directory
 from tests.fault.lives import LoopClock
 from tests.fault.sim import SimFolder, SimIndex, SimLoop, SimReaders, SimRunner, SimSyncer, connect
 from tests.fault.sim_disk import SimDisk
+from tests.journals import NEW
 
 SEGMENT = 4096
 LIMITS = Limits(segment_bytes=SEGMENT, fold_idle_s=2.0, expiry_sweep_s=0.5, unfolded_segments_max=3)
@@ -36,6 +38,7 @@ class Machine:
 
     def __init__(self, seed: int = 0) -> None:
         self.disk = SimDisk(random.Random(seed))
+        newest.create(self.disk, NEW)
         self.index = SimIndex()
 
     def store(self) -> EmbeddedStore:
@@ -51,7 +54,7 @@ class Machine:
             salt=lambda: disk.random.getrandbits(32),
             reserve=Reserve(disk, self.reserve_bytes),
         )
-        return EmbeddedStore(parts, recover(disk, connect(disk, self.index), parts.salt), LIMITS)
+        return EmbeddedStore(parts, recover(disk, connect(disk, self.index)), LIMITS)
 
     def run(self, body: Callable[[Engine], Awaitable[None]]) -> None:
         async def live() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import pytest
 
 from headwater.engine import Engine
 from headwater.engine.catalogue import Catalogue
+from headwater.engine.clock import SteadyClock
 from headwater.engine.loading import Loader
 from headwater.engine.reader import Reader
 from headwater.engine.writer import Writer
@@ -23,14 +24,16 @@ from headwater.server.following.mirror import Mirror
 from headwater.server.tables import feeds, snapshots
 from headwater.server.tables.active import LiveRows
 from headwater.store.contract import Commit, Done
-from headwater.store.embedded import journal, journal_writer, recovery, salvage
+from headwater.store.embedded import index, journal, journal_writer, newest, recovery, salvage
 from headwater.store.embedded.backup.failures import GapError
 from headwater.store.embedded.backup.tailing import JournalTail
+from headwater.store.embedded.chunks import Chunk
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.folder import FoldInterruptedError, WorkerAnswer
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import CorruptJournalError, Segment, segment_name
 from headwater.store.embedded.journal_writer import JournalFailedError, seal_tail
+from headwater.store.embedded.newest import NewestRecord
 from headwater.store.embedded.recovery import Unsealed
 from headwater.store.embedded.store import EmbeddedStore
 from headwater.store.embedded.syncing import Synced
@@ -38,6 +41,7 @@ from headwater.store.pieces import Piece, RecordEnd
 from tests.fault import copies
 from tests.fault.lives import History
 from tests.fault.oracle import BrokenPromiseError
+from tests.fault.rows import check_damaged_row
 from tests.fault.sim import SimFolder, SimSyncer
 from tests.fault.world import STREAMS
 
@@ -114,7 +118,7 @@ def test_descriptors_that_run_out_for_good_are_caught(monkeypatch: pytest.Monkey
 # Recovery
 
 
-def settle_without_sync(disk: Disk, last: Segment, sequence: int, salt: Callable[[], int]) -> Unsealed | None:
+def settle_without_sync(disk: Disk, last: Segment, sequence: int) -> Unsealed | None:
     return None if last.sealed else Unsealed(disk.open(segment_name(last.number)), last.end, last.salt)
 
 
@@ -125,13 +129,79 @@ def test_recovery_without_a_sync_of_the_page_cache_is_caught(monkeypatch: pytest
 
 
 def test_recovery_that_needs_disk_space_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def settle(disk: Disk, last: Segment, sequence: int, salt: Callable[[], int]) -> Unsealed | None:
+    def settle(disk: Disk, last: Segment, sequence: int) -> Unsealed | None:
         if not last.sealed:
-            seal_tail(disk, last, sequence, salt)
+            seal_tail(disk, last, 4096)
         return None
 
     monkeypatch.setattr(recovery, "_settle", settle)
     assert caught(60)
+
+
+# The record of the newest segment
+
+
+def test_a_record_that_is_not_written_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NewestRecord, "write", lambda self, found: None)
+    assert caught(60)
+
+
+def test_a_record_that_is_not_checked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = newest.read
+
+    def read(disk: Disk) -> newest.Recorded:
+        try:
+            return real(disk)
+        except CorruptJournalError:
+            return newest.Recorded("", newest.Newest(0, 0, 1), 1, torn=True)
+
+    monkeypatch.setattr(newest, "read", read)
+    assert caught(200)
+
+
+# Rows of the index
+
+
+@pytest.mark.parametrize("check", ["check_row", "_check_absent", "_check_no_gap"])
+def test_rows_that_are_not_verified_are_caught(monkeypatch: pytest.MonkeyPatch, check: str) -> None:
+    def trust(stream_id: int, start: int, chunk: Chunk, expected: int | None) -> int:
+        return 0
+
+    monkeypatch.setattr(index, check, trust if check == "_check_no_gap" else lambda *_: None)
+    assert damaged_rows(800)
+
+
+def test_producers_that_vanish_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AnySum(int):
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    monkeypatch.setattr(index, "producers_sum", lambda rows: AnySum())
+    assert damaged_rows(800)
+
+
+def damaged_rows(count: int) -> str:
+    """The first wrong answer after damage in a row."""
+    for seed in range(8):
+        history = History(seed)
+        rng = random.Random(seed)
+        try:
+            history.run()
+            history.disk.restart(power_lost=False)
+            history.directory.index.restart()
+            for _ in range(count // 8):
+                check_damaged_row(history.directory, rng)
+        except (BrokenPromiseError, LookupError, ValueError, msgspec.MsgspecError) as error:
+            return repr(error)
+    return ""
+
+
+# Time
+
+
+def test_a_clock_that_jumps_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SteadyClock, "now_ms", lambda self: int(self._wall() * 1000))
+    assert "time" in caught(20)
 
 
 # Loads

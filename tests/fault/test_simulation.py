@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from collections.abc import Callable
 
 import pytest
@@ -24,6 +25,7 @@ from tests.fault import lives
 from tests.fault.clients import Clients
 from tests.fault.document_clients import DocumentClients
 from tests.fault.lives import History
+from tests.fault.rows import check_damaged_row
 from tests.fault.sim_disk import SimDisk
 from tests.fault.table_clients import Tables
 
@@ -46,6 +48,17 @@ def test_every_guarantee_holds_after_every_crash(group: int) -> None:
 def test_a_seed_determines_a_run(seed: int) -> None:
     assert History(seed).run() == History(seed).run()
     assert History(seed).run() != History(seed + 100).run()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damage_in_any_row_is_an_error_and_never_a_wrong_answer(seed: int) -> None:
+    history = History(seed)
+    history.run()
+    history.disk.restart(power_lost=False)
+    history.directory.index.restart()
+    rng = random.Random(seed)
+    damaged = {check_damaged_row(history.directory, rng).partition(".")[0] for _ in range(60)}
+    assert damaged >= {"meta", "streams", "chunks", "documents"}
 
 
 REACHED = [
@@ -90,7 +103,7 @@ def test_the_seeds_reach_the_rare_cases(monkeypatch: pytest.MonkeyPatch) -> None
 
     for owner, name in REACHED:
         monkeypatch.setattr(owner, name, spying(name, getattr(owner, name)))
-    for name in ("back_up_and_check", "damage_and_salvage"):
+    for name in ("back_up_and_check", "damage_and_salvage", "check_damaged_row"):
         monkeypatch.setattr(lives, name, spying(name, getattr(lives, name)))
     refused: set[int] = set()
     refuse = SimDisk.refuse
@@ -104,6 +117,6 @@ def test_the_seeds_reach_the_rare_cases(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(journal, "_find_batch", lambda data, *more: torn.append(any(data[more[0] : more[0] + 600])))
     for seed in range(30):
         History(seed).run()
-    assert seen == {name for _, name in REACHED} | {"back_up_and_check", "damage_and_salvage"}
+    assert seen == {name for _, name in REACHED} | {"back_up_and_check", "damage_and_salvage", "check_damaged_row"}
     assert refused == {errno.ENOSPC, errno.EMFILE, errno.ENFILE}
     assert any(torn)  # an incomplete batch, not only the end of the journal

@@ -18,6 +18,7 @@ from headwater.errors import HeadwaterError, StorageFullError, StreamGoneError, 
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, Expire, ForkRequest
 from headwater.log.offsets import BEGINNING
+from headwater.store.embedded import newest
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
@@ -25,6 +26,7 @@ from tests.fault.copies import Directory
 from tests.fault.lives import LoopClock
 from tests.fault.sim import SimFolder, SimIndex, SimLoop, SimReaders, SimRunner, SimSyncer, connect
 from tests.fault.sim_disk import CrashError, SimDisk
+from tests.journals import NEW
 
 LIMITS = Limits(segment_bytes=4096, fold_idle_s=3600, expiry_sweep_s=3600, unfolded_segments_max=50)
 
@@ -34,6 +36,7 @@ class Machine:
 
     def __init__(self, seed: int = 0) -> None:
         self.disk = SimDisk(random.Random(seed))
+        newest.create(self.disk, NEW)
         self.index = SimIndex()
         self.read_s = (0.0, 0.0)  # before and after a read of the index
         self.sync_s = 0.0
@@ -67,7 +70,7 @@ class Machine:
             salt=lambda: self.disk.random.getrandbits(32),
             reserve=Reserve(self.disk, 1),
         )
-        return EmbeddedStore(parts, recover(self.disk, connect(self.disk, self.index), parts.salt), LIMITS)
+        return EmbeddedStore(parts, recover(self.disk, connect(self.disk, self.index)), LIMITS)
 
     def run(self, body: Callable[[Engine], Awaitable[None]]) -> None:
         """Run one life, which ends with the body, or with a CrashError."""

@@ -12,6 +12,7 @@ import httptools
 from headwater.engine import Engine
 from headwater.engine.clock import Clock
 from headwater.limits import RECEIVE_BYTES, Limits
+from headwater.log.moments import Moment
 from headwater.server.asgi import App
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Request
@@ -33,6 +34,9 @@ STATUSES = {200, 201, 204, 304, 400, 401, 403, 404, 405, 406, 408, 409, 410, 412
 class StandingClock(Clock):
     def now_ms(self) -> int:
         return 1_800_000_000_000
+
+    def moment(self) -> Moment:
+        return Moment(self.now_ms(), self.now_ms(), 0, 0)
 
 
 class Failures(logging.Handler):

@@ -12,16 +12,16 @@ from headwater.errors import DamagedDataError, HeadwaterError, OptionError
 from headwater.limits import parse_limits
 from headwater.log.content import ContentKind
 from headwater.log.events import Appended, Created, DocumentWritten, Event
+from headwater.log.moments import Moment
 from headwater.log.state import Document
 from headwater.server.following.policy import parse_policy
 from headwater.server.settings import Loaded, as_toml, load_settings
 from headwater.server.views import definition
-from headwater.store.embedded import chunks, format1
+from headwater.store.embedded import chunks
 from headwater.store.embedded.backup import formats
 from headwater.store.embedded.backup.failures import DamagedBackupError
-from headwater.store.embedded.index import decode_document, document_checksum
+from headwater.store.embedded.index import DocumentRow, decode_document, encode_document
 from headwater.store.embedded.journal import (
-    FORMAT,
     CorruptJournalError,
     JournalBatch,
     UnknownFormatError,
@@ -35,14 +35,15 @@ from headwater.store.embedded.journal import (
 from tests.fuzz.inputs import Choices, Target
 
 SALT = 7
+AT = Moment(1, 2, 3, 4)
 RECORDS: list[tuple[Event, ...]] = [
     (Created(id=1, path="a", content_type="text/plain", kind=ContentKind.TEXT, at_ms=1, data=b"x"),),
     (Appended(1, 1, 2, b"yz"), DocumentWritten("d", b"1")),
 ]
 SEGMENT = (
-    encode_header(1, SALT)
-    + encode_batch(5, encode_records(RECORDS), SALT)
-    + encode_batch(6, encode_records(RECORDS[1:]), SALT)
+    encode_header(1, SALT, 0)
+    + encode_batch(5, AT, encode_records(RECORDS), SALT)
+    + encode_batch(6, AT, encode_records(RECORDS[1:]), SALT)
 )
 FOUND = (CorruptJournalError, UnknownFormatError)
 
@@ -53,8 +54,6 @@ def segments(data: bytes) -> None:
         try:
             segment = read_segment("f", data, 1, last=last, sequence=5)
         except FOUND:
-            continue
-        if segment is None:
             continue
         assert segment.end <= len(data)
         for batch in segment.batches:
@@ -90,26 +89,17 @@ def damage(data: bytes) -> None:
         segment = read_segment("f", bytes(broken), 1, last=True, sequence=5)
     except FOUND:
         return
-    if segment is None:
-        return
     found = [batch.records() for batch in segment.batches]
     assert found == [RECORDS, RECORDS[1:]][: len(found)]
 
 
 def records(data: bytes) -> None:
     """Records behind a checksum that holds: events, or an error that names the file."""
-    for version in (1, FORMAT):
-        try:
-            found = JournalBatch("f", 0, 1, memoryview(data), version).records()
-        except CorruptJournalError:
-            continue
-        if version == FORMAT:
-            again = msgspec.msgpack.decode(encode_records(found), type=list[tuple[Event, ...]])
-            assert again == found
     try:
-        format1.decode_state(data)
-    except (msgspec.MsgspecError, ValueError):
+        found = JournalBatch("f", 0, 1, AT, memoryview(data)).records()
+    except CorruptJournalError:
         return
+    assert msgspec.msgpack.decode(encode_records(found), type=list[tuple[Event, ...]]) == found
 
 
 def index_rows(data: bytes) -> None:
@@ -118,15 +108,15 @@ def index_rows(data: bytes) -> None:
     checksum = choices.number(2**32 - 1)
     key, body = choices.line().decode("latin-1"), choices.rest()
     try:
-        decode_document(key, body, 1, checksum)
+        decode_document(DocumentRow(key, 0, 1, checksum, body))
     except DamagedDataError:
         known = Document(key, body, 1)
-        assert decode_document(key, body, 1, document_checksum(known)) == known
+        assert decode_document(encode_document(known)) == known
     if body:
         ends = sorted({1 + choices.number(len(body) - 1) for _ in range(3)} | {len(body)})
         times = [1_000 + 7 * number for number in range(len(ends))]
         rows = list(chunks.cut(1, 0, ends, times, body))
-        made = [chunks.decode_chunk(row, 0) for row in rows]
+        made = [chunks.decode_chunk(row) for row in rows]
         assert b"".join(bytes(chunk.data) for chunk in made) == body
 
 
@@ -144,9 +134,8 @@ def backups(data: bytes) -> None:
             continue
         assert formats.decode("f", formats.encode(found), kind) == found
     try:
-        copied = formats.decode_part("f", body)
-        for batch in copied.batches:
-            formats.times_of(batch)
+        for batch in formats.decode_part("f", body).batches:
+            batch.records()
     except (DamagedBackupError, CorruptJournalError):
         pass
     name = data.decode("latin-1")
@@ -202,8 +191,8 @@ def policies(data: bytes) -> None:
 TARGETS = {
     "segments": Target(
         segments,
-        (SEGMENT, SEGMENT + encode_seal(7, SALT), encode_header(1, SALT, 1)),
-        (b"HWB\n", b"HWJ\n", b"\x00" * 8, encode_batch(6, b"\x90", SALT), encode_seal(6, SALT)),
+        (SEGMENT, SEGMENT + encode_seal(7, SALT), encode_header(2, SALT, 0)),
+        (b"HWB\n", b"HWJ\n", b"\x00" * 8, encode_batch(6, AT, b"\x90", SALT), encode_seal(6, SALT)),
     ),
     "damage": Target(damage, (b"\x00\x01\x40\xff", b"\x01\x02\x1c\x01\x80\x01"), (b"\x00", b"\xff", b"\n", b"HWB\n")),
     "records": Target(
@@ -224,7 +213,7 @@ TARGETS = {
     "backups": Target(
         backups,
         (
-            b"\x01" + msgspec.msgpack.encode(formats.Part(2, 1, 5, b"", [encode_records(RECORDS)])),
+            b"\x01" + msgspec.msgpack.encode(formats.Part(3, 1, 5, b"", [AT], [encode_records(RECORDS)])),
             b"0000000000000001-0000000000000002-0000000000000003-0000000000000004-0123456789abcdef",
         ),
         (b"\x81", b"\x95", b"\xa1a", b"\xc4\x01x", b"\x02", b"\xff", b"\xc0"),

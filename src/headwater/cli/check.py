@@ -17,8 +17,8 @@ def command(
     salvage: bool = typer.Option(
         False,
         "--salvage",
-        help="Cut the journal before its first damage. Everything after it is moved to files named *.damaged, and "
-        "readers no longer see it. Copy the directory first.",
+        help="Cut the journal before its first damage or missing segment. Everything after it is moved to files named "
+        "*.damaged, and readers no longer see it. This says what is lost. Copy the directory first.",
     ),
     begin_timeline: bool = typer.Option(
         False,
@@ -37,6 +37,8 @@ def command(
         say(f"kept {done.kept_batches:,} batches, set aside {done.dropped_bytes:,} bytes")
         for name in done.set_aside:
             say(f"  {name}")
+        for lost in done.lost:
+            say(f"lost: {lost}")
     if begin_timeline:
         say(f"began timeline {begin(directory)}")
     report = check_directory(directory, lambda step: say(f"checking {step} …", err=True))

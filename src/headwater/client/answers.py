@@ -63,7 +63,7 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
     error.nothing_done = reply.status == 429 or (is_ours and reply.status in (503, 507))
     error.status = reply.status
     error.url = request.url
-    error.retryable = errors.is_retryable(reply.status)
+    error.retryable = kind.retryable if is_ours else errors.is_retryable(reply.status)
     error.retry_after_s = retry_after_s(reply.headers)
     if isinstance(error, errors.StaleEpochError):
         error.epoch = integer(reply, headers.PRODUCER_EPOCH)

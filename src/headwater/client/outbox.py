@@ -22,7 +22,7 @@ from headwater import limits
 from headwater.client.codecs import body_of
 from headwater.client.effects import Flow, Report
 from headwater.client.flows import Appended, append_request, appended
-from headwater.client.session import Retry, Session, attempt
+from headwater.client.session import Retry, Session, attempt, may_succeed
 from headwater.errors import (
     ClientError,
     HeadwaterError,
@@ -298,7 +298,7 @@ class Outbox:
             return self._settle(batch, Appended(""))  # the stream is closed, as requested
         if isinstance(error, StaleEpochError) and self._claim(batch, error):
             return Outcome()
-        if not error.retryable or now - batch.since >= self._settings.delivery_timeout_s:
+        if not may_succeed(error) or now - batch.since >= self._settings.delivery_timeout_s:
             return self._fail(batch, error)
         batch.uncertain = batch.uncertain or not error.nothing_done
         delay_s = self._retry.delay_s(batch.attempts, chance, error.retry_after_s)

@@ -335,7 +335,8 @@ def exchange(
 ) -> Flow[HttpReply]:
     """Send until the request succeeds or fails permanently.
 
-    A request that must not be repeated is sent again only if it certainly had no effect.
+    A request that must not be repeated is sent again only if it certainly had no effect. One that may be repeated is
+    also sent again if its outcome is unknown.
     """
     attempts, attempts_max = 0, attempts_max or session.retry.attempts
     patient_until_s = math.inf
@@ -347,7 +348,7 @@ def exchange(
         except HeadwaterError as error:
             attempts += 1
             error.attempts = attempts
-            if not error.retryable:
+            if not (error.retryable or (repeatable and error.outcome_unknown)):
                 raise
             if not repeatable and not error.nothing_done:
                 error.detail = f"{error.detail or error.title}; it may have been stored, so it was not sent again"
@@ -357,6 +358,11 @@ def exchange(
             if attempts >= attempts_max and (attempts_max == 1 or not away or session.clock() >= patient_until_s):
                 raise
             yield from pause(session, error, attempts, limits.RETRY_AWAY_MAX_S if away else math.inf)
+
+
+def may_succeed(error: HeadwaterError) -> bool:
+    """Whether a request that may be repeated can succeed later."""
+    return error.retryable or error.outcome_unknown
 
 
 def _is_away(session: Session, error: HeadwaterError) -> bool:

@@ -67,7 +67,8 @@ class Engine:
         fence: Callable[[], HeadwaterError | None] | None = None,
     ) -> None:
         self.limits = limits = limits or Limits()
-        self.now_ms = (clock or SteadyClock()).now_ms
+        self._clock = clock or SteadyClock(store.latest)
+        self.now_ms = self._clock.now_ms
         self._store = store
         self._catalogue = catalogue = Catalogue()
         loader = Loader(store, catalogue)
@@ -88,7 +89,7 @@ class Engine:
     # Start and stop
 
     async def start(self) -> None:
-        await self._store.start(self._writer.stop_for)
+        await self._store.start(self._writer.stop_for, self._clock.moment)
         self._writer.start()
         self._housekeeping.start()
 

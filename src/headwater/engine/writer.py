@@ -28,6 +28,7 @@ from headwater.errors import (
     StorageFullError,
     StreamGoneError,
     StreamNotFoundError,
+    UnknownOutcomeError,
 )
 from headwater.limits import Limits
 from headwater.log.commands import Append, Command, Create, Delete, Expire, Reply, WriteDocuments
@@ -323,17 +324,19 @@ class Writer:
 
     # After a failed commit
 
-    def _fail(self, entries: list[Entry], error: BaseException) -> None:
-        refused, entries = entries, entries + self.committer.withdraw()
+    def _fail(self, committed: list[Entry], error: BaseException) -> None:
+        entries = committed + self.committer.withdraw()
         if isinstance(error, RefusedError):
             self._refusing = lambda: _full(str(error))
             # The store has tried a batch of these alone with the space of its reserve.
-            hopeless = all(entry.command is not None for entry in refused if entry.record)
-            self._in_background(self._roll_back(entries, error, set(map(id, refused)) if hopeless else set()))
+            hopeless = all(entry.command is not None for entry in committed if entry.record)
+            self._in_background(self._roll_back(entries, error, set(map(id, committed)) if hopeless else set()))
             return
         # After a failed write it is unknown which data is durable, so nothing more may be written.
+        # What was not passed to the store, and answers that changed nothing, can be repeated.
+        written = {id(entry) for entry in committed if entry.record}
         for entry in entries:
-            _answer(entry, _internal(error))
+            _answer(entry, _unknown(error) if id(entry) in written else _stopping())
         self.stop_for(error)
 
     async def _roll_back(self, entries: list[Entry], refused: RefusedError, hopeless: set[int]) -> None:
@@ -424,6 +427,10 @@ def _stopping() -> HeadwaterError:
 
 def _full(reason: str) -> HeadwaterError:
     return StorageFullError(reason, retry_after_s=bounds.RETRY_AFTER_S)
+
+
+def _unknown(error: BaseException) -> HeadwaterError:
+    return UnknownOutcomeError(f"{type(error).__name__} while writing; the server log has the cause")
 
 
 def _undecided(error: Exception) -> HeadwaterError:

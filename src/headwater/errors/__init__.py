@@ -58,6 +58,7 @@ HeadwaterError
 │   └── HeadersTooLargeError       431
 ├── ServerError                          the server failed, or cannot take requests now
 │   ├── InternalError              500
+│   ├── UnknownOutcomeError        500   the change may be stored or not
 │   ├── DamagedDataError           500
 │   ├── NotReadyError              503
 │   ├── OverloadedError            503

@@ -28,6 +28,7 @@ class HeadwaterError(Exception):
     status: int = 500
     title: ClassVar[str] = "Internal error"
     retryable: bool = is_retryable(status)
+    outcome_unknown: ClassVar[bool] = False  # whether the request may have had an effect although it failed
     advice: ClassVar[str] = "Look at the server's log."
 
     def __init_subclass__(cls) -> None:

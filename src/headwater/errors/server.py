@@ -20,9 +20,23 @@ class InternalError(ServerError):
     title = "Internal error"
 
 
+class UnknownOutcomeError(ServerError):
+    """The server failed while it stored a change, so the change may be stored or not. `retryable` is False, because a
+    repeated append could be stored twice. With producer headers a repeat is safe: the server recognises a duplicate."""
+
+    status = 500
+    title = "Outcome of the write is unknown"
+    retryable = False
+    outcome_unknown = True
+    advice = "Repeat the request if it has producer headers; otherwise read the tail first to see if it was stored."
+
+
 class DamagedDataError(ServerError):
+    """Data of one stream or document does not match its checksum. It is not served; other streams are."""
+
     status = 500
     title = "Stored data is damaged"
+    retryable = False
     advice = "Stop the server, check the directory with: headwater check, and restore it from a backup."
 
 

@@ -42,7 +42,6 @@ ACTIVE_SNAPSHOT_RECORD_BYTES = 256 * 1024
 ACTIVE_SNAPSHOT_TTL_S = 30 * 86_400
 
 # The edges.
-CLOCK_STEP_BACK_S = 60.0  # if the wall clock goes back by more than this, the server follows it at once
 RETRY_AFTER_S = 1.0  # Retry-After of a request that is refused temporarily
 TURN_REQUESTS_MIN = 64  # requests accepted in one turn of the loop before any is refused as overload
 OVERLOAD_RETRY_MAX_S = 3.0  # largest Retry-After under overload

@@ -16,6 +16,7 @@ MAINTAIN_S = 0.25  # interval of background maintenance
 YIELD_EVERY_STREAMS = 500  # a loop over many streams yields to other tasks after this many
 LOCK_WAIT_S = 10.0  # for the fold worker of a killed server to release the lock
 INDEX_LOCK_WAIT_S = 30.0
+DAMAGE_LOGGED_MAX = 1_000  # damaged rows that are logged, each once
 INDEX_READERS = 2  # threads that read the index, each with a connection
 READ_AHEAD_BYTES_MIN = 256 * 1024  # after a read of this size from the index, the next piece is read ahead
 READ_AHEAD_PIECES_MAX = 4

@@ -355,9 +355,7 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
     if command.body and command.content_type != state.content_type:
         _check_content_type(state, command.content_type)
     if producer is not None:
-        known = state.producers.get(producer.id)
-        if known is None:
-            producers.check_not_expired(state.expired_producers, producer)
+        known = producers.known(state.producers, state.expired_producers, producer, command.now_ms)
         if producers.is_duplicate(known, producer) and known is not None:
             highest = ProducerTuple(producer.id, known.epoch, known.seq)
             reply = Reply(state.offset(state.tail), duplicate=True, producer=highest, last_seqno=state.last_seqno)

@@ -79,12 +79,12 @@ class SoftDeleted(msgspec.Struct, frozen=True, array_like=True, tag="soft-delete
     """The stream was deleted, but its data is kept for its forks."""
 
     id: int
-    at_ms: int = 0  # 0 in records of earlier versions
+    at_ms: int = 0
 
 
 class Deleted(msgspec.Struct, frozen=True, array_like=True, tag="deleted"):
     id: int
-    at_ms: int = 0  # 0 in records of earlier versions
+    at_ms: int = 0
 
 
 class DocumentWritten(msgspec.Struct, frozen=True, array_like=True, tag="document-written"):
@@ -102,8 +102,3 @@ Event: TypeAlias = StreamEvent | DocumentEvent
 Record: TypeAlias = tuple[Event, ...]
 
 DOCUMENT_EVENTS = (DocumentWritten, DocumentDeleted)
-
-
-def time_of(event: Event) -> int:
-    """The time of an event; 0 if it has none."""
-    return getattr(event, "at_ms", 0)

@@ -13,7 +13,8 @@ expired          ≤ last    any             fenced, because it may be a duplica
 expired          larger    0               accepted, new epoch
 
 A producer that was idle for `PRODUCER_IDLE_S` expires: only its epoch and a hash of its id are kept. They are enough to
-refuse a late retry.
+refuse a late retry. `known` decides this by the time of the command, so it does not matter when the store removes what
+is no longer needed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headwater import limits
 from headwater.errors import NewEpochSequenceError, SequenceGapError, StaleEpochError
 
 
@@ -57,8 +59,23 @@ def expire(
     return kept, {**expired, **idle}
 
 
-def check_not_expired(expired: Mapping[int, int], producer: ProducerTuple) -> None:
-    epoch = expired.get(hash_of(producer.id)) if expired else None
+def known(
+    producers: Mapping[str, ProducerState], expired: Mapping[int, int], producer: ProducerTuple, now_ms: int
+) -> ProducerState | None:
+    """The state of a producer at a time; None if it is new. Raises an error if it has expired, unless its epoch is
+    higher."""
+    state = producers.get(producer.id)
+    if state is not None and now_ms - state.at_ms <= limits.PRODUCER_IDLE_S * 1000:
+        return state
+    if state is not None:
+        check_not_expired(state.epoch, producer)
+    elif expired:
+        check_not_expired(expired.get(hash_of(producer.id)), producer)
+    return None
+
+
+def check_not_expired(epoch: int | None, producer: ProducerTuple) -> None:
+    """Check a request of a producer that has expired in an epoch; None if it is new."""
     if epoch is None:
         return
     if producer.epoch <= epoch:

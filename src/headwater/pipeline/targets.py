@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.client import Client
-from headwater.errors import HeadwaterError, OptionError, StreamGoneError, StreamNotFoundError
+from headwater.errors import HeadwaterError, OptionError, ServerError, StreamGoneError, StreamNotFoundError
 from headwater.spark.options import write_options
 from headwater.spark.positions import incarnation
 
@@ -83,6 +83,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             path = self.to.strip("/")
             return next((one.created_at for one in client.list(path, page_size=1) if one.path == path), None)
         except HeadwaterError as error:
-            if error.retryable:
+            if error.retryable or isinstance(error, ServerError):
                 raise
             return None

@@ -6,7 +6,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from headwater.errors import HeadwaterError, InternalError, MethodNotAllowedError, OutOfMemoryError
+from headwater.errors import (
+    HeadwaterError,
+    InternalError,
+    MethodNotAllowedError,
+    OutOfMemoryError,
+    UnknownOutcomeError,
+)
 from headwater.server.access import Access
 from headwater.server.admission import Admission
 from headwater.server.auth.authority import as_private
@@ -127,7 +133,13 @@ class Dispatcher:
             return problem(OutOfMemoryError("there was no memory for the request; nothing was stored"))
         request_id = self.service.observer.identify(request)
         log.error("request %s: %s %s failed", request_id, request.method, request.path, exc_info=error)
-        return problem(InternalError("the server log has the cause"))
+        return problem(unexpected(request.method))
+
+
+def unexpected(method: str) -> HeadwaterError:
+    """The error for an exception that no code expected. A request that writes may have had an effect."""
+    kind = InternalError if method in ("GET", "HEAD", "OPTIONS") else UnknownOutcomeError
+    return kind("the server log has the cause")
 
 
 def _not_allowed(request: Request, routes: Mapping[str, Route]) -> MethodNotAllowedError:

@@ -124,7 +124,7 @@ class Appending:
 def is_final(error: HeadwaterError) -> bool:
     """Whether a target refused rows at the first attempt. After a lost response it may have stored them already."""
     cause = error.__cause__ if isinstance(error.__cause__, RequestError) else error
-    return cause.attempts == 1 and not cause.retryable
+    return cause.attempts == 1 and not cause.retryable and not cause.outcome_unknown
 
 
 class _Appender:

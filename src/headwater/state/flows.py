@@ -13,7 +13,7 @@ import msgspec
 
 from headwater import limits
 from headwater.client.flows import StreamInfo
-from headwater.errors import HeadwaterError, InvalidOffsetError, OffsetGoneError, StreamNotFoundError
+from headwater.errors import HeadwaterError, InvalidOffsetError, OffsetGoneError, ServerError, StreamNotFoundError
 from headwater.positions import BEGINNING, Position
 from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
 from headwater.state.events import StateEvent
@@ -103,7 +103,7 @@ def _newest_snapshot(
             if fold.is_whole and is_good(fold):
                 return offset, fold
     except HeadwaterError as error:
-        if error.retryable:
+        if error.retryable or isinstance(error, ServerError):
             raise
     return None
 

@@ -16,6 +16,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from headwater.log.events import Record
+from headwater.log.moments import Moment
 from headwater.log.state import Document, StreamState
 from headwater.measures import Histogram
 from headwater.store.pieces import Piece, RecordEnd
@@ -67,6 +68,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     space: Callable[[], Space] | None = None  # accesses files: call it in a thread
     fold_worker_deaths: int = 0  # how often the process of the fold has ended
     fold_stuck: bool = False  # several attempts in a row to fold or to reclaim space have failed
+    damaged_reads: int = 0  # reads of damaged rows
 
 
 class Store(Protocol):
@@ -83,11 +85,15 @@ class Store(Protocol):
         """The number of streams, including deleted ones that forks still read. This does not scan."""
 
     @property
+    def latest(self) -> Moment:
+        """The moment of the last batch when the store was opened."""
+
+    @property
     def full(self) -> str | None:
         """Why the disk is full; None if it is not."""
 
-    async def start(self, failed: Callable[[BaseException], None]) -> None:
-        """Start background work. `failed` is called when the store has failed."""
+    async def start(self, failed: Callable[[BaseException], None], moment: Callable[[], Moment]) -> None:
+        """Start background work. `failed` is called when the store has failed, `moment` for the time of each batch."""
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         """Make a batch durable, then call `done` on the event loop. Batches are committed one at a time, in order.

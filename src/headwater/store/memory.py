@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, DocumentEvent, StreamEvent
+from headwater.log.moments import NEVER, Moment
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import Commit, Done, StoreReport
 from headwater.store.deadlines import Deadlines
@@ -52,6 +53,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.next_id = 1
         self.timeline = 0
+        self.latest = NEVER
         self.full: str | None = None
         self._states: dict[int, StreamState] = {}
         self._ids: dict[str, int] = {}
@@ -65,7 +67,7 @@ class MemoryStore:
     def streams(self) -> int:
         return len(self._states)
 
-    async def start(self, failed: Callable[[BaseException], None]) -> None:
+    async def start(self, failed: Callable[[BaseException], None], moment: Callable[[], Moment]) -> None:
         """There is no background work."""
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:

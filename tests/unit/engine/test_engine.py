@@ -29,6 +29,7 @@ from headwater.errors import (
 )
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, Expire, ForkRequest, Reply, WriteDocument, WriteDocuments
+from headwater.log.moments import NEVER, Moment
 from headwater.log.offsets import BEGINNING
 from headwater.log.producers import ProducerTuple
 from headwater.log.state import Document, StreamState
@@ -62,6 +63,9 @@ class ManualClock:
 
     def now_ms(self) -> int:
         return self.ms
+
+    def moment(self) -> Moment:
+        return Moment(self.ms, self.ms, self.ms, 1)
 
 
 def create(engine: Engine, path: str, **more: object) -> Create:
@@ -604,7 +608,7 @@ def test_concurrent_creates_of_one_path_agree() -> None:
 
 def test_the_steady_clock_does_not_jump_ahead() -> None:
     wall, elapsed = [1_000.0], [50.0]
-    clock = SteadyClock(lambda: elapsed[0], lambda: wall[0])
+    clock = SteadyClock(NEVER, lambda: elapsed[0], lambda: wall[0])
     assert clock.now_ms() == 1_000_000
     wall[0] += 3600
     elapsed[0] += 10
@@ -614,12 +618,31 @@ def test_the_steady_clock_does_not_jump_ahead() -> None:
     assert 1_020_000 - 200 <= clock.now_ms() <= 1_020_100  # the clock approaches the wall clock slowly
 
 
-def test_a_wall_clock_that_is_set_back_is_followed_at_once() -> None:
-    wall, elapsed = [1_000_000.0], [50.0]
-    clock = SteadyClock(lambda: elapsed[0], lambda: wall[0])
-    wall[0] -= 31 * 86_400 - 2
+def test_a_wall_clock_that_is_set_back_does_not_set_back_the_time() -> None:
+    wall, elapsed = [1_000_000_000.0], [50.0]
+    clock = SteadyClock(NEVER, lambda: elapsed[0], lambda: wall[0])
+    wall[0] -= 31 * 86_400
     elapsed[0] += 2
-    assert clock.now_ms() == int(wall[0] * 1000)
+    assert 1_000_000_001_900 <= clock.now_ms() <= 1_000_000_002_000
+    assert clock.moment().wall_ms == int(wall[0] * 1000)
+
+
+LATEST = Moment(at_ms=5_000_000, wall_ms=9_000_000, up_ms=60_000, boot=7)
+
+
+@pytest.mark.parametrize("wall_s", [0.0, 5_010.0, 40 * 86_400.0])
+def test_after_a_restart_time_goes_on_by_what_has_elapsed_whatever_the_wall_clock_says(wall_s: float) -> None:
+    clock = SteadyClock(LATEST, lambda: 70.0, lambda: wall_s, lambda: 7)
+    assert clock.now_ms() == 5_010_000
+    assert clock.moment() == Moment(5_010_000, int(wall_s * 1000), 70_000, 7)
+
+
+@pytest.mark.parametrize(("wall_s", "now_ms"), [(4_000.0, 5_000_000), (6_000.0, 6_000_000)])
+@pytest.mark.parametrize(("boot", "up_s"), [(8, 70.0), (0, 70.0), (7, 1.0)])
+def test_after_a_reboot_time_is_the_wall_clock_but_not_before_the_journal(
+    wall_s: float, now_ms: int, boot: int, up_s: float
+) -> None:
+    assert SteadyClock(LATEST, lambda: up_s, lambda: wall_s, lambda: boot).now_ms() == now_ms
 
 
 def test_the_time_of_a_suspended_machine_counts() -> None:

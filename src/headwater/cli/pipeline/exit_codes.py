@@ -23,7 +23,7 @@ def exit_code(error: BaseException) -> int:
     """The exit code of an error: non-retryable errors need a person, and unexpected ones may be tried again."""
     if isinstance(error, errors.OptionError):
         return WRONG_OPTIONS
-    if isinstance(error, errors.NetworkError) or not isinstance(error, errors.HeadwaterError) or error.retryable:
+    if not isinstance(error, errors.HeadwaterError) or error.retryable or error.outcome_unknown:
         return RETRY
     return NEEDS_A_PERSON
 

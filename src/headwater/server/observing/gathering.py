@@ -130,6 +130,7 @@ def _gather_store(found: Gathered, report: StoreReport) -> None:
     found.add("headwater_fold_duration_seconds", report.folds)
     found.add("headwater_fold_failures_total", report.fold_failures)
     found.add("headwater_fold_worker_deaths_total", report.fold_worker_deaths)
+    found.add("headwater_damaged_reads_total", report.damaged_reads)
     found.add("headwater_fold_behind", float(report.behind))
     found.add("headwater_journal_unfolded_bytes", report.unfolded_bytes)
     found.add("headwater_journal_unfolded_segments", report.unfolded_segments)

@@ -76,6 +76,7 @@ METRICS = (
         "Tasks of the fold that were interrupted or found no room.",
     ),
     Metric("headwater_fold_worker_deaths_total", "counter", "Fold processes that ended while the server ran."),
+    Metric("headwater_damaged_reads_total", "counter", "Reads of damaged rows of the index, answered with 500."),
     Metric("headwater_fold_behind", "gauge", "1 while writers wait for the fold."),
     Metric("headwater_index_bytes", "gauge", "Size of the index and its write-ahead log."),
     Metric("headwater_disk_free_bytes", "gauge", "Free space of the file system of the data directory."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from headwater.engine.committer import Answer, Answered
-from headwater.errors import HeadwaterError, InternalError, InvalidHeaderError
+from headwater.errors import HeadwaterError, InvalidHeaderError, UnknownOutcomeError
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.conditions import check_unconditional, parse_stream_ends
@@ -82,7 +82,7 @@ async def _create_view(service: Service, command: Create, view: Definition | Non
         answered(error)
     except Exception:
         log.exception("creating a view failed")
-        answered(InternalError("the server log has the cause"))
+        answered(UnknownOutcomeError("the server log has the cause"))
 
 
 def delete(service: Service, request: Request, path: str, respond: Respond) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from headwater.engine.messages import StreamInfo
-from headwater.errors import HeadwaterError, InternalError, StreamGoneError, StreamNotFoundError
+from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError, UnknownOutcomeError
 from headwater.log.content import ContentKind
 from headwater.protocol.tables import headers
 from headwater.protocol.tables.content_type import TableType, parse_table_type
@@ -66,7 +66,7 @@ async def answer(path: str, respond: Respond, work: Coroutine[Any, Any, Response
         response = table_problem(path, error)
     except Exception:
         log.exception("a request for table %r failed", name_of(path))
-        response = problem(InternalError("the server log has the cause"))
+        response = problem(UnknownOutcomeError("the server log has the cause"))
     if response is not None:
         respond(response)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ from headwater.log.state import StreamState
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, decode_chunk
 from headwater.store.embedded.disk import Disk, RealDisk
-from headwater.store.embedded.index import IndexReader
-from headwater.store.embedded.journal import CorruptJournalError, UnknownFormatError, read_segments
+from headwater.store.embedded.index import IndexReader, StreamRow
+from headwater.store.embedded.journal import CorruptJournalError
+from headwater.store.embedded.newest import read_segments
 from headwater.store.embedded.replay import Replay
+from headwater.store.embedded.row_checksums import check_row
 
 Progress = Callable[[str], None]
 
@@ -31,12 +34,13 @@ class CheckReport(NamedTuple):
 
 
 def check_directory(directory: Path, progress: Progress) -> CheckReport:
-    if layout.format_of(directory) != layout.FORMAT:
-        raise UnknownFormatError(f"{directory} has an older format; start a server on it once to upgrade it")
+    layout.check_format(directory)
     lock = locking.own(directory)
     connection = index.connect(directory / layout.INDEX_NAME, write=False)
     try:
         return Checker(RealDisk(directory / layout.JOURNAL_DIR), connection, progress).run()
+    except (sqlite3.DatabaseError, DamagedDataError) as error:
+        raise layout.DamagedIndexError(directory / layout.INDEX_NAME, error) from error
     finally:
         connection.close()
         lock.release()
@@ -63,6 +67,7 @@ class Checker:
         replay = self._check_journal()
         self._progress("streams")
         streams = self._check_streams(replay)
+        self._check_other_rows()
         self._progress("documents")
         documents = self._check_documents(replay)
         return CheckReport(streams, self._bytes, self._chunks, replay.batches, documents, self._problems)
@@ -70,9 +75,9 @@ class Checker:
     def _check_journal(self) -> Replay:
         """Replay the journal over the index."""
         meta = self._reader.meta()
-        replay = Replay(self._reader, meta.folded_sequence, meta.next_id, meta.streams)
+        replay = Replay(self._reader.rows, meta)
         try:
-            for _ in replay.run(read_segments(self._disk, meta.folded_segment, meta.folded_sequence + 1)):
+            for _ in replay.run(read_segments(self._disk, meta.folded)):
                 """Applying the events checks them."""
         except (CorruptJournalError, DamagedDataError) as error:
             self._problems.append(str(error))
@@ -81,8 +86,9 @@ class Checker:
     # Streams
 
     def _check_streams(self, replay: Replay) -> int:
+        damaged = self._check_stream_rows(replay)
         forks: Counter[int] = Counter()
-        count = 0
+        count = damaged
         self._timeline = self._reader.meta().timeline
         for state in self._states(replay):
             count += 1
@@ -91,25 +97,69 @@ class Checker:
                 forks[state.fork.source_id] += 1
                 self._check_lineage(state, replay)
         for state in self._states(replay):
-            if state.forks != forks[state.id]:
+            if state.forks != forks[state.id] and not damaged:  # a damaged row may be that of a fork
                 self._problems.append(
                     f"stream {state.id} ({state.path}) records {state.forks} forks but has {forks[state.id]}"
                 )
-        for state in self._reader.states():
+        for state in self._folded_states():
             self._check_chunks(state)
         if count != replay.streams:
             self._problems.append(f"the index records {replay.streams} streams but has {count}")
         return count
 
+    def _check_stream_rows(self, replay: Replay) -> int:
+        """Read each stream as the server does. Returns the number of damaged rows that are not deleted."""
+        damaged = 0
+        for (stream_id,) in self._connection.execute("SELECT id FROM streams ORDER BY id").fetchall():
+            try:
+                state = self._reader.by_id(stream_id)
+                if state is None or self._reader.by_path(state.path) is None:
+                    self._problems.append(f"stream {stream_id} is not found by its path")
+            except DamagedDataError as error:
+                self._problems.append(str(error))
+                damaged += not self._is_readable(stream_id) and replay.states.get(stream_id, True) is not None
+        return damaged
+
+    def _is_readable(self, stream_id: int) -> bool:
+        """Whether the row of a stream is intact. Its producers may be damaged."""
+        try:
+            return index.stream_row(self._connection, "id", stream_id) is not None
+        except DamagedDataError:
+            return False
+
+    def _folded_states(self) -> Iterator[StreamState]:
+        """The states of intact rows."""
+        for row in self._connection.execute(f"SELECT {index.STREAM_COLUMNS} FROM streams ORDER BY id"):  # noqa: S608
+            with contextlib.suppress(DamagedDataError):  # reported before
+                yield index.decode_stream(StreamRow(*row))
+
     def _states(self, replay: Replay) -> Iterator[StreamState]:
-        for state in self._reader.states():
+        for state in self._folded_states():
             if state.id not in replay.states:
                 yield state
         yield from [state for state in replay.states.values() if state is not None]
 
+    def _check_other_rows(self) -> None:
+        """Rows of streams that do not exist: garbage, and what a damaged key left behind."""
+        for stream_id, checksum in self._connection.execute("SELECT * FROM garbage"):
+            try:
+                check_row(f"row {stream_id} of garbage", checksum, "garbage", stream_id)
+            except DamagedDataError as error:
+                self._problems.append(str(error))
+        for table in ("chunks", "producers", "expired_producers"):
+            rows = self._connection.execute(
+                f"SELECT DISTINCT stream_id FROM {table} WHERE stream_id NOT IN (SELECT id FROM streams) "  # noqa: S608
+                "AND stream_id NOT IN (SELECT stream_id FROM garbage)"
+            )
+            for (stream_id,) in rows:
+                self._problems.append(f"rows of {table} belong to stream {stream_id}, which does not exist")
+
     def _check_lineage(self, state: StreamState, replay: Replay) -> None:
         for span in state.lineage:
-            ancestor = replay.state(span.id)
+            try:
+                ancestor = replay.state(span.id)
+            except DamagedDataError:
+                continue  # reported before
             if ancestor is None:
                 self._problems.append(f"fork {state.path} reads stream {span.id}, which does not exist")
             elif span.end > ancestor.tail:
@@ -143,7 +193,7 @@ class Checker:
     def _check_chunk(self, state: StreamState, row: ChunkRow, last_ms: int) -> int:
         """Check a chunk after a record of time `last_ms`. Returns the time of its last record."""
         try:
-            chunk = decode_chunk(row, index.untimed_ms(self._connection, state.id))
+            chunk = decode_chunk(row)
         except DamagedDataError as error:
             self._problems.append(f"stream {state.path}: {error}")
             return last_ms
@@ -159,9 +209,9 @@ class Checker:
 
     def _check_documents(self, replay: Replay) -> int:
         keys = {key for key, document in replay.documents.items() if document is not None}
-        for row in self._connection.execute("SELECT key, data, version, checksum FROM documents"):
+        for row in self._connection.execute("SELECT * FROM documents").fetchall():
             try:
-                document = index.decode_document(*row)
+                document = index.decode_document(index.DocumentRow(*row))
             except DamagedDataError as error:
                 self._problems.append(str(error))
                 continue

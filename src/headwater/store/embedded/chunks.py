@@ -1,27 +1,25 @@
-"""Chunks: folded records of one stream as a row of the index, with a checksum over all of it.
+"""Chunks: folded records of one stream as a row of the index.
 
-    start      position of the first record in the stream
-    ends       end of each record, relative to the start              4 bytes each
-    at_ms      time of the first record
-    times      time of each record, relative to the first             4 or 8 bytes each, empty if all are equal
-    checksum   XXH3 of ends, times and data
-
-Chunks of format 1 have no times (`at_ms` is missing) and a CRC-32 of the data alone. The row of the stream in `untimed`
-has one time for all their records.
+stream_id       the stream
+start           position of the first record in the stream
+size            length of the data
+at_ms           time of the first record
+ends            end of each record, relative to the start            4 bytes each
+times           time of each record, relative to the first           4 or 8 bytes each, empty if all are equal
+data_checksum   of the data
+checksum        of all other columns, so that a row can be verified without its data
 """
 
 from __future__ import annotations
 
-import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
-
-import xxhash
 
 from headwater import limits
 from headwater.errors import DamagedDataError
+from headwater.store.embedded.row_checksums import check_row, data_checksum, row_checksum
 
 
 class Chunk(NamedTuple):
@@ -46,44 +44,38 @@ class ChunkRow(NamedTuple):
     stream_id: int
     start: int
     size: int
-    checksum: int
+    at_ms: int
     ends: bytes
+    times: bytes
+    data_checksum: int
+    checksum: int
     data: bytes
-    at_ms: int | None
-    times: bytes | None
 
 
 COLUMNS = ", ".join(ChunkRow._fields)
 
 
-def decode_chunk(row: ChunkRow, untimed_ms: int) -> Chunk:
-    """Verify and decode a row. `untimed_ms` is the time of records without a time."""
-    if checksum(row) != row.checksum or len(row.data) != row.size:
-        raise DamagedDataError(f"the chunk of stream {row.stream_id} at {row.start} is damaged")
-    return outline(row, untimed_ms)
+def decode_chunk(row: ChunkRow, read_data: Callable[[], bytes] | None = None) -> Chunk:
+    """Verify and decode a row. If its data was not read with it, `read_data` reads it."""
+    chunk = outline(row)
+    data = row.data if read_data is None else read_data()
+    if not isinstance(data, bytes) or len(data) != row.size or data_checksum(data) != row.data_checksum:
+        raise DamagedDataError(f"{_name(row)} is damaged in the index")
+    return chunk._replace(data=data)
 
 
-def outline(row: ChunkRow, untimed_ms: int) -> Chunk:
-    """Decode a row that was read without its data, and is therefore not verified."""
+def outline(row: ChunkRow) -> Chunk:
+    """Verify and decode a row, except its data."""
+    check_row(_name(row), row.checksum, "chunks", *row[:7])
     ends = array("I", row.ends)
-    if row.at_ms is None or not row.times:
-        return Chunk(row.start, ends, untimed_ms if row.at_ms is None else row.at_ms, None, row.data)
+    if not row.times:
+        return Chunk(row.start, ends, row.at_ms, None, row.data)
     wide = len(row.times) > ends.itemsize * len(ends)
     return Chunk(row.start, ends, row.at_ms, array("Q" if wide else "I", row.times), row.data)
 
 
-def checksum(row: ChunkRow) -> int:
-    if row.at_ms is None:
-        return zlib.crc32(row.data)
-    return checksum_of(row.ends, row.times or b"", row.data)
-
-
-def checksum_of(*parts: bytes) -> int:
-    """XXH3 of several parts. The checksum and length of a part are the seed of the next."""
-    found = 0
-    for part in parts:
-        found = xxhash.xxh3_64_intdigest(part, found ^ len(part))
-    return found - (1 << 63)  # SQLite's integers are signed
+def _name(row: ChunkRow) -> str:
+    return f"the chunk of stream {row.stream_id} at {row.start}"
 
 
 def cut(stream_id: int, start: int, ends: Sequence[int], times: Sequence[int], data: bytes) -> Iterator[ChunkRow]:
@@ -93,17 +85,17 @@ def cut(stream_id: int, start: int, ends: Sequence[int], times: Sequence[int], d
         last = max(index, bisect_right(ends, first + limits.CHUNK_BYTES, lo=index) - 1)
         stop = ends[last]
         own = array("I", [end - first for end in ends[index : last + 1]])
-        row = ChunkRow(
+        part = data[first:stop]
+        head = (
             stream_id,
             start + first,
             stop - first,
-            0,
-            own.tobytes(),
-            data[first:stop],
             times[index],
+            own.tobytes(),
             _encode_times(times[index : last + 1]),
+            data_checksum(part),
         )
-        yield row._replace(checksum=checksum(row))
+        yield ChunkRow(*head, row_checksum("chunks", *head), part)
         first, index = stop, last + 1
 
 

@@ -24,6 +24,9 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None: ...
 
+    def extend(self, size: int) -> int:
+        """Extend a shorter file with zeros to this length, without blocks. Returns the length."""
+
     def close(self) -> None: ...
 
 
@@ -76,6 +79,12 @@ class RealFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
+
+    def extend(self, size: int) -> int:
+        length = os.fstat(self.descriptor).st_size
+        if length < size:
+            os.ftruncate(self.descriptor, size)
+        return max(length, size)
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -1,21 +1,25 @@
 """The fold: moves a sealed segment of the journal into the index, in one transaction.
 
-Its result depends only on the index and the segment, and it uses the same `evolve` as the engine. So a fold that was
-interrupted can be repeated with the same result.
+Its result depends only on the index and the segment, not on a clock, and it uses the same `evolve` as the engine. So a
+fold that was interrupted can be repeated with the same result.
+
+If the row of a stream in the index is damaged, its new state cannot be computed. The fold then leaves the row as it is,
+so that the damage stays visible, keeps the bytes of the stream, logs it, and folds everything else.
 """
 
 from __future__ import annotations
 
+import logging
 from array import array
 
 from headwater import limits
 from headwater.log.events import Appended, Created, Deleted
 from headwater.store.embedded.index import IndexReader, Meta
 from headwater.store.embedded.index_writer import IndexWriter
-from headwater.store.embedded.journal import Segment
+from headwater.store.embedded.journal import CorruptJournalError, Segment, segment_name
 from headwater.store.embedded.replay import Replay, Replayed
 
-_WITH_DATA = (Created, Appended)
+log = logging.getLogger("headwater.store")
 
 
 class _Growth:
@@ -45,9 +49,11 @@ def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> int:
     meta = reader.meta()
     if segment.number <= meta.folded_segment:
         return 0
+    if segment.previous != meta.folded_salt:
+        raise CorruptJournalError(segment_name(segment.number), 0, "it does not follow the last folded segment")
     writer.begin()
     try:
-        replay = Replay(writer, meta.folded_sequence, meta.next_id, meta.streams)
+        replay = Replay(reader.rows, meta)
         growth: dict[int, _Growth] = {}
         created: set[int] = set()
         for replayed in replay.run([segment]):
@@ -61,19 +67,31 @@ def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> int:
         writer.put_documents(replay.documents)
         for stream_id, grown in growth.items():
             writer.put_bytes(stream_id, grown.start, grown.ends, grown.times, b"".join(grown.parts))
-        writer.commit(Meta(segment.number, replay.sequence, replay.next_id, replay.streams))
-        return sum(grown.size for grown in growth.values()) + (len(states) + len(growth)) * limits.INDEX_ROW_BYTES
+        writer.commit(
+            Meta(segment.number, replay.sequence, segment.salt, replay.next_id, replay.streams, replay.latest)
+        )
     except BaseException:
         writer.rollback()
         raise
+    for error in replay.damaged.values():
+        log.error("%s; its changes in segment %d, except its bytes, are not in the index", error, segment.number)
+    return sum(grown.size for grown in growth.values()) + (len(states) + len(growth)) * limits.INDEX_ROW_BYTES
 
 
 def _grow(growth: dict[int, _Growth], replayed: Replayed) -> None:
+    """Note the bytes of an event. They are kept even if the state of the stream is damaged, because forks read them."""
     event, state = replayed.event, replayed.state
     if isinstance(event, Deleted):
         growth.pop(event.id, None)
-    elif isinstance(event, _WITH_DATA) and event.data and state is not None:
-        grown = growth.get(event.id)
-        if grown is None:
-            grown = growth[event.id] = _Growth(state.tail - len(event.data))
-        grown.add(event.data, state.appended_ms)
+    elif isinstance(event, Appended) and event.data:
+        at_ms = event.at_ms if state is None else state.appended_ms
+        _grown(growth, event.id, event.position).add(event.data, at_ms)
+    elif isinstance(event, Created) and event.data and state is not None:
+        _grown(growth, event.id, state.start).add(event.data, event.at_ms)
+
+
+def _grown(growth: dict[int, _Growth], stream_id: int, start: int) -> _Growth:
+    grown = growth.get(stream_id)
+    if grown is None:
+        grown = growth[stream_id] = _Growth(start)
+    return grown

@@ -32,17 +32,12 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_SHMS
 
 class FoldWorker:
     def __init__(
-        self,
-        disk: Disk,
-        connection: sqlite3.Connection,
-        now_s: Callable[[], float],
-        clock_s: Callable[[], float] = time.perf_counter,
+        self, disk: Disk, connection: sqlite3.Connection, clock_s: Callable[[], float] = time.perf_counter
     ) -> None:
         self._disk = disk
         self._reader = index.IndexReader(connection)
         self._writer = IndexWriter(connection)
         self._reclaimer = Reclaimer(connection, clock_s)
-        self._now_s = now_s
 
     def handle(self, task: str) -> WorkerAnswer:
         try:
@@ -64,7 +59,7 @@ class FoldWorker:
     def _fold(self, task: str, number: int) -> WorkerAnswer:
         name, data = read_file(self._disk, segment_name(number))
         segment = read_segment(name, data, number, last=False)
-        added_bytes = 0 if segment is None else fold(self._reader, self._writer, segment)
+        added_bytes = fold(self._reader, self._writer, segment)
         self._writer.checkpoint(log_pages_max=limits.WAL_PAGES_MAX)
         return WorkerAnswer(task, added_bytes=added_bytes)
 
@@ -72,16 +67,17 @@ class FoldWorker:
         log_pages_max = 0 if urgent else limits.WAL_PAGES_MAX
         if self._writer.checkpoint(log_pages_max) > limits.WAL_PAGES_MAX:
             return WorkerAnswer(task)  # a backup reads the index: each step would make the write-ahead log longer
-        idle_ms = int((self._now_s() - limits.PRODUCER_IDLE_S) * 1000)
-        self._writer.expire_producers(idle_ms, limits.PRODUCERS_EXPIRED_EVERY)
+        # The engine's time of the last folded batch, not the clock: no later command has an earlier time.
+        before_ms = self._reader.meta().latest.at_ms - limits.PRODUCER_IDLE_S * 1000
+        self._writer.expire_producers(before_ms, limits.PRODUCERS_EXPIRED_EVERY)
         size_bytes, garbage, more = self._reclaimer.step(urgent=urgent)
         self._writer.checkpoint(log_pages_max)
         return WorkerAnswer(task, reclaimed_bytes=size_bytes, garbage=garbage, more=more)
 
 
-def open_worker(directory: Path, now_s: Callable[[], float] = time.time) -> FoldWorker:
+def open_worker(directory: Path) -> FoldWorker:
     connection = index.connect(directory / INDEX_NAME, write=True)
-    return FoldWorker(RealDisk(directory / JOURNAL_DIR), connection, now_s)
+    return FoldWorker(RealDisk(directory / JOURNAL_DIR), connection)
 
 
 def main(directory: Path) -> None:

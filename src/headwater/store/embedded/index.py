@@ -1,78 +1,140 @@
 """The index: folded streams and documents in SQLite.
 
-    meta        the format, how far the journal is folded, the next stream id, the number of streams, the timeline
-    streams     one row per stream: its path, deadline and state
-    producers   separate from the state, so that a fold writes only those that changed
-    chunks      the bytes of streams (`chunks.py`)
-    untimed     the latest time that records folded by format 1 can have
-    documents   small named values
-    garbage     ids of deleted streams whose chunks are still to be reclaimed
+    meta                the format, `Meta` and the timeline
+    streams             one row per stream: its path, deadline and state
+    producers           separate from the state, so that a fold writes only those that changed
+    expired_producers   the epochs of producers that were idle for long
+    chunks              the bytes of streams (`chunks.py`)
+    documents           small named values
+    garbage             ids of deleted streams whose chunks are still to be reclaimed
 
-The fold worker writes, the server reads. A fold is one transaction, so a reader sees the streams as of the end of a
-segment.
+Every row has a checksum, which is verified when the row is read (`row_checksums.py`). The fold worker writes, the
+server reads. A fold is one transaction, so a reader sees the streams as of the end of a segment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from functools import partial, reduce
+from operator import xor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
 from headwater import limits
 from headwater.errors import DamagedDataError
+from headwater.log.moments import NEVER, Moment
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
-from headwater.store.embedded.chunks import COLUMNS, Chunk, ChunkRow, checksum_of, decode_chunk, outline
+from headwater.store.embedded.chunks import COLUMNS, Chunk, ChunkRow, decode_chunk, outline
 from headwater.store.embedded.disk import create_private
 from headwater.store.embedded.journal import UnknownFormatError
+from headwater.store.embedded.newest import Folded
+from headwater.store.embedded.row_checksums import check_row, name_hash, row_checksum
 from headwater.store.pieces import Piece, RecordEnd, boundary_in, list_runs, position_at, read_runs
 
-FORMAT = 2
+FORMAT = 3
 
-TABLES_OF_FORMAT_2 = """
-CREATE TABLE untimed (stream_id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL);
-CREATE TABLE expired_producers (
-    stream_id INTEGER NOT NULL, hash INTEGER NOT NULL, epoch INTEGER NOT NULL, PRIMARY KEY (stream_id, hash)
-) WITHOUT ROWID;
-CREATE INDEX producers_idle ON producers (at_ms);
-CREATE TABLE documents (
-    key TEXT PRIMARY KEY, version INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL
-) WITHOUT ROWID;
-"""
-_SCHEMA = f"""
-CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE streams (
-    id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, deadline_ms INTEGER, state BLOB NOT NULL
+    id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash INTEGER NOT NULL, deadline_ms INTEGER,
+    producers INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER NOT NULL
 );
+CREATE INDEX streams_hash ON streams (hash);
 CREATE INDEX streams_deadline ON streams (deadline_ms) WHERE deadline_ms IS NOT NULL;
 CREATE TABLE producers (
     stream_id INTEGER NOT NULL, producer TEXT NOT NULL, epoch INTEGER NOT NULL, seq INTEGER NOT NULL,
-    at_ms INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (stream_id, producer)
+    at_ms INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (stream_id, producer)
+) WITHOUT ROWID;
+CREATE INDEX producers_idle ON producers (at_ms);
+CREATE TABLE expired_producers (
+    stream_id INTEGER NOT NULL, hash INTEGER NOT NULL, epoch INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (stream_id, hash)
 ) WITHOUT ROWID;
 CREATE TABLE chunks (
     id INTEGER PRIMARY KEY, stream_id INTEGER NOT NULL, start INTEGER NOT NULL, size INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, at_ms INTEGER, ends BLOB NOT NULL, times BLOB, data BLOB NOT NULL
+    at_ms INTEGER NOT NULL, ends BLOB NOT NULL, times BLOB NOT NULL, data_checksum INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, data BLOB NOT NULL
 );
 CREATE UNIQUE INDEX chunks_position ON chunks (stream_id, start);
-CREATE TABLE garbage (stream_id INTEGER PRIMARY KEY);
-{TABLES_OF_FORMAT_2}
+CREATE TABLE documents (
+    key TEXT PRIMARY KEY, hash INTEGER NOT NULL, version INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX documents_hash ON documents (hash);
+CREATE TABLE garbage (stream_id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL);
 """
 
 T = TypeVar("T")
+Chunks: TypeAlias = Generator[Chunk, None, None]
 
 _states = msgspec.msgpack.Decoder(StreamState)
 
 
 class Meta(NamedTuple):
-    folded_segment: int
-    folded_sequence: int
-    next_id: int
-    streams: int  # in the index
-    timeline: int = 0  # the id of the current timeline; 0 if the directory was never restored. Not changed by a fold
+    folded_segment: int = 0
+    folded_sequence: int = 0
+    folded_salt: int = 0
+    next_id: int = 1
+    streams: int = 0  # in the index
+    latest: Moment = NEVER  # of the last folded batch
+    timeline: int = 0  # the id of the current timeline; 0 if the directory was never restored. It has a row of its own
+
+    @property
+    def folded(self) -> Folded:
+        return Folded(self.folded_segment, self.folded_sequence, self.folded_salt)
+
+
+_metas = msgspec.msgpack.Decoder(Meta)
+
+
+class StreamRow(NamedTuple):
+    """The columns of a stream, in the order of the table."""
+
+    id: int
+    path: str
+    hash: int  # of the path
+    deadline_ms: int | None
+    producers: int  # the checksums of all its producers, combined by exclusive or
+    state: bytes
+    checksum: int
+
+
+STREAM_COLUMNS = ", ".join(StreamRow._fields)
+
+
+class ProducerRow(NamedTuple):
+    """The columns of a producer, in the order of the table."""
+
+    stream_id: int
+    producer: str
+    epoch: int
+    seq: int
+    at_ms: int
+    checksum: int
+
+
+class ExpiredRow(NamedTuple):
+    """The columns of an expired producer, in the order of the table."""
+
+    stream_id: int
+    hash: int
+    epoch: int
+    checksum: int
+
+
+class DocumentRow(NamedTuple):
+    """The columns of a document, in the order of the table."""
+
+    key: str
+    hash: int
+    version: int
+    checksum: int
+    data: bytes
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
@@ -103,19 +165,44 @@ def create(path: Path) -> None:
 def install(connection: sqlite3.Connection) -> None:
     """Create the tables of an empty index."""
     connection.executescript(f"BEGIN; {_SCHEMA}")
-    connection.execute("INSERT INTO meta VALUES ('format', ?)", (FORMAT,))
+    write_meta(connection, "format", FORMAT)
+    write_meta(connection, "folded", Meta())
+    write_meta(connection, "timeline", 0)
     connection.execute("COMMIT")
 
 
-def format_of(connection: sqlite3.Connection) -> int:
-    [found] = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() or [0]
-    return int(found)
+def write_meta(connection: sqlite3.Connection, key: str, value: int | Meta) -> None:
+    data = msgspec.msgpack.encode(value)
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (key, data, row_checksum("meta", key, data)))
+
+
+def _meta_value(connection: sqlite3.Connection, key: str) -> bytes:
+    row = connection.execute("SELECT value, checksum FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        raise DamagedDataError(f"the row {key!r} of meta is missing in the index")
+    check_row(f"the row {key!r} of meta", row[1], "meta", key, row[0])
+    return bytes(row[0])
 
 
 def check_format(connection: sqlite3.Connection) -> None:
-    found = format_of(connection)
+    found = msgspec.msgpack.decode(_meta_value(connection, "format"))
     if found != FORMAT:
         raise UnknownFormatError(f"the index has format {found}; this version supports {FORMAT}")
+
+
+class FoldedRows:
+    """The states and documents of the index for a replay: without producers, because events carry those that change.
+    So damage in a producer does not keep a replay from the state of its stream."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def by_id(self, stream_id: int) -> StreamState | None:
+        row = stream_row(self._connection, "id", stream_id)
+        return None if row is None else decode_stream(row)
+
+    def document(self, key: str) -> Document | None:
+        return read_document(self._connection, key)
 
 
 class IndexReader:
@@ -123,6 +210,8 @@ class IndexReader:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        connection.text_factory = lossy_text
+        self.rows = FoldedRows(connection)
 
     def close(self) -> None:
         self._connection.close()
@@ -137,46 +226,49 @@ class IndexReader:
             self._connection.execute("COMMIT")
 
     def meta(self) -> Meta:
-        found = dict(self._connection.execute("SELECT key, value FROM meta").fetchall())
-        folded = found.get("folded_segment", 0)
-        streams = found.get("streams", 0)
-        if found.get("streams_counted_at", 0) != folded:  # the last fold was done by a version that does not count them
-            [streams] = self._connection.execute("SELECT COUNT(*) FROM streams").fetchone()
-        return Meta(folded, found.get("folded_sequence", 0), found.get("next_id", 1), streams, found.get("timeline", 0))
+        timeline = msgspec.msgpack.decode(_meta_value(self._connection, "timeline"), type=int)
+        return _metas.decode(_meta_value(self._connection, "folded"))._replace(timeline=timeline)
 
     # States
 
     def by_path(self, path: str) -> StreamState | None:
-        return self._state("SELECT state FROM streams WHERE path = ?", path)
+        with self.snapshot():
+            row = stream_row(self._connection, "path", path)
+            if row is not None:
+                return self._with_producers(row)
+            _check_absent(self._connection, "streams", "path", path)
+        return None
 
     def by_id(self, stream_id: int) -> StreamState | None:
-        return self._state("SELECT state FROM streams WHERE id = ?", stream_id)
+        with self.snapshot():
+            row = stream_row(self._connection, "id", stream_id)
+            return None if row is None else self._with_producers(row)
 
-    def _state(self, query: str, key: str | int) -> StreamState | None:
-        row = self._connection.execute(query, (key,)).fetchone()
-        if row is None:
-            return None
-        state = _states.decode(row[0])
-        rows = self._connection.execute(
-            "SELECT producer, epoch, seq, at_ms FROM producers WHERE stream_id = ?", (state.id,)
-        )
-        state.producers = {producer: ProducerState(*known) for producer, *known in rows}
-        expired = self._connection.execute("SELECT hash, epoch FROM expired_producers WHERE stream_id = ?", (state.id,))
-        state.expired_producers = dict(expired.fetchall())
+    def _with_producers(self, row: StreamRow) -> StreamState:
+        state = decode_stream(row)
+        rows = self._connection.execute("SELECT * FROM producers WHERE stream_id = ?", (state.id,))
+        known = [decode_producer(ProducerRow(*found)) for found in rows]
+        rows = self._connection.execute("SELECT * FROM expired_producers WHERE stream_id = ?", (state.id,))
+        expired = [decode_expired(ExpiredRow(*found)) for found in rows]
+        if producers_sum([*known, *expired]) != row.producers:
+            raise DamagedDataError(f"producers of stream {row.id} ({row.path}) are missing in the index")
+        state.producers = {found.producer: ProducerState(found.epoch, found.seq, found.at_ms) for found in known}
+        state.expired_producers = {found.hash: found.epoch for found in expired}
         return state
 
     def states(self) -> Iterator[StreamState]:
         """All states in order of ids, without producers."""
-        for (state,) in self._connection.execute("SELECT state FROM streams ORDER BY id"):
-            yield _states.decode(state)
+        for row in self._connection.execute(f"SELECT {STREAM_COLUMNS} FROM streams ORDER BY id"):  # noqa: S608
+            yield decode_stream(StreamRow(*row))
 
     def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
         """States in path order, without producers."""
         rows = self._connection.execute(
-            "SELECT state FROM streams WHERE path >= ? AND path > ? AND (? IS NULL OR path < ?) ORDER BY path LIMIT ?",
+            f"SELECT {STREAM_COLUMNS} FROM streams "  # noqa: S608
+            "WHERE path >= ? AND path > ? AND (? IS NULL OR path < ?) ORDER BY path LIMIT ?",
             (prefix, after, *[_past(prefix)] * 2, limit),
         )
-        return [_states.decode(state) for (state,) in rows]
+        return [decode_stream(StreamRow(*row)) for row in rows]
 
     def due(self, after: tuple[int, int], now_ms: int, limit: int) -> list[tuple[int, int]]:
         """Pairs of a deadline that has passed and a stream id, in order, after `after`."""
@@ -191,14 +283,19 @@ class IndexReader:
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
         bytes_max = min(bytes_max, limits.CHUNK_BYTES)  # do not join large chunks, because this copies them
-        with self.snapshot():  # the fold may commit between the reads of a row and its blob
-            piece = read_runs(self._chunks(stream_id, start, end, bytes_max), start, end, bytes_max)
-        if not piece.ranges:
-            raise LookupError(f"stream {stream_id} has no bytes at {start}")
+        # In a snapshot, because the fold may commit between the reads of a row and its blob.
+        with self.snapshot(), closing(self._chunks(stream_id, start, end, bytes_max)) as chunks:
+            piece = read_runs(chunks, start, end, bytes_max)
+            if piece.next <= start:
+                self._raise_missing(stream_id, start)
         return piece
 
     def records(self, stream_id: int, start: int, end: int, limit: int) -> list[RecordEnd]:
-        return list_runs(self._outlines(stream_id, start, end), start, end, limit)
+        with self.snapshot(), closing(self._outlines(stream_id, start, end)) as chunks:
+            found = list_runs(chunks, start, end, limit)
+            if not found:
+                self._raise_missing(stream_id, start)
+        return found
 
     def boundary(self, stream_id: int, position: int) -> int:
         return boundary_in(self._outline(stream_id, position), position)
@@ -221,31 +318,47 @@ class IndexReader:
 
     def _outline(self, stream_id: int, position: int) -> Chunk:
         """The chunk that contains a position, without its data."""
-        for chunk in self._outlines(stream_id, position, position + 1):
-            return chunk
-        raise LookupError(f"stream {stream_id} has no bytes at {position}")
+        with self.snapshot(), closing(self._outlines(stream_id, position, position + 1)) as chunks:
+            chunk = next(chunks, None)
+            if chunk is None:
+                self._raise_missing(stream_id, position)
+        return chunk
 
-    def _outlines(self, stream_id: int, start: int, end: int) -> Iterator[Chunk]:
-        for row, _ in self._rows(stream_id, start, end, end - start, "x''"):
-            yield outline(row, _untimed_ms(self._connection, row))
+    def _raise_missing(self, stream_id: int, position: int) -> NoReturn:
+        if stream_row(self._connection, "id", stream_id) is None:
+            raise LookupError(f"stream {stream_id} does not exist")
+        raise DamagedDataError(f"the bytes of stream {stream_id} at {position} are missing in the index")
 
-    def _chunks(self, stream_id: int, start: int, end: int, bytes_max: int) -> Iterator[Chunk]:
+    def _outlines(self, stream_id: int, start: int, end: int) -> Chunks:
+        expected: int | None = None
+        with closing(self._rows(stream_id, start, end, end - start, "x''")) as rows:
+            for row, _ in rows:
+                chunk = outline(row)
+                expected = _check_no_gap(stream_id, start, chunk, expected)
+                yield chunk
+
+    def _chunks(self, stream_id: int, start: int, end: int, bytes_max: int) -> Chunks:
         """Read chunks. Large data is read as a blob, which avoids one copy."""
         data = f"CASE WHEN size <= {limits.BLOB_BYTES_MIN} THEN data END"
-        for row, key in self._rows(stream_id, start, end, bytes_max, data):
-            if row.size > limits.BLOB_BYTES_MIN:
-                with self._connection.blobopen("chunks", "data", key, readonly=True) as blob:
-                    whole = row._replace(data=blob.read())
-            else:
-                whole = row
-            yield decode_chunk(whole, _untimed_ms(self._connection, row))
+        expected: int | None = None
+        with closing(self._rows(stream_id, start, end, bytes_max, data)) as rows:
+            for row, key in rows:
+                chunk = decode_chunk(row, None if row.data is not None else partial(self._blob, key))
+                expected = _check_no_gap(stream_id, start, chunk, expected)
+                yield chunk
 
-    def _rows(self, stream_id: int, start: int, end: int, bytes_max: int, data: str) -> Iterator[tuple[ChunkRow, int]]:
+    def _blob(self, key: int) -> bytes:
+        with self._connection.blobopen("chunks", "data", key, readonly=True) as blob:
+            return blob.read()
+
+    def _rows(
+        self, stream_id: int, start: int, end: int, bytes_max: int, data: str
+    ) -> Generator[tuple[ChunkRow, int], None, None]:
         """The rows and keys of the chunk that contains `start` and of the chunks after it that fit as a whole.
 
         A chunk that fits only in part is not included, because it would have to be read again for the rest.
         """
-        columns = COLUMNS.replace("data", data)
+        columns = f"{COLUMNS.removesuffix('data')}{data}"
         rows = self._connection.execute(
             f"SELECT id, {columns} FROM chunks WHERE stream_id = ?1 AND start < ?3 AND start >= "  # noqa: S608
             "(SELECT max(start) FROM chunks WHERE stream_id = ?1 AND start <= ?2) "
@@ -262,40 +375,125 @@ class IndexReader:
     # Documents
 
     def document(self, key: str) -> Document | None:
-        row = self._connection.execute(
-            "SELECT key, data, version, checksum FROM documents WHERE key = ?", (key,)
-        ).fetchone()
-        return None if row is None else decode_document(*row)
+        return read_document(self._connection, key)
 
     def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
         """Documents in key order."""
         rows = self._connection.execute(
-            "SELECT key, data, version, checksum FROM documents "
-            "WHERE key >= ? AND key > ? AND (? IS NULL OR key < ?) ORDER BY key LIMIT ?",
+            "SELECT * FROM documents WHERE key >= ? AND key > ? AND (? IS NULL OR key < ?) ORDER BY key LIMIT ?",
             (prefix, after, *[_past(prefix)] * 2, limit),
         )
-        return [decode_document(*row) for row in rows]
+        return [decode_document(DocumentRow(*row)) for row in rows]
 
 
-def untimed_ms(connection: sqlite3.Connection, stream_id: int) -> int:
-    """The time of records that were folded in format 1."""
-    row = connection.execute("SELECT at_ms FROM untimed WHERE stream_id = ?", (stream_id,)).fetchone()
-    return 0 if row is None else int(row[0])
+# Rows
 
 
-def _untimed_ms(connection: sqlite3.Connection, row: ChunkRow) -> int:
-    return untimed_ms(connection, row.stream_id) if row.at_ms is None else 0
+def lossy_text(text: bytes) -> str:
+    """Text that is not UTF-8 is damaged. It is decoded, and then its checksum does not match."""
+    return text.decode("utf-8", "replace")
 
 
-def decode_document(key: str, data: bytes, version: int, checksum: int) -> Document:
-    document = Document(key, data, version)
-    if document_checksum(document) != checksum:
-        raise DamagedDataError(f"the document {key!r} is damaged")
-    return document
+def stream_row(connection: sqlite3.Connection, column: str, key: str | int) -> StreamRow | None:
+    """The row of a stream, which is verified."""
+    row = connection.execute(
+        f"SELECT {STREAM_COLUMNS} FROM streams WHERE {column} = ?",  # noqa: S608
+        (key,),
+    ).fetchone()
+    if row is None:
+        return None
+    found = StreamRow(*row)
+    check_stream(found)
+    return found
 
 
-def document_checksum(document: Document) -> int:
-    return checksum_of(document.key.encode(), document.version.to_bytes(8, "little"), document.data)
+def check_stream(row: StreamRow) -> None:
+    check_row(f"stream {row.id} ({row.path})", row.checksum, "streams", *row[:-1])
+
+
+def decode_stream(row: StreamRow) -> StreamState:
+    check_stream(row)
+    return _states.decode(row.state)
+
+
+def encode_stream(state: StreamState, producers: int) -> StreamRow:
+    """The row of a state, which has no producers."""
+    deadline_ms = None if state.soft_deleted else state.deadline_ms
+    return sealed_stream(
+        StreamRow(state.id, state.path, name_hash(state.path), deadline_ms, producers, msgspec.msgpack.encode(state), 0)
+    )
+
+
+def sealed_stream(row: StreamRow) -> StreamRow:
+    return row._replace(checksum=row_checksum("streams", *row[:-1]))
+
+
+def decode_producer(row: ProducerRow) -> ProducerRow:
+    what = f"producer {row.producer!r} of stream {row.stream_id}"
+    check_row(what, row.checksum, "producers", *row[:-1])
+    return row
+
+
+def encode_producer(stream_id: int, producer: str, known: ProducerState) -> ProducerRow:
+    return ProducerRow(stream_id, producer, *known, row_checksum("producers", stream_id, producer, *known))
+
+
+def decode_expired(row: ExpiredRow) -> ExpiredRow:
+    what = f"expired producer {row.hash} of stream {row.stream_id}"
+    check_row(what, row.checksum, "expired_producers", *row[:-1])
+    return row
+
+
+def encode_expired(stream_id: int, hash_: int, epoch: int) -> ExpiredRow:
+    return ExpiredRow(stream_id, hash_, epoch, row_checksum("expired_producers", stream_id, hash_, epoch))
+
+
+def producers_sum(rows: Iterable[ProducerRow | ExpiredRow]) -> int:
+    return reduce(xor, (row.checksum for row in rows), 0)
+
+
+def read_document(connection: sqlite3.Connection, key: str) -> Document | None:
+    row = connection.execute("SELECT * FROM documents WHERE key = ?", (key,)).fetchone()
+    if row is not None:
+        return decode_document(DocumentRow(*row))
+    _check_absent(connection, "documents", "key", key)
+    return None
+
+
+def decode_document(row: DocumentRow) -> Document:
+    check_row(f"document {row.key!r}", row.checksum, "documents", row.key, row.hash, row.version, row.data)
+    return Document(row.key, row.data, row.version)
+
+
+def encode_document(document: Document) -> DocumentRow:
+    key, hash_ = document.key, name_hash(document.key)
+    checksum = row_checksum("documents", key, hash_, document.version, document.data)
+    return DocumentRow(key, hash_, document.version, checksum, document.data)
+
+
+def _check_absent(connection: sqlite3.Connection, table: str, column: str, name: str) -> None:
+    """Raise DamagedDataError if a name that was not found has a row: its name in the row or in an index is damaged."""
+    rows = connection.execute(
+        f"SELECT {column} FROM {table} WHERE hash = ?",  # noqa: S608
+        (name_hash(name),),
+    )
+    for (found,) in rows:
+        other = connection.execute(
+            f"SELECT hash FROM {table} WHERE {column} = ?",  # noqa: S608
+            (found,),
+        ).fetchone()
+        if not isinstance(found, str) or name_hash(found) != name_hash(name) or other is None:
+            raise DamagedDataError(f"the row of {name!r} in {table} has another name, {found!r}, in the index")
+
+
+def _check_no_gap(stream_id: int, start: int, chunk: Chunk, expected: int | None) -> int:
+    """Check that the first chunk contains `start` or ends there, and that each one begins where the one before ended,
+    at `expected`. Returns where the chunk ends."""
+    end = chunk.start + chunk.ends[-1]
+    if not (chunk.start <= start <= end if expected is None else chunk.start == expected):
+        position = start if expected is None else expected
+        raise DamagedDataError(f"the bytes of stream {stream_id} at {position} are missing in the index")
+    return end
 
 
 def _past(prefix: str) -> str | None:

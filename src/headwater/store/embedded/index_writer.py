@@ -5,33 +5,45 @@ from __future__ import annotations
 import logging
 import sqlite3
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-
-import msgspec
 
 from headwater import limits
 from headwater.errors import DamagedDataError
 from headwater.log.producers import hash_of
 from headwater.log.state import Document, StreamState
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, cut, decode_chunk
-from headwater.store.embedded.index import IndexReader, Meta, decode_document, document_checksum, untimed_ms
+from headwater.store.embedded.index import (
+    ExpiredRow,
+    IndexReader,
+    Meta,
+    ProducerRow,
+    StreamRow,
+    decode_producer,
+    encode_document,
+    encode_expired,
+    encode_producer,
+    encode_stream,
+    lossy_text,
+    sealed_stream,
+    stream_row,
+    write_meta,
+)
+from headwater.store.embedded.row_checksums import row_checksum
 
 log = logging.getLogger("headwater.store")
-
-_states = msgspec.msgpack.Decoder(StreamState)
 
 
 class IndexWriter:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        connection.text_factory = lossy_text
 
     def begin(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def commit(self, meta: Meta) -> None:
-        found = {**meta._asdict(), "streams_counted_at": meta.folded_segment}
-        rows = [(key, value) for key, value in found.items() if key != "timeline"]
-        self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+        write_meta(self._connection, "folded", meta._replace(timeline=0))
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
@@ -45,45 +57,46 @@ class IndexWriter:
         not known here; it is a time in microseconds, because ids follow the clock (`engine/writer.py`).
         """
         meta = IndexReader(self._connection).meta()
-        timeline = max(after, meta.next_id, meta.timeline) + 1
-        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('timeline', ?)", (timeline,))
+        timeline = max(after, meta.next_id, meta.timeline, meta.latest.at_ms * 1000) + 1
+        write_meta(self._connection, "timeline", timeline)
         return timeline
-
-    # States before the fold
-
-    def by_id(self, stream_id: int) -> StreamState | None:
-        """A state without its producers. A fold only writes producers that changed."""
-        row = self._connection.execute("SELECT state FROM streams WHERE id = ?", (stream_id,)).fetchone()
-        return None if row is None else _states.decode(row[0])
-
-    def document(self, key: str) -> Document | None:
-        row = self._connection.execute(
-            "SELECT key, data, version, checksum FROM documents WHERE key = ?", (key,)
-        ).fetchone()
-        return None if row is None else decode_document(*row)
 
     # Writes of the fold
 
     def put_states(self, states: Iterable[StreamState]) -> None:
-        streams, producers, expired = [], [], []
+        streams: list[StreamRow] = []
         for state in states:
-            producers += [(state.id, name, *known) for name, known in state.producers.items()]
-            expired += [(state.id, *entry) for entry in state.expired_producers.items()]
+            producers = [encode_producer(state.id, name, known) for name, known in state.producers.items()]
+            expired = [encode_expired(state.id, *entry) for entry in state.expired_producers.items()]
             state.producers, state.expired_producers = {}, {}
-            deadline_ms = None if state.soft_deleted else state.deadline_ms
-            streams.append((state.id, state.path, deadline_ms, msgspec.msgpack.encode(state)))
-        self._connection.executemany("INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)", streams)
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO producers (stream_id, producer, epoch, seq, at_ms) VALUES (?, ?, ?, ?, ?)",
-            producers,
-        )
-        self._connection.executemany("INSERT OR REPLACE INTO expired_producers VALUES (?, ?, ?)", expired)
+            row = self._connection.execute("SELECT producers FROM streams WHERE id = ?", (state.id,)).fetchone()
+            before = 0 if row is None else row[0]
+            streams.append(encode_stream(state, before ^ self._put_producers(producers, expired)))
+        self._connection.executemany("INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)", streams)
+
+    def _put_producers(self, producers: list[ProducerRow], expired: list[ExpiredRow]) -> int:
+        """Write rows of producers. Returns the change of the sum of their checksums."""
+        change = 0
+        for row in producers:
+            change ^= row.checksum ^ self._checksum_of("producers", "producer", row.stream_id, row.producer)
+        for one in expired:
+            change ^= one.checksum ^ self._checksum_of("expired_producers", "hash", one.stream_id, one.hash)
+        self._connection.executemany("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?, ?, ?)", producers)
+        self._connection.executemany("INSERT OR REPLACE INTO expired_producers VALUES (?, ?, ?, ?)", expired)
+        return change
+
+    def _checksum_of(self, table: str, column: str, stream_id: int, key: str | int) -> int:
+        """The checksum in the row of a producer; 0 if there is none."""
+        row = self._connection.execute(
+            f"SELECT checksum FROM {table} WHERE stream_id = ? AND {column} = ?",  # noqa: S608
+            (stream_id, key),
+        ).fetchone()
+        return row[0] if row is not None and isinstance(row[0], int) else 0
 
     def put_documents(self, documents: Mapping[str, Document | None]) -> None:
         written = [found for found in documents.values() if found is not None]
         self._connection.executemany(
-            "INSERT OR REPLACE INTO documents (key, version, checksum, data) VALUES (?, ?, ?, ?)",
-            [(found.key, found.version, document_checksum(found), found.data) for found in written],
+            "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", [encode_document(found) for found in written]
         )
         deleted = [(key,) for key, found in documents.items() if found is None]
         self._connection.executemany("DELETE FROM documents WHERE key = ?", deleted)
@@ -91,7 +104,8 @@ class IndexWriter:
     def delete(self, stream_ids: Iterable[int]) -> None:
         rows = [(stream_id,) for stream_id in stream_ids]
         self._connection.executemany("DELETE FROM streams WHERE id = ?", rows)
-        self._connection.executemany("INSERT OR IGNORE INTO garbage VALUES (?)", rows)
+        garbage = [(stream_id, row_checksum("garbage", stream_id)) for (stream_id,) in rows]
+        self._connection.executemany("INSERT OR IGNORE INTO garbage VALUES (?, ?)", garbage)
 
     def put_bytes(self, stream_id: int, start: int, ends: array[int], times: array[int], data: bytes) -> None:
         """Add records to the end of a stream. Small chunks are merged in powers of two, so each byte is rewritten at
@@ -107,9 +121,12 @@ class IndexWriter:
                 (last[0],),
             ).fetchone()
             try:
-                before = decode_chunk(ChunkRow(*row), untimed_ms(self._connection, stream_id))
+                before = decode_chunk(ChunkRow(*row))
             except DamagedDataError as error:  # a merge would give damaged bytes a valid checksum
                 log.error("a damaged chunk was not merged: %s", error)
+                break
+            if before.start + before.ends[-1] != start:  # a chunk is missing; a merge would hide it
+                log.error("a chunk of stream %d before %d is missing in the index", stream_id, start)
                 break
             merged_ends, merged_times = before.ends[:], array("Q", map(before.time, range(len(before.ends))))
             merged_ends.extend([len(before.data) + end for end in ends])
@@ -117,28 +134,49 @@ class IndexWriter:
             start, ends, times, data = before.start, merged_ends, merged_times, before.data + data
             self._connection.execute("DELETE FROM chunks WHERE id = ?", (last[0],))
         self._connection.executemany(
-            f"INSERT INTO chunks ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            # A row with this key can only be a damaged one of another position.
+            f"INSERT OR REPLACE INTO chunks ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             cut(stream_id, start, ends, times, data),
         )
 
     # Between folds
 
     def expire_producers(self, before_ms: int, limit: int) -> None:
-        """Expire some producers that were idle since a time: keep only the epoch and the hash of the id."""
-        rows = self._connection.execute(
-            "SELECT stream_id, producer, epoch FROM producers WHERE at_ms < ? LIMIT ?", (before_ms, limit)
-        ).fetchall()
-        if not rows:
+        """Expire some producers that were idle since a time: keep only the epoch and the hash of the id.
+
+        This changes nothing that a client can see: `decide` treats a producer that was idle for so long as expired.
+        """
+        rows = self._connection.execute("SELECT * FROM producers WHERE at_ms < ? LIMIT ?", (before_ms, limit))
+        idle: dict[int, list[ProducerRow]] = defaultdict(list)
+        for row in rows.fetchall():
+            idle[row[0]].append(ProducerRow(*row))
+        if not idle:
             return
         self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO expired_producers VALUES (?, ?, ?)",
-            [(stream_id, hash_of(producer), epoch) for stream_id, producer, epoch in rows],
-        )
+        for stream_id, some in idle.items():
+            try:
+                self._expire_of(stream_id, [decode_producer(row) for row in some])
+            except DamagedDataError as error:
+                log.error("producers of stream %d are not expired: %s", stream_id, error)
+        self._connection.execute("COMMIT")
+
+    def _expire_of(self, stream_id: int, rows: list[ProducerRow]) -> None:
+        stream = stream_row(self._connection, "id", stream_id)
+        if stream is None:  # deleted; its producers are reclaimed
+            return
+        change = 0
+        for row in rows:
+            change ^= row.checksum
+        expired = [encode_expired(stream_id, hash_of(row.producer), row.epoch) for row in rows]
+        change ^= self._put_producers([], expired)
         self._connection.executemany(
             "DELETE FROM producers WHERE stream_id = ? AND producer = ?", [row[:2] for row in rows]
         )
-        self._connection.execute("COMMIT")
+        changed = sealed_stream(stream._replace(producers=stream.producers ^ change))
+        self._connection.execute(
+            "UPDATE streams SET producers = ?, checksum = ? WHERE id = ?",
+            (changed.producers, changed.checksum, stream_id),
+        )
 
     def checkpoint(self, log_pages_max: int) -> int:
         """Checkpoint the write-ahead log, as far as readers allow it. A log of more than `log_pages_max`, for example

@@ -1,8 +1,8 @@
 """The journal: segments of batches with checksums. Each batch is synced before the next one is written.
 
     segment   header, batches, a seal
-    header    magic, format, segment number, salt, checksum            28 bytes
-    batch     magic, sequence, flags, length, checksum, records        24 bytes and the records
+    header    magic, format, segment number, salt, salt of the segment before, checksum   28 bytes
+    batch     magic, sequence, flags, length, moment, checksum, records                   56 bytes and the records
 
 Sequences increase by one across all segments. Checksums are seeded with the random salt of the segment, so neither
 client data nor old content of a recycled file can look like a batch. A batch is written only after the one before it
@@ -11,6 +11,10 @@ has been damaged since.
 
 Files are allocated at full length before use and recycled afterwards. Overwriting existing blocks changes no file
 metadata, so that a sync writes only data.
+
+The newest segment is recorded in a file of its own (`newest.py`), with its salt. Each header has the salt of the
+segment before it, and the index has that of the last folded one. So every segment that is not folded must exist, and be
+the one that was written: a segment that is missing, cut, or from another directory is noticed.
 """
 
 from __future__ import annotations
@@ -18,20 +22,20 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from headwater import limits
 from headwater.log.events import Event, Record
-from headwater.store.embedded import format1
+from headwater.log.moments import NEVER, Moment
 from headwater.store.embedded.disk import Disk
 
-FORMAT = 2
+FORMAT = 3
 
-_HEADER = struct.Struct("<4sIQII")
-_BATCH = struct.Struct("<4sQIII")
+_HEADER = struct.Struct("<4sIQIII")
+_BATCH = struct.Struct("<4sQIIQQQQI")
 HEADER_BYTES = _HEADER.size
 BATCH_OVERHEAD_BYTES = _BATCH.size
 _MAGIC = b"HWJ\n"
@@ -40,8 +44,7 @@ SEAL = 1  # flag of the batch that ends a segment
 _NAME = re.compile(r"([0-9]{16})\.journal")
 
 _encoder = msgspec.msgpack.Encoder()
-_DECODERS = {1: format1.decode_records, FORMAT: msgspec.msgpack.Decoder(list[tuple[Event, ...]]).decode}
-FORMATS = frozenset(_DECODERS)
+_records = msgspec.msgpack.Decoder(list[tuple[Event, ...]])
 
 
 class DirectoryError(Exception):
@@ -65,12 +68,12 @@ class JournalBatch(NamedTuple):
     file: str
     position: int
     sequence: int
+    moment: Moment
     payload: memoryview
-    format: int
 
     def records(self) -> list[Record]:
         try:
-            return _DECODERS[self.format](self.payload)
+            return _records.decode(self.payload)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             reason = f"the checksum matches, but the records are invalid: {error}"
             raise CorruptJournalError(self.file, self.position, reason) from None
@@ -83,8 +86,8 @@ class Segment(NamedTuple):
     batches: list[JournalBatch]
     end: int  # end of the last valid batch
     sealed: bool
-    format: int
     salt: int
+    previous: int  # the salt of the segment before it
 
     @property
     def next_sequence(self) -> int | None:
@@ -92,8 +95,8 @@ class Segment(NamedTuple):
 
     def encode(self, sequence: int) -> bytes:
         """Encode the segment; `sequence` is that of its seal."""
-        parts = [encode_header(self.number, self.salt, self.format)]
-        parts += [encode_batch(batch.sequence, batch.payload, self.salt) for batch in self.batches]
+        parts = [encode_header(self.number, self.salt, self.previous)]
+        parts += [encode_batch(batch.sequence, batch.moment, batch.payload, self.salt) for batch in self.batches]
         if self.sealed:
             parts.append(encode_seal(sequence, self.salt))
         return b"".join(parts)
@@ -116,8 +119,8 @@ def read_file(disk: Disk, name: str) -> tuple[str, bytes]:
         file.close()
 
 
-def encode_header(number: int, salt: int, version: int = FORMAT) -> bytes:
-    head = _HEADER.pack(_MAGIC, version, number, salt, 0)[:-4]
+def encode_header(number: int, salt: int, previous: int) -> bytes:
+    head = _HEADER.pack(_MAGIC, FORMAT, number, salt, previous, 0)[:-4]
     return head + struct.pack("<I", zlib.crc32(head))
 
 
@@ -125,95 +128,93 @@ def encode_records(records: Sequence[Record]) -> bytes:
     return _encoder.encode(records)
 
 
-def encode_batch(sequence: int, payload: bytes | memoryview, salt: int, flags: int = 0) -> bytes:
-    head = _BATCH.pack(_BATCH_MAGIC, sequence, flags, len(payload), 0)[:-4]
+def encode_batch(sequence: int, moment: Moment, payload: bytes | memoryview, salt: int, flags: int = 0) -> bytes:
+    head = _BATCH.pack(_BATCH_MAGIC, sequence, flags, len(payload), *moment, 0)[:-4]
     return b"".join((head, struct.pack("<I", zlib.crc32(payload, zlib.crc32(head, salt))), payload))
 
 
 def encode_seal(sequence: int, salt: int) -> bytes:
-    return encode_batch(sequence, b"", salt, SEAL)
+    return encode_batch(sequence, NEVER, b"", salt, SEAL)
 
 
 # Reading
 
 
-def read_segment(name: str, data: bytes, number: int, *, last: bool, sequence: int | None = None) -> Segment | None:
-    """Read the batches of a segment; None if it is the last one and was never begun.
+def read_segment(name: str, data: bytes, number: int, *, last: bool, sequence: int | None = None) -> Segment:
+    """Read the batches of a segment that was begun.
 
     Only the last segment may have no seal, and only its last batch may be incomplete.
     """
-    segment, position, salt = _scan(name, data, number)
+    segment = _scan(name, data, number)
     if segment is None:
-        if last:
-            return None
-        raise CorruptJournalError(name, 0, "the segment header is damaged")
+        raise CorruptJournalError(name, 0, "the segment has lost its header")
     if segment.sealed:
         return segment
     if not last:
-        raise CorruptJournalError(name, position, "a batch is damaged or missing")
-    later = _find_batch(data, position + 1, salt, segment.next_sequence or sequence)
+        raise CorruptJournalError(name, segment.end, "a batch is damaged or missing")
+    later = _find_batch(data, segment.end + 1, segment.salt, segment.next_sequence or sequence)
     if later is not None:
-        raise CorruptJournalError(name, position, f"a batch is damaged; a valid one follows at byte {later}")
+        raise CorruptJournalError(name, segment.end, f"a batch is damaged; a valid one follows at byte {later}")
     return segment
 
 
 def read_intact(name: str, data: bytes, number: int) -> Segment | None:
     """Read the valid batches up to the first damage."""
     try:
-        return _scan(name, data, number)[0]
+        return _scan(name, data, number)
     except CorruptJournalError as error:
-        return None if error.position == 0 else _scan(name, data[: error.position], number)[0]
+        return None if error.position == 0 else _scan(name, data[: error.position], number)
 
 
-def _scan(name: str, data: bytes, number: int) -> tuple[Segment | None, int, int]:
-    """Return the segment up to its seal or first invalid batch, the position of that end, and the salt.
+def _scan(name: str, data: bytes, number: int) -> Segment | None:
+    """Return the segment up to its seal or first invalid batch.
 
-    The segment is None if it was never begun: empty, all zeros, or with the header of the recycled segment.
+    It is None if it has no header: empty, all zeros, or with the header of the recycled segment.
     """
     header = read_header(name, data, number)
     if header is None:
-        return None, 0, 0
-    version, salt = header
+        return None
+    salt, previous = header
     batches: list[JournalBatch] = []
     position, expected = _HEADER.size, None
     while (found := read_batch(data, position, salt)) is not None:
-        sequence, flags, payload, end = found
+        sequence, flags, moment, payload, end = found
         if expected is not None and sequence != expected:
             raise CorruptJournalError(name, position, f"found batch {sequence}, expected {expected}")
         expected = sequence + 1
         if flags & SEAL:
-            return Segment(number, batches, position, True, version, salt), position, salt
-        batches.append(JournalBatch(name, position, sequence, payload, version))
+            return Segment(number, batches, position, True, salt, previous)
+        batches.append(JournalBatch(name, position, sequence, moment, payload))
         position = end
-    return Segment(number, batches, position, False, version, salt), position, salt
+    return Segment(number, batches, position, False, salt, previous)
 
 
 def read_header(name: str, data: bytes, number: int) -> tuple[int, int] | None:
-    """The format and the salt; None for a segment that was never begun."""
+    """The salts of the segment and of the one before it; None if the file has no header of this segment."""
     if len(data) < _HEADER.size:
         return None
-    magic, version, found, salt, checksum = _HEADER.unpack_from(data)
+    magic, version, found, salt, previous, checksum = _HEADER.unpack_from(data)
     if not any(data[: _HEADER.size]):
         return None
     if magic != _MAGIC or checksum != zlib.crc32(data[: _HEADER.size - 4]):
         raise CorruptJournalError(name, 0, "the segment header is damaged")
-    if version not in _DECODERS:
+    if version != FORMAT:
         raise UnknownFormatError(f"{name} has journal format {version}; this version supports {FORMAT}")
-    return (int(version), int(salt)) if found == number else None
+    return (int(salt), int(previous)) if found == number else None
 
 
-def read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, memoryview, int] | None:
-    """Sequence, flags, records and end of the batch at a position; None if there is no valid batch."""
+def read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, Moment, memoryview, int] | None:
+    """Sequence, flags, moment, records and end of the batch at a position; None if there is no valid batch."""
     if len(data) < position + _BATCH.size:
         return None
-    magic, sequence, flags, length, checksum = _BATCH.unpack_from(data, position)
+    magic, sequence, flags, length, *moment, checksum = _BATCH.unpack_from(data, position)
     start = position + _BATCH.size
     end = start + length
     if magic != _BATCH_MAGIC or end > len(data):
         return None
     payload = memoryview(data)[start:end]
     head = zlib.crc32(memoryview(data)[position : start - 4], salt)
-    return (sequence, flags, payload, end) if zlib.crc32(payload, head) == checksum else None
+    return (sequence, flags, Moment(*moment), payload, end) if zlib.crc32(payload, head) == checksum else None
 
 
 def batch_length(data: bytes, position: int) -> int:
@@ -235,21 +236,3 @@ def _find_batch(data: bytes, position: int, salt: int, after: int | None) -> int
             return position
         position += 1
     return None
-
-
-def read_segments(disk: Disk, folded: int, sequence: int) -> Iterator[Segment]:
-    """All segments that are not folded yet, in order and without a gap. `sequence` is that of their first batch."""
-    numbers = [number for number in segment_numbers(disk) if number > folded]
-    for index, number in enumerate(numbers):
-        if number != folded + 1 + index:
-            raise CorruptJournalError(segment_name(folded + 1 + index), 0, "the segment is missing")
-        name, data = read_file(disk, segment_name(number))
-        segment = read_segment(name, data, number, last=index == len(numbers) - 1, sequence=sequence)
-        if segment is None:
-            continue
-        if segment.batches:
-            first = segment.batches[0].sequence
-            if first != sequence:
-                raise CorruptJournalError(name, HEADER_BYTES, f"found batch {first}, expected {sequence}")
-            sequence = segment.batches[-1].sequence + 1
-        yield segment

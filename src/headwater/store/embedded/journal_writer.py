@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from headwater import limits
+from headwater.log.moments import Moment
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.journal import (
     BATCH_OVERHEAD_BYTES,
@@ -22,6 +23,7 @@ from headwater.store.embedded.journal import (
     encode_seal,
     segment_name,
 )
+from headwater.store.embedded.newest import Newest, NewestRecord
 
 log = logging.getLogger("headwater.store")
 
@@ -48,8 +50,18 @@ class DiskFullError(Exception):
 class JournalWriter:
     """Appends batches to the newest segment: `place` writes a batch, and `settle` is called after the sync."""
 
-    def __init__(self, disk: Disk, *, number: int, sequence: int, segment_bytes: int, salt: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        record: NewestRecord,
+        *,
+        number: int,
+        sequence: int,
+        segment_bytes: int,
+        salt: Callable[[], int],
+    ) -> None:
         self._disk = disk
+        self._record = record
         self._segment_bytes = segment_bytes
         self._new_salt = salt
         self._salt = 0
@@ -68,14 +80,14 @@ class JournalWriter:
         self._file, self._position, self._salt, self._allocated = file, position, salt, 0
         self._unfolded[self.number] = position
 
-    def place(self, payload: bytes) -> File:
+    def place(self, payload: bytes, moment: Moment) -> File:
         """Write a batch of encoded records. Returns the file to sync."""
         size_bytes = BATCH_OVERHEAD_BYTES + len(payload) + SEAL_BYTES
         if self._position + size_bytes > self._segment_bytes and self._position > HEADER_BYTES:
             self.roll()
         file = self._file or self._begin(HEADER_BYTES + size_bytes)
         self._allocate(file, self._position + size_bytes)
-        data = encode_batch(self.sequence, payload, self._salt)
+        data = encode_batch(self.sequence, moment, payload, self._salt)
         self._write(file, data)
         self._placed = len(data)
         return file
@@ -114,8 +126,13 @@ class JournalWriter:
         if file is not None:
             self._write(file, encode_seal(self.sequence, self._salt))
             _sync(file)
-            self.close()
+            self._close_file()
             self.number += 1
+
+    def end(self) -> None:
+        """Seal the journal before the server stops, and record where it ends."""
+        self.roll()
+        self._note(self._record.newest._replace(ended=self.sequence))
 
     def _begin(self, end: int) -> File:
         """Begin a segment whose blocks are allocated up to `end`."""
@@ -128,11 +145,13 @@ class JournalWriter:
         except OSError as error:
             raise failure(name, error) from error
         try:
-            self._write(file, encode_header(self.number, self._salt))
+            size_bytes = self._extend(file)
+            self._write(file, encode_header(self.number, self._salt, self._record.newest.salt))
             _sync(file)
             self._sync_names(name)
+            self._note(Newest(self.number, self._salt, self.sequence, size_bytes))
         except BaseException:
-            self.close()
+            self._close_file()
             raise
         self._position = HEADER_BYTES
         if self._allocated >= self._segment_bytes:
@@ -156,6 +175,19 @@ class JournalWriter:
         finally:
             file.close()
         self._disk.rename(source, name)
+
+    def _extend(self, file: File) -> int:
+        """Give a file that was not allocated ahead its full length, which needs no space. A shorter one was cut."""
+        try:
+            return file.extend(self._segment_bytes)
+        except OSError as error:
+            raise failure(file.name, error) from error
+
+    def _note(self, newest: Newest) -> None:
+        try:
+            self._record.write(newest)
+        except OSError as error:
+            raise failure(segment_name(newest.number), error) from error
 
     def _sync_names(self, name: str) -> None:
         try:
@@ -229,11 +261,15 @@ class JournalWriter:
         except OSError as error:
             log.warning("%s is folded and will be removed at the next start: %s", segment_name(number), error)
 
-    def close(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
             self._allocated = 0
+
+    def close(self) -> None:
+        self._close_file()
+        self._record.close()
 
 
 def _sync(file: File) -> None:
@@ -250,16 +286,13 @@ def failure(name: str, error: OSError) -> Exception:
     return JournalFailedError(name, error)
 
 
-def seal_tail(disk: Disk, segment: Segment, sequence: int, salt: Callable[[], int]) -> None:
-    """Rewrite the last segment without its incomplete batch, and seal it."""
-    fresh = salt()
-    parts = [encode_header(segment.number, fresh, segment.format)]
-    parts += [encode_batch(batch.sequence, batch.payload, fresh) for batch in segment.batches]
-    parts.append(encode_seal(sequence, fresh))
+def seal_tail(disk: Disk, segment: Segment, size_bytes: int) -> None:
+    """Rewrite a segment without its damaged end, and seal it. Its file gets at least a length."""
     file = disk.open("recovered.journal")
     try:
         file.truncate(0)
-        file.write(0, b"".join(parts))
+        file.write(0, segment._replace(sealed=True).encode(segment.next_sequence or 0))
+        file.extend(size_bytes)
         file.sync()
     finally:
         file.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.journal import DirectoryError, UnknownFormatError
 
-FORMAT = 2
+FORMAT = 3
 JOURNAL_DIR = "journal"
 INDEX_NAME = "index.db"
 FORMAT_NAME = "FORMAT"
@@ -38,18 +38,21 @@ class StandbyError(DirectoryError):
         super().__init__(f"{directory} is a standby; promote it with: headwater promote {directory}")
 
 
-def format_of(directory: Path) -> int:
-    """The format of a complete directory."""
+def check_format(directory: Path) -> None:
+    """Check that a directory is complete and has the format of this version."""
     if not (directory / FORMAT_NAME).exists():
         if (directory / STANDBY).exists():
             raise StandbyError(directory)
         raise FileNotFoundError(errno.ENOENT, "not a Headwater data directory", str(directory))
     found = (directory / FORMAT_NAME).read_text(errors="replace")
-    for version in range(1, FORMAT + 1):
-        if found == _TEXT.format(version):
-            check_complete(directory)
-            return version
-    raise UnknownFormatError(f"{directory} has {found.strip()[:80]!r}; this version supports format {FORMAT}")
+    if found in [_TEXT.format(version) for version in range(1, FORMAT)]:
+        raise UnknownFormatError(
+            f"{directory} has {found.strip()!r} of an unreleased version; this version supports format {FORMAT}. "
+            "Read its streams with that version and write them to a new directory."
+        )
+    if found != _TEXT.format(FORMAT):
+        raise UnknownFormatError(f"{directory} has {found.strip()[:80]!r}; this version supports format {FORMAT}")
+    check_complete(directory)
 
 
 def check_complete(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Opening a data directory: lock, upgrade and recover it, and create the store."""
+"""Opening a data directory: lock and recover it, and create the store."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from headwater.errors import DamagedDataError
 from headwater.limits import INDEX_READERS, Limits
 from headwater.store.contract import Space
-from headwater.store.embedded import index, layout, locking
+from headwater.store.embedded import index, layout, locking, newest
 from headwater.store.embedded.backup.watching import backups_of
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.folder import SubprocessFolder
@@ -22,7 +23,6 @@ from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from headwater.store.embedded.syncing import best_syncer
 from headwater.store.embedded.threads import ThreadRunner
-from headwater.store.embedded.upgrade import upgrade
 
 
 def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
@@ -33,10 +33,9 @@ def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
     try:
         if is_new:
             _create(directory)
-        if layout.format_of(directory) < layout.FORMAT:
-            upgrade(directory)
+        layout.check_format(directory)
         return _recovered(directory, limits, lock)
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, DamagedDataError) as error:
         lock.release()
         raise layout.DamagedIndexError(directory / layout.INDEX_NAME, error) from error
     except BaseException:
@@ -64,6 +63,7 @@ def _create(directory: Path) -> None:
     for leftover in directory.glob(f"{layout.INDEX_NAME}*"):
         leftover.unlink()
     index.create(directory / layout.INDEX_NAME)
+    newest.create(RealDisk(directory / layout.JOURNAL_DIR), index.Meta().folded)
     layout.write_format(directory)
 
 
@@ -78,7 +78,7 @@ def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedS
     connection = index.connect(directory / layout.INDEX_NAME, write=False)
     try:
         index.check_format(connection)
-        recovered = recover(disk, index.IndexReader(connection), lambda: secrets.randbits(32))
+        recovered = recover(disk, index.IndexReader(connection))
     finally:
         connection.close()
     parts = Parts(

@@ -7,11 +7,16 @@ rate; see `folding.py`.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable
 
 from headwater import limits
+from headwater.errors import DamagedDataError
 from headwater.store.embedded.folder import Reclaimed
+from headwater.store.embedded.row_checksums import check_row
+
+log = logging.getLogger("headwater.store")
 
 _ROWS = {"producers": "producer", "expired_producers": "hash"}  # tables with many rows of a stream, and their keys
 
@@ -34,19 +39,33 @@ class Reclaimer:
         """Delete rows of deleted streams until the step has used its bytes or its time. Returns their size."""
         size_bytes = 0
         while size_bytes < limits.RECLAIM_STEP_BYTES:
-            ids = self._connection.execute(
-                "SELECT stream_id FROM garbage ORDER BY stream_id LIMIT ?", (limits.RECLAIM_STREAMS,)
+            rows = self._connection.execute(
+                "SELECT stream_id, checksum FROM garbage ORDER BY stream_id LIMIT ?", (limits.RECLAIM_STREAMS,)
             ).fetchall()
-            if not ids:
+            if not rows:
                 break
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN IMMEDIATE")
+            ids = [(stream_id,) for stream_id, checksum in rows if self._is_garbage(stream_id, checksum)]
+            if not ids:
+                continue
             size_bytes += self._remove_some(ids, limits.RECLAIM_STEP_BYTES - size_bytes)
             if self._clock_s() >= deadline_s:
                 break
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         return size_bytes
+
+    def _is_garbage(self, stream_id: int, checksum: int) -> bool:
+        """Verify a row. A damaged one may have the id of a stream that exists, so it is removed and logged, and what it
+        stood for is not reclaimed: `headwater check` names rows of streams that do not exist."""
+        try:
+            check_row(f"row {stream_id} of garbage", checksum, "garbage", stream_id)
+        except DamagedDataError as error:
+            log.error("a deleted stream is not reclaimed: %s", error)
+            self._connection.execute("DELETE FROM garbage WHERE stream_id = ?", (stream_id,))
+            return False
+        return True
 
     def _remove_some(self, ids: list[tuple[int]], bytes_max: int) -> int:
         """Delete a bounded number of rows of some streams. A stream without rows is removed from the garbage."""
@@ -72,7 +91,6 @@ class Reclaimer:
             size_bytes += removed * limits.INDEX_ROW_BYTES
             if removed == limits.RECLAIM_ROWS:
                 return size_bytes
-        self._connection.executemany("DELETE FROM untimed WHERE stream_id = ?", ids)
         self._connection.executemany("DELETE FROM garbage WHERE stream_id = ?", ids)
         return size_bytes + len(ids) * limits.INDEX_ROW_BYTES
 

@@ -6,16 +6,20 @@ not sealed. It is continued, and an incomplete batch at its end is overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from headwater.log.events import DOCUMENT_EVENTS
+from headwater.log.moments import Moment
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.index import IndexReader
-from headwater.store.embedded.journal import FORMAT, Segment, read_segments, segment_name, segment_numbers
-from headwater.store.embedded.journal_writer import seal_tail
+from headwater.store.embedded.journal import Segment, segment_name, segment_numbers
+from headwater.store.embedded.newest import Newest, NewestRecord, open_record, read, read_segments
 from headwater.store.embedded.replay import Replay
 from headwater.store.embedded.unfolded import Unfolded
+
+log = logging.getLogger("headwater.store")
 
 
 class Unsealed(NamedTuple):
@@ -31,48 +35,75 @@ class Recovered(NamedTuple):
     sealed: list[int]  # segments to fold
     segment: int  # the newest segment, or the next one if it is sealed
     unsealed: Unsealed | None
+    record: NewestRecord
     next_sequence: int
     next_id: int
     streams: int
     timeline: int
+    latest: Moment  # of the last batch
 
 
-def recover(disk: Disk, index: IndexReader, salt: Callable[[], int]) -> Recovered:
+def recover(disk: Disk, index: IndexReader) -> Recovered:
     meta = index.meta()
     unfolded = Unfolded()
-    replay = Replay(index, meta.folded_sequence, meta.next_id, meta.streams)
+    replay = Replay(index.rows, meta)
     last: Segment | None = None
 
     def segments() -> Iterator[Segment]:
         nonlocal last
-        for segment in read_segments(disk, meta.folded_segment, meta.folded_sequence + 1):
+        for segment in read_segments(disk, meta.folded):
             last = segment
             yield segment
 
     for number, event, state in replay.run(segments()):
         if isinstance(event, DOCUMENT_EVENTS):
-            unfolded.add_document(event.key, replay.documents[event.key], number)
+            if event.key in replay.documents:
+                unfolded.add_document(event.key, replay.documents[event.key], number)
         elif state is not None:
             unfolded.add(event, state, state.appended_ms, number)
-    newest = meta.folded_segment if last is None else last.number
+        else:
+            unfolded.add_bytes(event, number)
+    for error in replay.damaged.values():
+        log.error("%s; it is not served", error)
+    # Everything is verified. Only now the directory is changed.
+    newest = meta.folded.number if last is None else last.number
     for number in segment_numbers(disk):
-        if not meta.folded_segment < number <= newest:
+        if not meta.folded.number < number <= newest:
             disk.remove(segment_name(number))  # already folded, or never begun
-    _sync(disk, range(meta.folded_segment + 1, newest))
-    unsealed = None if last is None else _settle(disk, last, replay.sequence + 1, salt)
+    _sync(disk, range(meta.folded.number + 1, newest))
+    unsealed = None if last is None else _settle(disk, last, replay.sequence + 1)
+    record = _settle_record(disk, last)
     disk.sync_names()
     segment = newest + 1 if unsealed is None else newest
-    sealed = list(range(meta.folded_segment + 1, segment))
+    sealed = list(range(meta.folded.number + 1, segment))
     return Recovered(
         unfolded,
         sealed,
         segment,
         unsealed,
+        record,
         replay.sequence + 1,
         replay.next_id,
         replay.streams,
         meta.timeline,
+        replay.latest,
     )
+
+
+def _settle_record(disk: Disk, last: Segment | None) -> NewestRecord:
+    """Make both slots of the record durable: either may be in the page cache only, or torn."""
+    recorded = read(disk)
+    newest = recorded.newest
+    if last is not None and last.number != newest.number:  # its record was torn
+        newest = Newest(last.number, last.salt, last.batches[0].sequence if last.batches else newest.sequence)
+    record = open_record(disk, recorded)
+    try:
+        for _ in range(2):
+            record.write(newest)
+    except BaseException:
+        record.close()
+        raise
+    return record
 
 
 def _sync(disk: Disk, numbers: range) -> None:
@@ -85,15 +116,12 @@ def _sync(disk: Disk, numbers: range) -> None:
             file.close()
 
 
-def _settle(disk: Disk, last: Segment, sequence: int, salt: Callable[[], int]) -> Unsealed | None:
-    """Make the last segment durable. Returns it for continuation, unless it is sealed or has an older format.
+def _settle(disk: Disk, last: Segment, sequence: int) -> Unsealed | None:
+    """Make the last segment durable. Returns it for continuation, unless it is sealed.
 
     Its bytes are rewritten in place. If an earlier sync failed, the page cache may have marked them as clean, and
     another sync would not write them.
     """
-    if last.format != FORMAT and not last.sealed:
-        seal_tail(disk, last, sequence, salt)
-        return None
     file = disk.open(segment_name(last.number))
     try:
         file.write(0, last.encode(sequence))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from headwater.log.events import DOCUMENT_EVENTS, Created, Event
+from headwater.errors import DamagedDataError
+from headwater.log.events import DOCUMENT_EVENTS, Created, Deleted, DocumentDeleted, Event
 from headwater.log.state import Document, StreamState, evolve, evolve_document
+from headwater.store.embedded.index import Meta
 from headwater.store.embedded.journal import CorruptJournalError, JournalBatch, Segment
 
 
@@ -21,19 +23,24 @@ class Folded(Protocol):
 class Replayed(NamedTuple):
     segment: int
     event: Event
-    state: StreamState | None  # of the stream after the event, or before its deletion; None for documents
+    state: StreamState | None  # after the event, or before a deletion; None for documents and damaged streams
 
 
 class Replay:
-    """The states after replaying segments. `sequence` is that of the last batch."""
+    """The states after replaying segments. `sequence` is that of the last batch, `latest` its moment.
 
-    def __init__(self, folded: Folded, sequence: int, next_id: int, streams: int) -> None:
+    A stream or document whose row in the index is damaged has no state. Its events are skipped until it is deleted.
+    """
+
+    def __init__(self, folded: Folded, meta: Meta) -> None:
         self._folded = folded
         self.states: dict[int, StreamState | None] = {}  # None: deleted
         self.documents: dict[str, Document | None] = {}  # None: deleted
-        self.sequence = sequence
-        self.next_id = next_id
-        self.streams = streams  # number of streams
+        self.damaged: dict[int | str, DamagedDataError] = {}  # by the id of a stream or the key of a document
+        self.sequence = meta.folded_sequence
+        self.latest = meta.latest
+        self.next_id = meta.next_id
+        self.streams = meta.streams  # number of streams
         self.batches = 0
 
     def run(self, segments: Iterable[Segment]) -> Iterator[Replayed]:
@@ -48,8 +55,11 @@ class Replay:
                     state = self._apply(event)
                 except ValueError as error:
                     raise CorruptJournalError(batch.file, batch.position, str(error)) from error
+                except DamagedDataError as error:
+                    state = None
+                    self._skip(event, error)
                 yield Replayed(number, event, state)
-        self.sequence = batch.sequence
+        self.sequence, self.latest = batch.sequence, batch.moment
         self.batches += 1
 
     def _apply(self, event: Event) -> StreamState | None:
@@ -66,6 +76,16 @@ class Replay:
         if after is None:
             self.streams -= 1
         return after or before
+
+    def _skip(self, event: Event, error: DamagedDataError) -> None:
+        """Note the damage. A deletion removes it."""
+        key = event.key if isinstance(event, DOCUMENT_EVENTS) else event.id
+        self.damaged[key] = error
+        if isinstance(event, DocumentDeleted):
+            self.documents[event.key] = None
+        elif isinstance(event, Deleted):
+            self.states[event.id] = None
+            self.streams -= 1
 
     def state(self, stream_id: int) -> StreamState | None:
         """The current state of a stream."""

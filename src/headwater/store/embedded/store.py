@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -16,8 +17,10 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from headwater.limits import FOLD_FAILURES_UNREADY, INDEX_READERS, LARGE_BATCH_BYTES, Limits
+from headwater.errors import DamagedDataError
+from headwater.limits import DAMAGE_LOGGED_MAX, FOLD_FAILURES_UNREADY, INDEX_READERS, LARGE_BATCH_BYTES, Limits
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Deleted, Record
+from headwater.log.moments import Moment
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
 from headwater.measures import Histogram
@@ -38,6 +41,7 @@ from headwater.store.pieces import Piece, RecordEnd, boundary_in, join, list_run
 log = logging.getLogger("headwater.store")
 
 T = TypeVar("T")
+_DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _copy: Callable[[StreamState], StreamState] = getattr(StreamState, "__copy__")  # noqa: B009 - not in its type
 
@@ -59,6 +63,20 @@ class Parts(NamedTuple):
     large_batch_bytes: int = LARGE_BATCH_BYTES
 
 
+class Damage:
+    """Counts reads of damaged rows, and logs each damage once."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self._logged: set[str] = set()
+
+    def note(self, error: DamagedDataError) -> None:
+        self.reads += 1
+        if error.detail not in self._logged and len(self._logged) < DAMAGE_LOGGED_MAX:
+            self._logged.add(error.detail)
+            log.error("%s; stop the server and run: headwater check", error.detail)
+
+
 class EmbeddedStore:
     """It has more than 20 methods because the contract has 16. Background work is in `Maintenance`."""
 
@@ -66,6 +84,7 @@ class EmbeddedStore:
         self.next_id = recovered.next_id
         self.streams = recovered.streams
         self.timeline = recovered.timeline
+        self.latest = recovered.latest
         self.full: str | None = None  # set by maintenance
         self._parts = parts
         self._limits = limits
@@ -75,9 +94,12 @@ class EmbeddedStore:
         self._held: tuple[Sequence[Commit], dict[int, StreamState], Done] | None = None  # waits for the fold
         self._broken: Exception | None = None  # after a failed sync, nothing more is written
         self._failed: Callable[[BaseException], None] | None = None
+        self._moment: Callable[[], Moment] = _not_started
+        self._damage = Damage()
         self._syncs = Histogram()
         self._journal = JournalWriter(
             parts.disk,
+            recovered.record,
             number=recovered.segment,
             sequence=recovered.next_sequence,
             segment_bytes=limits.segment_bytes,
@@ -89,8 +111,9 @@ class EmbeddedStore:
 
     # Writing
 
-    async def start(self, failed: Callable[[BaseException], None]) -> None:
+    async def start(self, failed: Callable[[BaseException], None], moment: Callable[[], Moment]) -> None:
         self._failed = failed
+        self._moment = moment
         self._parts.syncer.start()
         for _ in range(INDEX_READERS):  # open them now, because later there may be no file descriptor
             index = self._parts.connect()
@@ -114,6 +137,7 @@ class EmbeddedStore:
         """Write and sync a batch. A large batch is written in a thread. A batch that adds no data is written into the
         space of the reserve if there is no other."""
         records = [commit.record for commit in batch]
+        moment = self._moment()
         self._maintenance.writing = True
 
         def placed(file: File | None, error: BaseException | None) -> None:
@@ -139,10 +163,13 @@ class EmbeddedStore:
             self._maintenance.note_sealed()
             self._take_in(batch, kept, self._maintenance.segment)
             self._maintenance.note_written()
-            done(None)
+            if self._moment().wall_ms < moment.wall_ms:
+                self._mark_time(done)
+            else:
+                done(None)
 
         def place() -> File:
-            return self._journal.place(encode_records(records))
+            return self._journal.place(encode_records(records), moment)
 
         if _appended_bytes(records) > self._parts.large_batch_bytes:
             self._parts.writer.submit(place, placed)
@@ -153,6 +180,15 @@ class EmbeddedStore:
             placed(None, error)
         else:
             placed(file, None)
+
+    def _mark_time(self, done: Done) -> None:
+        """The wall clock was set back while a batch was synced. Before it is acknowledged, write an empty batch with
+        the new time: a restore to a time after this one includes it, and so the batch before it."""
+
+        def marked(error: BaseException | None) -> None:
+            done(None if isinstance(error, RefusedError) else error)
+
+        self._write((), {}, marked)
 
     def _refused(self, error: BaseException | None) -> BaseException:
         """Map a write error: lack of disk space is temporary, any other error is final."""
@@ -289,7 +325,8 @@ class EmbeddedStore:
             for _, stream_id in rows:
                 state = unfolded.states.get(stream_id)
                 if state is None and stream_id not in unfolded.deleted:
-                    state = await self._ask_index(lambda index, key=stream_id: index.by_id(key))  # type: ignore[misc]
+                    with contextlib.suppress(DamagedDataError):  # which is logged; other streams expire
+                        state = await self._ask_index(lambda index, key=stream_id: index.by_id(key))  # type: ignore[misc]
                 if state is not None and not state.soft_deleted and since_ms < (state.deadline_ms or 0) <= now_ms:
                     paths[state.path] = None
             if len(rows) < limit:
@@ -390,6 +427,15 @@ class EmbeddedStore:
             index = self._parts.connect()
         try:
             return ask(index)
+        except DamagedDataError as error:
+            self._damage.note(error)
+            raise
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGE_CODES:
+                raise
+            damage = DamagedDataError(f"a page of the index is damaged: {error}")
+            self._damage.note(damage)
+            raise damage from error
         finally:
             self._idle.append(index)
 
@@ -406,6 +452,7 @@ class EmbeddedStore:
             self._parts.space,
             folding.deaths,
             folding.failures_in_a_row >= FOLD_FAILURES_UNREADY,
+            self._damage.reads,
         )
 
     async def close(self) -> None:
@@ -413,7 +460,7 @@ class EmbeddedStore:
         await self._maintenance.stop()
         if self._broken is None:
             with contextlib.suppress(DiskFullError, JournalFailedError):
-                self._journal.roll()  # so that recovery need not find its end
+                self._journal.end()  # so that recovery need not find its end
         self._parts.syncer.close()
         self._parts.writer.close()
         self._parts.helper.close()
@@ -424,6 +471,10 @@ class EmbeddedStore:
         for index in self._idle:
             index.close()
         self._parts.release()
+
+
+def _not_started() -> Moment:
+    raise RuntimeError("the store was not started")
 
 
 def _appended_bytes(records: Sequence[Record]) -> int:

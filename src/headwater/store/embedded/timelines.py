@@ -20,7 +20,7 @@ def now_us() -> int:
 
 def begin_timeline(directory: Path) -> int:
     """Begin a timeline in a directory that was set back by other means, such as a snapshot of its disk."""
-    layout.format_of(directory)
+    layout.check_format(directory)
     lock = locking.own(directory)
     connection = index.connect(directory / layout.INDEX_NAME, write=True)
     try:

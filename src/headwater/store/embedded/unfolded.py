@@ -67,6 +67,14 @@ class Unfolded:
         if event.data:
             self._grow(stream_id, event.position, event.data, at_ms, segment)
 
+    def add_bytes(self, event: StreamEvent, segment: int) -> None:
+        """Add an event of a stream whose state in the index is damaged: only its bytes, which forks may read."""
+        if isinstance(event, Deleted):
+            self.deleted.add(event.id)
+        elif isinstance(event, Appended) and event.data:
+            self._touch(segment).streams.add(event.id)
+            self._grow(event.id, event.position, event.data, event.at_ms, segment)
+
     def _keep(self, stream_id: int, state: StreamState, segment: int) -> None:
         self.states[stream_id] = state
         if self._last.get(stream_id) != segment:

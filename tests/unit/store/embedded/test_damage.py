@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -24,7 +25,18 @@ from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.journal import UnknownFormatError
 from headwater.store.embedded.layout import DamagedIndexError, MissingFileError
 from headwater.store.embedded.opening import open_store
-from tests.unit.store.embedded.test_directory import FOLDED, UNFOLDED, append, create, fill, live, settled
+from tests.contract.stores import InlineFolder
+from tests.unit.store.embedded.test_directory import (
+    FOLDED,
+    UNFOLDED,
+    WHOLE,
+    append,
+    content,
+    create,
+    fill,
+    live,
+    settled,
+)
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +98,90 @@ def test_damage_outside_the_data_is_found(directory: Path, times: bool) -> None:
     connection.commit()
     connection.close()
     assert any("is damaged" in problem for problem in check_directory(directory, lambda _: None).problems)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "path = 'b'",
+        "deadline_ms = 5",
+        "state = replace(CAST(state AS TEXT), 'text/plain', 'text/qlain')",
+        "state = (SELECT state FROM streams WHERE path = 'fork')",
+        "hash = hash + 1",
+        "checksum = checksum + 1",
+        "producers = producers + 1",
+    ],
+)
+def test_a_damaged_row_is_an_error_of_its_stream_alone(
+    directory: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = sqlite3.connect(directory / "index.db")
+    connection.execute(f"UPDATE streams SET {change} WHERE path = 'a'")
+    connection.commit()
+    connection.close()
+
+    async def use(engine: Engine) -> None:
+        for _ in range(3):
+            with pytest.raises(DamagedDataError) as caught:
+                await engine.info("a")
+            assert caught.value.status == 500
+            assert not caught.value.retryable
+        with pytest.raises(DamagedDataError):
+            await engine.page("", "", 10)
+        await create(engine, "other", body=b"served")
+        await engine._store.fold()  # type: ignore[attr-defined]
+        assert (await engine.read(Read("other", bytes_max=100))).data == b"served"
+        assert engine.report().store.damaged_reads == 4
+
+    live(directory, use)
+    named = [record for record in caplog.records if "run: headwater check" in record.message]
+    assert len(named) == len({record.message for record in named}) <= 2  # each damage is logged once
+    assert check_directory(directory, lambda _: None).problems
+
+
+def test_a_fold_leaves_a_damaged_row_as_it_is_and_folds_the_rest(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("headwater.store.embedded.opening.SubprocessFolder", InlineFolder)
+
+    async def use(engine: Engine) -> None:
+        await engine.info("a")  # now it is in memory
+        connection = sqlite3.connect(directory / "index.db")
+        connection.execute("UPDATE streams SET checksum = checksum + 1 WHERE path = 'a'")
+        connection.commit()
+        connection.close()
+        await append(engine, "a", b"kept;", seq="99999")
+        await create(engine, "other", body=b"served")
+        await engine._store.fold()  # type: ignore[attr-defined]
+
+    async def look(engine: Engine) -> None:
+        with pytest.raises(DamagedDataError):
+            await engine.info("a")
+        assert (await engine.read(Read("other", bytes_max=100))).data == b"served"
+
+    live(directory, use)
+    assert "its changes in segment" in caplog.text
+    with contextlib.closing(sqlite3.connect(directory / "index.db")) as connection:
+        assert connection.execute(
+            "SELECT count(*) FROM chunks WHERE instr(data, CAST('kept;' AS BLOB))"
+        ).fetchone() == (1,)
+    live(directory, look)
+
+
+def test_damaged_garbage_deletes_no_chunk_of_a_stream(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.store.embedded.opening.SubprocessFolder", InlineFolder)
+    connection = sqlite3.connect(directory / "index.db")
+    connection.execute("INSERT OR REPLACE INTO garbage SELECT id, 7 FROM streams")
+    connection.commit()
+    connection.close()
+
+    async def look(engine: Engine) -> None:
+        await create(engine, "other", body=b"x")
+        await engine._store.fold()  # type: ignore[attr-defined]
+        assert await content(engine, "a") == WHOLE
+
+    assert any("of garbage is damaged" in problem for problem in check_directory(directory, lambda _: None).problems)
+    live(directory, look)
 
 
 @pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])

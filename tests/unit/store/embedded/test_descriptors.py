@@ -21,7 +21,7 @@ from tests.fault.sim_disk import SimDisk
 def test_a_fold_without_descriptors_can_be_retried(number: int) -> None:
     disk = SimDisk(random.Random(0))
     disk.no_descriptors = number
-    answer = FoldWorker(disk, SimIndex().connect(), lambda: 0.0).handle("fold 1")
+    answer = FoldWorker(disk, SimIndex().connect()).handle("fold 1")
     assert answer.full
     assert os.strerror(number) in str(answer.error)
 

@@ -29,12 +29,14 @@ from headwater.log.producers import ProducerTuple
 from headwater.store.embedded import index
 from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.index import IndexReader, write_meta
 from headwater.store.embedded.journal import CorruptJournalError, UnknownFormatError, encode_records
 from headwater.store.embedded.journal_writer import JournalWriter
 from headwater.store.embedded.locking import DirectoryInUseError
 from headwater.store.embedded.opening import open_store
 from headwater.store.embedded.salvage import salvage_directory
 from tests.contract.stores import InlineFolder
+from tests.journals import at, new_journal
 
 UNFOLDED = Limits(fold_idle_s=3600)
 FOLDED = Limits(segment_bytes=40_000, fold_idle_s=0.05)
@@ -170,7 +172,7 @@ def test_damage_before_the_tail_stops_the_start_and_can_be_salvaged(tmp_path: Pa
 @pytest.mark.parametrize("cut", [1, 3, 20, 100, 300])
 def test_a_torn_tail_is_cut(tmp_path: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "data"
-    monkeypatch.setattr(JournalWriter, "roll", lambda self: None)  # as after a kill, the segment is not sealed
+    monkeypatch.setattr(JournalWriter, "end", lambda self: None)  # as after a kill, the segment is not sealed
 
     async def write(engine: Engine) -> None:
         await create(engine, "a")
@@ -180,7 +182,8 @@ def test_a_torn_tail_is_cut(tmp_path: Path, cut: int, monkeypatch: pytest.Monkey
     live(directory, write)
     path = journal_file(directory)
     data = path.read_bytes().rstrip(b"\0")
-    path.write_bytes(data[:-cut] + bytes(random.Random(cut).randbytes(cut)))
+    torn = data[:-cut] + bytes(random.Random(cut).randbytes(cut))
+    path.write_bytes(torn.ljust(path.stat().st_size, b"\0"))
     monkeypatch.undo()
 
     async def look(engine: Engine) -> None:
@@ -230,9 +233,13 @@ def test_unknown_formats_are_refused(tmp_path: Path) -> None:
     (directory / "FORMAT").write_text("headwater data directory, format 99\n")
     with pytest.raises(UnknownFormatError, match="format 99"):
         open_store(directory, UNFOLDED)
-    (directory / "FORMAT").write_text("headwater data directory, format 2\n")
+    for older in (1, 2):
+        (directory / "FORMAT").write_text(f"headwater data directory, format {older}\n")
+        with pytest.raises(UnknownFormatError, match=f"format {older}' of an unreleased version"):
+            open_store(directory, UNFOLDED)
+    (directory / "FORMAT").write_text("headwater data directory, format 3\n")
     connection = sqlite3.connect(directory / "index.db")
-    connection.execute("UPDATE meta SET value = 7 WHERE key = 'format'")
+    write_meta(connection, "format", 7)
     connection.commit()
     connection.close()
     with pytest.raises(UnknownFormatError, match="format 7"):
@@ -281,10 +288,10 @@ def three_segments(directory: Path) -> list[Path]:
     """A directory whose journal has three sealed, unfolded segments."""
     open_directory(directory)
     disk = RealDisk(directory / "journal")
-    writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 20, salt=lambda: 5)
+    writer = new_journal(disk, segment_bytes=4096, salt=iter(range(1, 9)).__next__)
     for number in range(3):
         event = Created(id=number + 1, path=f"s{number}", content_type="a/b", kind=ContentKind.BINARY, at_ms=1)
-        writer.place(encode_records([(event,)])).sync()
+        writer.place(encode_records([(event,)]), at(1)).sync()
         writer.settle()
         writer.roll()
     return sorted((directory / "journal").glob("0*.journal"))
@@ -317,6 +324,10 @@ def names(directory: Path) -> list[str]:
         (lambda paths: damage(paths[1], 60), ["s0"]),  # its batch
         (lambda paths: paths[1].unlink(), ["s0"]),
         (lambda paths: damage(paths[2], 3), ["s0", "s1"]),  # the header of the newest
+        (lambda paths: paths[2].unlink(), ["s0", "s1"]),
+        (lambda paths: paths[2].write_bytes(b""), ["s0", "s1"]),
+        (lambda paths: paths[2].write_bytes(bytes(paths[2].stat().st_size)), ["s0", "s1"]),
+        (lambda paths: paths[0].unlink(), []),
     ],
 )
 def test_salvage_leaves_a_directory_that_opens(
@@ -510,7 +521,7 @@ def test_reclaiming_keeps_up_with_saturated_writes(tmp_path: Path) -> None:
     assert max(sizes) < 4 * 8_000_000  # of 120 MB that were written
 
 
-@pytest.mark.parametrize("folded", ["not folded", "folded", "folded by a version that does not count"])
+@pytest.mark.parametrize("folded", ["not folded", "folded"])
 def test_the_number_of_streams_is_known_after_a_restart(tmp_path: Path, folded: str) -> None:
     directory = tmp_path / "data"
     limits = msgspec.structs.replace(UNFOLDED, streams_max=3)
@@ -528,18 +539,9 @@ def test_the_number_of_streams_is_known_after_a_restart(tmp_path: Path, folded: 
             await create(engine, "e")
 
     live(directory, first, limits)
-    if folded == "folded by a version that does not count":
-        with contextlib.closing(sqlite3.connect(directory / "index.db")) as connection:
-            connection.execute("UPDATE meta SET value = 7 WHERE key = 'streams'")
-            connection.execute("UPDATE meta SET value = value - 1 WHERE key = 'streams_counted_at'")
-            connection.commit()
     live(directory, second, limits)
     assert check_directory(directory, lambda _: None).problems == []
     with contextlib.closing(sqlite3.connect(directory / "index.db")) as connection:
-        connection.execute("INSERT OR REPLACE INTO meta VALUES ('streams', 7)")
-        connection.execute(
-            "INSERT OR REPLACE INTO meta SELECT 'streams_counted_at', coalesce(max(value), 0) FROM meta "
-            "WHERE key = 'folded_segment'"
-        )
+        write_meta(connection, "folded", IndexReader(connection).meta()._replace(streams=7))
         connection.commit()
     assert any("streams" in problem for problem in check_directory(directory, lambda _: None).problems)

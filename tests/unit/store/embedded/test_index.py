@@ -27,7 +27,7 @@ class Interrupted:
     def blobopen(self, *arguments: Any, **options: Any) -> sqlite3.Blob:
         self._writer.begin()
         put(self._writer, SIZE, os.urandom(SIZE))  # merged with the chunk before, whose row is used again
-        self._writer.commit(Meta(2, 2, 2, 1))
+        self._writer.commit(Meta(2, 2))
         return self._connection.blobopen(*arguments, **options)
 
 
@@ -40,10 +40,10 @@ def test_a_chunk_that_is_merged_while_it_is_read(tmp_path: Path) -> None:
     create(path)
     writer = IndexWriter(connect(path, write=True))
     writer.begin()
-    writer._connection.execute("INSERT INTO streams VALUES (1, 'a', NULL, x'00')")
+    writer._connection.execute("INSERT INTO streams VALUES (1, 'a', 0, NULL, 0, x'00', 0)")
     data = os.urandom(SIZE)
     put(writer, 0, data)
-    writer.commit(Meta(1, 1, 2, 1))
+    writer.commit(Meta(1, 1))
     connection = connect(path, write=False)
     reader = IndexReader(cast(sqlite3.Connection, Interrupted(connection, writer)))
     assert reader.read(1, 0, SIZE, 1 << 20).data == data

@@ -16,9 +16,9 @@ from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import encode_records, read_segment, segment_name
-from headwater.store.embedded.journal_writer import JournalWriter
 from headwater.store.embedded.reclaiming import Reclaimer
 from tests.fault.sim_disk import SimDisk
+from tests.journals import at, new_journal
 
 
 class Directory:
@@ -28,17 +28,16 @@ class Directory:
         index.create(path / "index.db")
         self.connection = index.connect(path / "index.db", write=True)
         self.disk = SimDisk(random.Random(0))
-        self.writer = JournalWriter(self.disk, number=1, sequence=1, segment_bytes=1 << 26, salt=lambda: 7)
+        self.writer = new_journal(self.disk, segment_bytes=1 << 26, salt=lambda: 7)
         self.reclaimer = Reclaimer(self.connection, lambda: 0.0)  # no step runs out of time
 
     def fold(self, *events: Event) -> int:
         number = self.writer.number
-        self.writer.place(encode_records([(event,) for event in events])).sync()
+        self.writer.place(encode_records([(event,) for event in events]), at(1)).sync()
         self.writer.settle()
         self.writer.roll()
         name = segment_name(number)
         segment = read_segment(name, self.disk.read(name), number, last=False)
-        assert segment is not None
         return fold(IndexReader(self.connection), IndexWriter(self.connection), segment)
 
     def count(self, table: str) -> int:
@@ -107,10 +106,8 @@ def test_a_stream_with_many_producers_is_removed_in_parts(
     directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory.fold(created(1), created(2))
-    rows = [(key, f"p{number}", 1, 1) for key in (1, 2) for number in range(25)]
-    directory.connection.executemany(
-        "INSERT INTO producers (stream_id, producer, epoch, seq) VALUES (?, ?, ?, ?)", rows
-    )
+    rows = [(key, f"p{number}", 1, 1, 1, 0) for key in (1, 2) for number in range(25)]
+    directory.connection.executemany("INSERT INTO producers VALUES (?, ?, ?, ?, ?, ?)", rows)
     directory.fold(Deleted(1, 2))
     monkeypatch.setattr(limits, "RECLAIM_ROWS", 10)
     times_s = iter(range(10**6))
@@ -138,4 +135,4 @@ def test_a_stream_of_an_earlier_segment_becomes_garbage_once(directory: Director
     [size] = directory.connection.execute("SELECT SUM(size) FROM chunks").fetchone()
     assert size == 3
     with pytest.raises(sqlite3.IntegrityError):
-        directory.connection.execute("INSERT INTO garbage VALUES (1)")
+        directory.connection.execute("INSERT INTO garbage VALUES (1, 0)")

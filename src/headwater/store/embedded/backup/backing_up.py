@@ -43,7 +43,6 @@ from headwater.store.embedded.backup.snapshot import Progress, copy_blocks, froz
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
 from headwater.store.embedded.backup.targets import Target, claim
 from headwater.store.embedded.backup.watching import Watch
-from headwater.store.embedded.journal import UnknownFormatError
 
 
 class Copy(NamedTuple):
@@ -73,7 +72,6 @@ class Backup:
         self._recent = RecentParts()
         self._known: set[bytes] = set()  # blocks in the target
         self._base_ms = 0  # when the newest base was taken
-        self._range_ms = 0  # when the first base of the last range was taken
         self._journal_bytes = 0  # in the target after the newest base
         self._saved_s = -math.inf  # when the timeline was written
         self._records_due = 0  # number of times to write the timeline: after a change, and once more without one
@@ -139,7 +137,6 @@ class Backup:
             raise GapError("there is no base yet")
         contents = read_contents(self._target, self._timeline)
         mark = self._mark_of(contents)
-        self._range_ms = min(base.taken_ms for base in contents.bases_in(self._timeline.ranges[-1]))
         self._base_ms = contents.bases[-1].taken_ms if contents.bases else 0
         self._journal_bytes = sum(
             size for part, size in contents.part_bytes.items() if part.last > contents.bases[-1].sequence
@@ -164,7 +161,7 @@ class Backup:
             raise GapError(str(error)) from None
         newest.last = max(newest.last, parts[-1].last)
         last = copied.batches[-1]
-        return Mark(copied.segment, last.sequence, batch_digest(last.sequence, last.payload))
+        return Mark(copied.segment, last.sequence, batch_digest(last))
 
     def _follow(self, mark: Mark) -> None:
         self._tail = JournalTail(self._journal, mark, self._meta)
@@ -205,7 +202,7 @@ class Backup:
         self._journal_bytes += len(data)
         range_ = timeline.ranges[-1]
         range_.last = name.last
-        range_.reached_ms = max(range_.reached_ms, name.min_ms)
+        range_.reached_ms, range_.complete = max(range_.reached_ms, name.min_ms), True
         if time.monotonic() - self._saved_s >= limits.BACKUP_REACHED_S:
             self.record()
         self._records_due = 2
@@ -223,9 +220,9 @@ class Backup:
 
     def _reach(self, moment_ms: int) -> None:
         """Note that all writes acknowledged before a time are in the target. While nothing changes, this is recorded at
-        intervals. If the clock was set back, the time goes back too, because new records have earlier times."""
+        intervals. If the wall clock was set back, the time goes back too, because new batches have earlier times."""
         range_ = self._current.ranges[-1]
-        range_.reached_ms = max(self._range_ms, moment_ms)
+        range_.reached_ms, range_.complete = moment_ms, True
         if self._records_due > 0 or time.monotonic() - self._saved_s >= limits.BACKUP_REACHED_S:
             self.record()
             self._records_due = max(0, self._records_due - 1)
@@ -267,7 +264,6 @@ class Backup:
         self._target.put(f"{timeline.id}/bases/{BaseName(base.sequence, taken_ms)}", encode(base))
         if new_range:
             timeline.ranges.append(Range(base.sequence, base.sequence, reached_ms=0))
-            self._range_ms = taken_ms
             self._follow(Mark(base.segment, base.sequence))
         self._base_ms, self._journal_bytes = taken_ms, 0
         self.record()
@@ -291,8 +287,7 @@ class Backup:
 @contextlib.contextmanager
 def open_backup(directory: Path, target: Target, progress: Progress = lambda done, total: None) -> Iterator[Backup]:
     """Open the backup of a directory to a target, and lock the target."""
-    if layout.format_of(directory) != layout.FORMAT:
-        raise UnknownFormatError(f"{directory} has an older format; start a server on it once to upgrade it")
+    layout.check_format(directory)
     folder = folder_for(directory, target.url)
     with one_at_a_time(folder), target.lock():
         journal = HeldJournal(directory / layout.JOURNAL_DIR, folder / "held")

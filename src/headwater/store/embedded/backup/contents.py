@@ -46,7 +46,7 @@ class Contents(NamedTuple):
     def first_ms(self, range_: Range) -> int | None:
         """The earliest time of a range that can be restored; None if the range has no complete base yet."""
         earliest = min((base.taken_ms for base in self.bases_in(range_)), default=None)
-        return None if earliest is None or earliest > range_.reached_ms else earliest
+        return min(earliest, range_.reached_ms) if earliest is not None and range_.complete else None
 
 
 def read_timelines(target: Target) -> list[Timeline]:

@@ -7,15 +7,14 @@
     {id}/journal/{first}-{last}-{ms}-{ms}-{n}  `Part`: batches of the journal
 
 All files except FORMAT are compressed and begin with a checksum. Numbers in names have 16 digits, so that names sort as
-the numbers do. The name of a part has the minimum and maximum time of its records (0 if they have none) and a checksum
-of its content, so that no part overwrites another one.
+the numbers do. The name of a part has the minimum and maximum wall-clock time at which its batches were written, and a
+checksum of its content, so that no part overwrites another one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -23,11 +22,12 @@ import xxhash
 import zstandard
 
 from headwater import limits
-from headwater.log.events import time_of
+from headwater.log.moments import Moment
 from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError
-from headwater.store.embedded.journal import FORMATS, JournalBatch
+from headwater.store.embedded.journal import FORMAT as JOURNAL_FORMAT
+from headwater.store.embedded.journal import JournalBatch
 
-FORMAT = b"headwater backup, format 1\n"
+FORMAT = b"headwater backup, format 2\n"
 FORMAT_NAME = "FORMAT"
 TIMELINES = "timelines/"
 
@@ -44,7 +44,8 @@ class Range(msgspec.Struct):
 
     start: int  # the sequence of the base
     last: int  # the sequence of the last batch
-    reached_ms: int  # all writes acknowledged before this time are included; 0 at the beginning
+    reached_ms: int  # all writes acknowledged before this wall-clock time are included; 0 at the beginning
+    complete: bool = False  # whether the journal after its base was copied
 
 
 class Timeline(msgspec.Struct):
@@ -77,6 +78,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     segment: int
     first: int  # sequence of the first batch
     after: bytes  # digest of the batch before it; empty if unknown
+    moments: list[Moment]
     batches: list[bytes]
 
 
@@ -147,37 +149,31 @@ def block_digest(block: bytes) -> bytes:
     return hashlib.sha256(block).digest()
 
 
-def batch_digest(sequence: int, payload: bytes | memoryview) -> bytes:
-    return xxhash.xxh3_128_digest(payload, sequence)
-
-
-def times_of(batch: JournalBatch) -> tuple[int, int]:
-    """The minimum and maximum time of a batch; 0 and 0 if it has none."""
-    times = [time for record in batch.records() for event in record if (time := time_of(event))]
-    return (min(times), max(times)) if times else (0, 0)
+def batch_digest(batch: JournalBatch) -> bytes:
+    head = msgspec.msgpack.encode((batch.sequence, batch.moment))
+    return xxhash.xxh3_128_digest(batch.payload, xxhash.xxh3_64_intdigest(head))
 
 
 def encode_part(copied: Copied) -> tuple[PartName, bytes]:
     """Encode a part. Returns its name and content."""
     batches = copied.batches
     payloads = [bytes(batch.payload) for batch in batches]
-    data = encode(Part(batches[0].format, copied.segment, batches[0].sequence, copied.after, payloads))
-    least, greatest = span_of(map(times_of, batches))
-    return PartName(batches[0].sequence, batches[-1].sequence, least, greatest, xxhash.xxh3_64_hexdigest(data)), data
-
-
-def span_of(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    known = [found for found in times if found != (0, 0)]
-    return (min(one for one, _ in known), max(other for _, other in known)) if known else (0, 0)
+    moments = [batch.moment for batch in batches]
+    data = encode(Part(JOURNAL_FORMAT, copied.segment, batches[0].sequence, copied.after, moments, payloads))
+    times = [moment.wall_ms for moment in moments]
+    checksum = xxhash.xxh3_64_hexdigest(data)
+    return PartName(batches[0].sequence, batches[-1].sequence, min(times), max(times), checksum), data
 
 
 def decode_part(name: str, sealed: bytes) -> Copied:
     part = decode(name, sealed, Part)
-    if part.format not in FORMATS:
+    if part.format != JOURNAL_FORMAT:
         raise DamagedBackupError(name, f"it has journal format {part.format}, which this version does not support")
+    if len(part.moments) != len(part.batches):
+        raise DamagedBackupError(name, "its batches and their times do not match")
     batches = [
-        JournalBatch(name, 0, part.first + index, memoryview(payload), part.format)
-        for index, payload in enumerate(part.batches)
+        JournalBatch(name, 0, part.first + index, moment, memoryview(payload))
+        for index, (moment, payload) in enumerate(zip(part.moments, part.batches, strict=True))
     ]
     if not batches:
         raise DamagedBackupError(name, "it is empty")
@@ -187,6 +183,6 @@ def decode_part(name: str, sealed: bytes) -> Copied:
 def check_format(found: bytes, url: str) -> None:
     if found != FORMAT:
         raise BackupError(
-            f"{url} has {found[:80].decode(errors='replace').strip()!r}; this version supports format 1. "
+            f"{url} has {found[:80].decode(errors='replace').strip()!r}; this version supports format 2. "
             "Use the version of Headwater that wrote it."
         )

@@ -16,7 +16,7 @@ class RecentParts:
     def add(self, name: PartName, copied: Copied) -> tuple[list[PartName], Copied] | None:
         """Add a part. Returns the parts to replace and their merged content, if there are enough."""
         size = sum(len(batch.payload) for batch in copied.batches)
-        if self._parts and not self._continues(name, copied, size):
+        if self._parts and not self._continues(name, size):
             self._parts, self._bytes = [], 0
         self._parts.append((name, copied))
         self._bytes += size
@@ -28,10 +28,6 @@ class RecentParts:
         self._parts, self._bytes = [], 0
         return names, merged
 
-    def _continues(self, name: PartName, copied: Copied, size: int) -> bool:
-        last_name, last = self._parts[-1]
-        return (
-            name.first == last_name.last + 1
-            and copied.batches[0].format == last.batches[0].format
-            and self._bytes + size <= limits.BACKUP_PART_BYTES
-        )
+    def _continues(self, name: PartName, size: int) -> bool:
+        last_name, _ = self._parts[-1]
+        return name.first == last_name.last + 1 and self._bytes + size <= limits.BACKUP_PART_BYTES

@@ -1,8 +1,8 @@
 """Restoring a directory: a base, and the journal after it folded up to a time.
 
-The time is compared with the times of records. The restored data ends with the last batch that has a record at or
-before the time. So it includes all writes that were acknowledged before the time, and each batch as a whole. If the
-clock was set back, it may also include later writes. A batch without a time belongs to the one before it.
+The time is compared with the wall-clock times at which batches were written. The restored data ends with the last batch
+that was written at or before the time. So it includes all writes that were acknowledged before the time, whatever the
+clock did, and each batch as a whole. If the clock was set back, it may also include later writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwater import limits
-from headwater.store.embedded import index, layout
+from headwater.store.embedded import index, layout, newest
 from headwater.store.embedded.backup.contents import Contents, chain, read_base, read_contents, read_timelines
 from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError
 from headwater.store.embedded.backup.formats import (
@@ -29,7 +29,6 @@ from headwater.store.embedded.backup.formats import (
     batch_digest,
     block_digest,
     decode_part,
-    times_of,
     unseal,
 )
 from headwater.store.embedded.backup.identity import begin_timeline
@@ -38,7 +37,7 @@ from headwater.store.embedded.backup.targets import Target, check_claimed
 from headwater.store.embedded.disk import RealDisk, create_private
 from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index_writer import IndexWriter
-from headwater.store.embedded.journal import FORMAT, JournalBatch, Segment
+from headwater.store.embedded.journal import JournalBatch, Segment
 from headwater.store.embedded.timelines import now_us
 
 _UNFINISHED = "restoring"  # a folder that a server does not open
@@ -78,9 +77,10 @@ def plan_restore(target: Target, at_ms: int | None) -> Plan:
     newest_ms = max((range_.reached_ms for contents in found for range_ in contents.timeline.ranges), default=0)
     for contents in found:
         for range_ in reversed(contents.timeline.ranges):
-            first_ms = contents.first_ms(range_)
-            if first_ms is not None and (at_ms is None or first_ms <= at_ms <= range_.reached_ms):
-                return _plan_in(target.url, contents, range_, at_ms, newest_ms)
+            if range_.complete and (at_ms is None or at_ms <= range_.reached_ms):
+                plan = _plan_in(target.url, contents, range_, at_ms, newest_ms)
+                if plan is not None:
+                    return plan
     spans = [
         f"from {shown_ms(first_ms)} to {shown_ms(range_.reached_ms)}"
         for contents in found
@@ -92,26 +92,26 @@ def plan_restore(target: Target, at_ms: int | None) -> Plan:
     raise BackupError(f"{shown_ms(at_ms)} is not in {target.url}. Choose a time {', or '.join(spans)}.")
 
 
-def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None, newest_ms: int) -> Plan:
+def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None, newest_ms: int) -> Plan | None:
+    """The plan in one range; None if the time is before its bases."""
     bases, parts = contents.bases_in(range_), contents.parts_in(range_)
-    if at_ms is None:
-        needed, last = parts, range_.last
-        usable = bases
-    else:
-        timed = _last_timed(parts, at_ms)
-        end = next((index for index in range(timed + 1, len(parts)) if parts[index].min_ms), len(parts) - 1)
-        needed = parts[: end + 1]
-        last = range_.last if end == len(parts) - 1 else parts[end].last
-        reached = parts[timed].first if timed >= 0 else -1
-        usable = [base for base in bases if base.taken_ms <= at_ms or base.sequence <= reached]
-    base = usable[-1]
-    parts = chain(needed, base.sequence, last, url)
+    last = range_.last
+    if at_ms is not None:
+        end = _last_part(parts, at_ms)
+        reached = parts[end].first if end >= 0 else -1
+        bases = [base for base in bases if base.taken_ms <= at_ms or base.sequence <= reached]
+        last = range_.last if end == len(parts) - 1 else parts[end].last if end >= 0 else range_.start
+        parts = parts[: end + 1]
+    if not bases:
+        return None
+    base = bases[-1]
+    parts = chain(parts, base.sequence, last, url)
     return Plan(contents.timeline.id, base, parts, at_ms, newest_ms, range_.reached_ms)
 
 
-def _last_timed(parts: list[PartName], at_ms: int) -> int:
-    """The index of the last part with a record at or before a time; -1 if there is none."""
-    return next((index for index in range(len(parts) - 1, -1, -1) if 0 < parts[index].min_ms <= at_ms), -1)
+def _last_part(parts: list[PartName], at_ms: int) -> int:
+    """The index of the last part with a batch that was written at or before a time; -1 if there is none."""
+    return next((index for index in range(len(parts) - 1, -1, -1) if parts[index].min_ms <= at_ms), -1)
 
 
 # Restore
@@ -139,23 +139,26 @@ def finish(directory: Path, path: Path, timeline_id: str, newest_ms: int) -> Non
     `newest_ms` is the latest time of data that the directory may lack."""
     (directory / layout.JOURNAL_DIR).mkdir(mode=0o700, exist_ok=True)
     if path.exists():
-        _begin_history(path, newest_ms)
+        folded = _begin_history(path, newest_ms)
+        newest.create(RealDisk(directory / layout.JOURNAL_DIR), folded)  # an empty journal, which follows the index
         path.rename(directory / layout.INDEX_NAME)
     begin_timeline(directory, parent=timeline_id)
     RealDisk(directory).sync_names()
     layout.write_format(directory)  # last, because it marks the directory as complete
 
 
-def _begin_history(path: Path, newest_ms: int) -> None:
+def _begin_history(path: Path, newest_ms: int) -> newest.Folded:
     """Begin a timeline in an index, and move all of its write-ahead log into it: the file is then moved alone."""
     connection = index.connect(path, write=True)
     try:
         IndexWriter(connection).begin_timeline(max(now_us(), newest_ms * 1000))
+        folded = index.IndexReader(connection).meta().folded
         [busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     finally:
         connection.close()
     if busy:
         raise BackupError(f"{path} is in use. Stop the process that uses it, and try again.")
+    return folded
 
 
 def write_index(target: Target, plan: Plan, path: Path, progress: Progress) -> None:
@@ -210,11 +213,11 @@ def fold_parts(
         count, last_ms, place = 0, 0, after
         for batches in _portions(_batches(target, timeline_id, parts, after, at_ms)):
             number += 1
-            fold(reader, writer, Segment(number, batches, 0, True, FORMAT, 0))
+            fold(reader, writer, Segment(number, batches, 0, True, meta.folded_salt, meta.folded_salt))
             writer.checkpoint(log_pages_max=limits.WAL_PAGES_MAX)
             count, last = count + len(batches), batches[-1]
-            place = Place(last.sequence, batch_digest(last.sequence, last.payload))
-            last_ms = max(last_ms, *(times_of(batch)[1] for batch in batches))
+            place = Place(last.sequence, batch_digest(last))
+            last_ms = max(last_ms, *(batch.moment.wall_ms for batch in batches))
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     finally:
         connection.close()
@@ -237,40 +240,33 @@ def _batches(
     target: Target, timeline_id: str, parts: list[PartName], after: Place, at_ms: int | None
 ) -> Iterator[JournalBatch]:
     """The batches after a place up to the time. Each is checked to follow the one before."""
-    timed = -1 if at_ms is None else _last_timed(parts, at_ms)
+    last = len(parts) - 1
     reached, digest = after
     for number, part in enumerate(parts):
         name = f"{timeline_id}/journal/{part}"
         copied = decode_part(name, target.get(name))
         _check_follows(name, copied, part, reached, digest)
         batches = [batch for batch in copied.batches if batch.sequence > reached]
-        kept = batches if at_ms is None or number < timed else _cut(batches, at_ms)
+        kept = batches if at_ms is None or number < last else _cut(batches, at_ms)
         yield from kept
         if len(kept) < len(batches):
             return
-        reached, digest = batches[-1].sequence, batch_digest(batches[-1].sequence, batches[-1].payload)
+        reached, digest = batches[-1].sequence, batch_digest(batches[-1])
 
 
 def _check_follows(name: str, copied: Copied, part: PartName, reached: int, digest: bytes) -> None:
     first, last = copied.batches[0], copied.batches[-1]
     if (first.sequence, last.sequence) != (part.first, part.last):
         raise DamagedBackupError(name, "its batches do not match its name")
-    if first.sequence > reached:
-        before = copied.after
-    else:
-        same = copied.batches[reached - first.sequence]
-        before = batch_digest(same.sequence, same.payload)
+    before = copied.after if first.sequence > reached else batch_digest(copied.batches[reached - first.sequence])
     if digest and before and before != digest:
         raise DamagedBackupError(name, "it does not follow the part before it")
 
 
 def _cut(batches: list[JournalBatch], at_ms: int) -> list[JournalBatch]:
-    """The batches up to the last one with a record at or before a time, and the batches without a time after it."""
-    times = [times_of(batch)[0] for batch in batches]
-    end = next((index + 1 for index in range(len(times) - 1, -1, -1) if 0 < times[index] <= at_ms), 0)
-    while end < len(times) and not times[end]:
-        end += 1
-    return batches[:end]
+    """The batches up to the last one that was written at or before a time."""
+    times = [batch.moment.wall_ms for batch in batches]
+    return batches[: next((index + 1 for index in range(len(times) - 1, -1, -1) if times[index] <= at_ms), 0)]
 
 
 def shown_ms(moment_ms: int) -> str:

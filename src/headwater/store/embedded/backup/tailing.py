@@ -52,7 +52,6 @@ class Mark(NamedTuple):
 class _Open(NamedTuple):
     number: int
     position: int
-    format: int
     salt: int
 
 
@@ -76,7 +75,7 @@ class JournalTail:
             if copied is not None:
                 self._journal.sync(copied.segment)  # a batch in the page cache could still be lost
                 last = copied.batches[-1]
-                self.mark = Mark(copied.segment, last.sequence, batch_digest(last.sequence, last.payload))
+                self.mark = Mark(copied.segment, last.sequence, batch_digest(last))
                 return copied
             if self._open is not None:
                 break
@@ -95,7 +94,7 @@ class JournalTail:
             except (FileNotFoundError, CorruptJournalError):
                 header = None
             if header is not None:
-                self._open, self._data, self._data_at = _Open(number, HEADER_BYTES, *header), b"", 0
+                self._open, self._data, self._data_at = _Open(number, HEADER_BYTES, header[0]), b"", 0
                 return True
         if any(later > number for later in numbers) or self._folded().folded_sequence > self.mark.sequence:
             raise GapError(f"{segment_name(number)} was removed")
@@ -111,25 +110,24 @@ class JournalTail:
                 if not batches:
                     self._check_end(self._open)
                 break
-            sequence, flags, payload = found
+            flags, batch = found
             if flags & SEAL:
                 self._leave(self._open.number)
                 continue
-            self._seen = max(self._seen, sequence)
-            if sequence < expected:
-                self._check_same(sequence, payload)
-            elif sequence > expected:
+            self._seen = max(self._seen, batch.sequence)
+            if batch.sequence < expected:
+                self._check_same(batch)
+            elif batch.sequence > expected:
                 raise GapError(f"batch {expected} was removed")
             else:
-                name = segment_name(self._open.number)
-                batches.append(JournalBatch(name, self._open.position, sequence, payload, self._open.format))
+                batches.append(batch)
                 expected += 1
-                size += len(payload)
+                size += len(batch.payload)
         segment = self._next - 1 if self._open is None else self._open.number
         return Copied(segment, batches, after) if batches else None
 
-    def _read_batch(self, at: _Open) -> tuple[int, int, memoryview] | None:
-        """Return sequence, flags and records of the next batch, and advance."""
+    def _read_batch(self, at: _Open) -> tuple[int, JournalBatch] | None:
+        """Return the flags and the next batch, and advance."""
         found = read_batch(self._data, self._data_at, at.salt)
         if found is None:
             self._data, self._data_at = self._read_ahead(at), 0
@@ -137,10 +135,10 @@ class JournalTail:
         if found is None:
             self._data = b""
             return None
-        sequence, flags, payload, end = found
+        sequence, flags, moment, payload, end = found
         self._open = at._replace(position=at.position + end - self._data_at)
         self._data_at = end
-        return sequence, flags, payload
+        return flags, JournalBatch(segment_name(at.number), at.position, sequence, moment, payload)
 
     def _read_ahead(self, at: _Open) -> bytes:
         """Read some batches, or the available part of one."""
@@ -172,10 +170,10 @@ class JournalTail:
             if self._seen < self.mark.sequence:
                 raise DivergedError(f"the journal ends with batch {self._seen}, before {self.mark.sequence}")
 
-    def _check_same(self, sequence: int, payload: memoryview) -> None:
+    def _check_same(self, batch: JournalBatch) -> None:
         digest = self.mark.digest
-        if sequence == self.mark.sequence and digest and batch_digest(sequence, payload) != digest:
-            raise DivergedError(f"batch {sequence} differs from the one that was copied")
+        if batch.sequence == self.mark.sequence and digest and batch_digest(batch) != digest:
+            raise DivergedError(f"batch {batch.sequence} differs from the one that was copied")
 
     def release(self) -> None:
         """Release the segments of batches that are in the target."""

@@ -680,7 +680,7 @@ def test_check_finds_data_of_a_timeline_that_the_index_lacks(
     restore(target, tmp_path / "copy", None, lambda *_: None)
     live(tmp_path / "copy", writing("two"))
     connection = index.connect(tmp_path / "copy" / "index.db", write=True)
-    connection.execute("DELETE FROM meta WHERE key = 'timeline'")
+    index.write_meta(connection, "timeline", 0)
     connection.close()
     [problem] = check_directory(tmp_path / "copy", lambda _: None).problems
     assert "which the index lacks" in problem

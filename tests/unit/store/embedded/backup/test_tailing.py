@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.log.events import Appended
+from headwater.log.moments import Moment
 from headwater.store.embedded.backup.contents import chain
 from headwater.store.embedded.backup.failures import DivergedError, GapError, MissingError
 from headwater.store.embedded.backup.formats import (
@@ -18,15 +19,14 @@ from headwater.store.embedded.backup.formats import (
     decode_part,
     encode_part,
     parse_part,
-    times_of,
 )
 from headwater.store.embedded.backup.restoring import _cut
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
 from headwater.store.embedded.index import Meta
-from headwater.store.embedded.journal import FORMAT, JournalBatch, encode_records, segment_name
-from headwater.store.embedded.journal_writer import JournalWriter
+from headwater.store.embedded.journal import JournalBatch, encode_records, segment_name
 from tests.fault.copies import SimJournal
 from tests.fault.sim_disk import SimDisk
+from tests.journals import at, new_journal
 
 
 class Source:
@@ -35,23 +35,21 @@ class Source:
     def __init__(self, *, segment_bytes: int = 400) -> None:
         self.disk = SimDisk(random.Random(0))
         salts = random.Random(1)
-        self.writer = JournalWriter(
-            self.disk, number=1, sequence=1, segment_bytes=segment_bytes, salt=lambda: salts.getrandbits(32)
-        )
-        self.meta = Meta(0, 0, 1, 0)
+        self.writer = new_journal(self.disk, segment_bytes=segment_bytes, salt=lambda: salts.getrandbits(32))
+        self.meta = Meta()
         self.payloads: dict[int, bytes] = {}
         self.firsts: dict[int, int] = {}  # the first batch of each segment
 
     def write(self, size: int, at_ms: int = 1) -> None:
         payload = encode_records([(Appended(1, 0, at_ms, bytes(size)),)])
         self.payloads[self.writer.sequence] = payload
-        self.writer.place(payload).sync()
+        self.writer.place(payload, at(at_ms)).sync()
         self.firsts.setdefault(self.writer.number, self.writer.sequence)
         self.writer.settle()
 
     def tear(self) -> None:
         """Write an incomplete batch, as after a crash. The next batch overwrites it."""
-        self.writer.place(encode_records([(Appended(1, 0, 1, b"torn" * 10),)]))
+        self.writer.place(encode_records([(Appended(1, 0, 1, b"torn" * 10),)]), at(1))
         node = self.disk.nodes[segment_name(self.writer.number)]
         node.data[self.writer._position + 30] ^= 1
 
@@ -119,7 +117,7 @@ def test_a_different_journal_is_noticed() -> None:
     source = Source()
     source.write(10)
     source.write(20)
-    mark = Mark(1, 1, batch_digest(1, source.payloads[1]))
+    mark = Mark(1, 1, batch_digest(JournalBatch("", 0, 1, at(1), memoryview(source.payloads[1]))))
     copied = source.tail(mark).read(1000)
     assert copied is not None
     assert [batch.sequence for batch in copied.batches] == [2]
@@ -164,22 +162,20 @@ def test_names_of_parts() -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 9))
 def test_a_cut_has_everything_up_to_the_time(times: list[int], at_ms: int) -> None:
-    """Also if the clock was set back. 0 is a batch without a time, which belongs to the one before it."""
+    """By the wall clock, also if it was set back. The times of the records do not matter."""
     batches = [
-        JournalBatch("", 0, number, memoryview(encode_records([(Appended(1, 0, time, b""),)])), FORMAT)
-        for number, time in enumerate(times)
+        JournalBatch("", 0, number, Moment(100, time, 0, 0), memoryview(b"")) for number, time in enumerate(times)
     ]
     kept = _cut(batches, at_ms)
     assert kept == batches[: len(kept)]
-    left = [times_of(batch)[0] for batch in batches[len(kept) :]]
-    assert not any(0 < time <= at_ms for time in left)
-    assert not left or left[0]
-    if times == sorted(times) and 0 not in times:
+    assert all(batch.moment.wall_ms > at_ms for batch in batches[len(kept) :])
+    assert not kept or kept[-1].moment.wall_ms <= at_ms
+    if times == sorted(times):
         assert len(kept) == sum(time <= at_ms for time in times)
 
 
-def test_a_part_of_another_segment_format_is_kept_as_it_is() -> None:
-    batch = JournalBatch("", 0, 7, memoryview(b"\x90"), FORMAT)
-    name, data = encode_part(Copied(3, [batch], b"digest"))
-    assert (name.first, name.last, name.min_ms, name.max_ms) == (7, 7, 0, 0)
-    assert decode_part(str(name), data) == Copied(3, [batch._replace(file=str(name))], b"digest")
+def test_a_part_has_the_times_of_its_batches() -> None:
+    batches = [JournalBatch("", 0, 7 + number, at(ms), memoryview(b"\x90")) for number, ms in enumerate([5, 3, 9])]
+    name, data = encode_part(Copied(3, batches, b"digest"))
+    assert (name.first, name.last, name.min_ms, name.max_ms) == (7, 9, 3, 9)
+    assert decode_part(str(name), data) == Copied(3, [batch._replace(file=str(name)) for batch in batches], b"digest")
