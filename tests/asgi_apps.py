@@ -15,7 +15,7 @@ _limits = Limits(**json.loads(os.environ.get(LIMITS, "{}")))
 
 app = App(
     limits=_limits,
-    development=True,
+    development=AUTH not in os.environ,
     auth=os.environ.get(AUTH),
     allow_origins=["https://app.example"] if AUTH in os.environ else (),
 )

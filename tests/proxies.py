@@ -25,8 +25,8 @@ LASTING = ("--limit", "long_poll_s=60", "--limit", "sse_lifetime_s=3600", "--lim
 
 
 @contextlib.contextmanager
-def front(name: str, pair: Pair, directory: Path) -> Iterator[str]:
-    """The URL of a server that speaks HTTP/2, in front of one in memory."""
+def front(name: str, pair: Pair, directory: Path, *options: str) -> Iterator[str]:
+    """The URL of a server that speaks HTTP/2, in front of one in memory. A server behind a proxy gets `options`."""
     if name == "hypercorn":
         port = free_port()
         tls = ("--certfile", str(pair.certificate), "--keyfile", str(pair.key))
@@ -36,7 +36,7 @@ def front(name: str, pair: Pair, directory: Path) -> Iterator[str]:
             yield f"https://localhost:{port}"
         return
     path = program(name)
-    with headwater("--memory", "--trusted-proxy", "127.0.0.1", *LASTING) as server:
+    with headwater("--memory", "--trusted-proxy", "127.0.0.1", *LASTING, *options) as server:
         start = caddy if name == "caddy" else _nginx
         with start(path, pair, directory, server.port) as port:
             yield f"https://localhost:{port}"

@@ -31,7 +31,7 @@ def free_port() -> int:
 def organisation(port: int, allowed: str) -> Iterator[Client]:
     """A server of its own that follows tables below one URL when a Notify names them, and a client of it."""
     url = f"http://127.0.0.1:{port}"
-    options = ["--memory", "--port", str(port), "--public-url", url, "--allow-follow", allowed, "--log-level", "error"]
+    options = ["--memory", "--port", str(port), "--allow-follow", allowed, "--log-level", "error"]
     command = [sys.executable, "-m", "headwater", "serve", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:

@@ -101,7 +101,7 @@ def prepare(world: World) -> None:
     """Create the stream and the table for every request of the matrix."""
     assert world.send("PUT", STREAM, world.admin, headers=JSON).is_success
     assert world.send("PUT", TABLE, world.admin, headers=ROWS).is_success
-    advertised = {"nurl": "http://127.0.0.1:65001/nurl"}
+    advertised = {"nurl": "https://nurl.invalid/nurl"}
     assert world.send("POST", NURL, world.admin, data=advertised).is_success
 
 
@@ -116,7 +116,7 @@ def sent(world: World, route: Route, token: str | None) -> httpx.Response:
     content, headers = b"", JSON
     if route.template == NURL_TEMPLATE:
         headers = FORM
-        queries = {"GET": "?timeout=0", "DELETE": f"?nurl={quote('http://127.0.0.1:65001/nurl', safe='')}"}
+        queries = {"GET": "?timeout=0", "DELETE": f"?nurl={quote('https://nurl.invalid/nurl', safe='')}"}
         path += queries.get(route.method, "")
     elif path.startswith(TABLE):
         headers = ROWS if route.method == "PUT" else {"content-type": "text/sequence"}
@@ -259,10 +259,18 @@ def test_a_fork_and_a_view_need_read_on_their_source(world: World) -> None:
 
 def test_advertising_a_nurl_needs_the_subscribe_scope(world: World) -> None:
     prepare(world)
-    form = {"nurl": "http://127.0.0.1:65001/other"}
+    form = {"nurl": "https://nurl.invalid/other"}
     assert world.send("POST", NURL, world.tokens["notify:**"], data=form).status_code == 403
     both = world.token(f"notify:{PATH}", f"subscribe:{PATH}")
     assert world.send("POST", NURL, both, data=form).is_success
+
+
+def test_a_server_with_tokens_does_not_call_its_own_machine(world: World) -> None:
+    prepare(world)
+    for host in ("127.0.0.1", "localhost", "[::1]", "x.localhost", "10.0.0.1", "169.254.169.254"):
+        for scheme in ("http", "https"):
+            refused = world.send("POST", NURL, world.admin, data={"nurl": f"{scheme}://{host}:65001/"})
+            assert (refused.status_code, refused.json()["type"]) == (403, "urn:headwater:target-refused"), host
 
 
 # Answers

@@ -17,6 +17,7 @@ from bench.servers import headwater
 
 from headwater.server.asgi import App
 from tests.edges import free_port
+from tests.public_urls import headwater_at
 from tests.table_servers import CONTENT_TYPE, TableServer, table_server
 from tests.waiting import wait_for, wait_for_async, wait_until
 
@@ -173,7 +174,8 @@ def test_the_remote_server_drops_a_nurl_whose_table_is_no_longer_followed(shop: 
 
 
 def test_a_follower_whose_nurl_is_refused_continues_without_notify(shop: Peer) -> None:
-    with peer("--memory", "--follow", f"prices={shop.url}/prices", "--public-url", "http://example.com") as copy:
+    options = ("--memory", "--follow", f"prices={shop.url}/prices")
+    with headwater_at("http://example.com", *options) as server, Peer(server.port, server.pid) as copy:
         wait_for(lambda: [status["notify"] for status in copy.followers()], ["refused: answered 403"])
         shop.append("/prices", "+\tplums\t3")
         wait_for(lambda: copy.rows("/prices"), shop.rows("/prices"))

@@ -18,6 +18,7 @@ from bench.servers import Server, headwater
 
 from tests.contract.tables import FORM, NOW, SCHEMA, advertise, advertised, problem, rows
 from tests.nurls import Receiver, receiver
+from tests.public_urls import headwater_at
 from tests.servers import exit_code_of
 from tests.waiting import wait_for, wait_until
 
@@ -207,7 +208,7 @@ def test_the_number_of_nurls_is_bounded() -> None:
 
 
 def test_notifications_have_the_public_url(peer: Receiver) -> None:
-    with headwater("--memory", "--public-url", "https://tables.example/base/") as server, opened(server) as client:
+    with headwater_at("https://tables.example/base", "--memory") as server, opened(server) as client:
         client.put("/prices", headers=SCHEMA)
         advertise(client, "/prices", peer.nurl())
         client.post("/prices", content=rows(1))

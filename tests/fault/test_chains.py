@@ -22,6 +22,7 @@ import httpx
 import pytest
 
 from tests.edges import free_port
+from tests.public_urls import program as program_at
 
 CHANGES = int(os.environ.get("CHANGES", "5000"))
 KILLS = 6  # minimum; kills continue as long as there are changes
@@ -32,7 +33,8 @@ log = logging.getLogger("chains")  # figures: --log-cli-level=info
 HEADWATER = ["-m", "headwater"]
 # Followers whose reads are not held, so that they depend on polling and Notify.
 POLLING = ["-c", "from headwater import cli, limits; limits.FOLLOW_HOLD_S = 0.0; cli.main()"]
-REFUSED = ["--public-url", "http://example.com"]  # no server accepts this NURL
+REFUSED = program_at("http://example.com")  # no server accepts this NURL
+REFUSED_POLLING = [*REFUSED[:1], f"from headwater import limits; limits.FOLLOW_HOLD_S = 0.0; {REFUSED[1]}"]
 
 
 class Link:
@@ -194,9 +196,9 @@ def test_with_notify_a_change_arrives_within_50_ms(program: list[str], tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "count"), [(HEADWATER, 60), (POLLING, 5)], ids=["held", "polling"])
+@pytest.mark.parametrize(("program", "count"), [(REFUSED, 60), (REFUSED_POLLING, 5)], ids=["held", "polling"])
 def test_without_notify_changes_still_arrive(program: list[str], count: int, tmp_path: Path) -> None:
-    with chain(tmp_path, program, *REFUSED) as (a, b, c):
+    with chain(tmp_path, program) as (a, b, c):
         wait_for_status(b, notify="refused: answered 403")
         wait_for_status(c, notify="refused: answered 403")
         found = latencies_s(a, c, count, 0.02)

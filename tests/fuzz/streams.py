@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -9,7 +10,14 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from headwater.errors import BadRequestError, EmptyBodyError, HeadwaterError, InvalidJsonError, TooManyMessagesError
+from headwater.errors import (
+    BadRequestError,
+    EmptyBodyError,
+    HeadwaterError,
+    InvalidHeaderError,
+    InvalidJsonError,
+    TooManyMessagesError,
+)
 from headwater.log import json_framing
 from headwater.log.content import ContentKind, kind_of, same_type
 from headwater.log.json_boundaries import elements
@@ -27,7 +35,7 @@ from headwater.protocol.tables import headers as table_headers
 from headwater.protocol.trace_context import parse_traceparent
 from headwater.server.access import Access, parse_origin, parse_public_url
 from headwater.server.compression import check_request_encoding, choose_encoding
-from headwater.server.forwarding import TrustedProxies
+from headwater.server.forwarding import FAMILIES, TrustedProxies
 from headwater.server.http import Request
 from headwater.server.observing.access_log import Entry, as_combined_line, as_json_line
 from headwater.server.references import stream_path, table_path
@@ -274,7 +282,8 @@ def forwarded(data: bytes) -> None:
     given = {choices.choice(names): choices.line().decode("latin-1") for _ in range(1 + choices.number(4))}
     peer = choices.choice(("10.0.0.1", "::ffff:10.0.0.1", "11.0.0.1", "", given.get("host", "")))
     request = Request(choices.choice(("GET", "POST", "OPTIONS")), "/", "", given, b"", peer=peer)
-    TrustedProxies(["10.0.0.0/8"]).apply(request)
+    with contextlib.suppress(InvalidHeaderError):
+        TrustedProxies(["10.0.0.0/8"], choices.choice((None, *FAMILIES))).apply(request)
     assert request.scheme in ("http", "https")
     assert re.fullmatch(r"[A-Za-z0-9_.:\[\]-]*", request.authority)
     for access in (

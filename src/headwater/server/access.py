@@ -77,8 +77,11 @@ class Access:
         if self._proxies is not None:
             self._proxies.apply(request)
         given = request.headers
-        if given.get("host") not in self._known_hosts and not self._any_host:
-            self._check_host(request)
+        if not self._any_host:
+            if given.get("host") not in self._known_hosts:
+                self._check_host(given.get("host"))
+            if self._hosts and request.authority and request.authority not in self._known_hosts:
+                self._check_host(request.authority)  # as a proxy forwards it; it may have replaced Host
         origin = given.get("origin")
         if origin is not None:
             return self._check_origin(request, origin)
@@ -86,9 +89,8 @@ class Access:
 
     # Hosts
 
-    def _check_host(self, request: Request) -> None:
+    def _check_host(self, host: str | None) -> None:
         """Refuse a request for a host that is not allowed."""
-        host = request.headers.get("host")
         if host is None or not self._is_ours(host.lower()):
             raise HostNotAllowedError(
                 f"this server does not answer for the host {(host or '')[:80]!r}; "
@@ -164,12 +166,23 @@ class Access:
 
 
 def access_at(
-    host: str, *, origins: Iterable[str] = (), hosts: Iterable[str] = (), proxies: TrustedProxies | None = None
+    host: str,
+    *,
+    origins: Iterable[str] = (),
+    hosts: Iterable[str] = (),
+    proxies: TrustedProxies | None = None,
+    behind_proxy: bool = False,
 ) -> Access:
-    """The policy of a server that listens on an address."""
+    """The policy of a server that listens on an address. Behind a proxy, a loopback name in `Origin` names the machine
+    of the client rather than this one."""
     loopback = is_loopback(host.lower())
     names = tuple(hosts)
-    return Access(origins=origins, hosts=names if names or loopback else None, loopback=loopback, proxies=proxies)
+    return Access(
+        origins=origins,
+        hosts=names if names or loopback else None,
+        loopback=loopback and not behind_proxy,
+        proxies=proxies,
+    )
 
 
 def is_loopback(name: str) -> bool:

@@ -151,6 +151,11 @@ async def serve_store(
 ) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails. Returns the exit code."""
     host, limits, public_url = settings.host, settings.limits, settings.told_url()
+    if settings.is_open_behind_proxy:
+        log.warning(
+            "everyone who reaches the proxy of this server may read, write and delete; give --auth FILE, "
+            "or --insecure if that is intended"
+        )
     stop = asyncio.Event()
     failures: list[BaseException] = []
 

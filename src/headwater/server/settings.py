@@ -23,7 +23,7 @@ from headwater.limits import Limits, check_together, set_limits
 from headwater.options import Option, about, check_known, options_of, read_toml
 from headwater.server.access import Access, access_at, is_loopback, parse_host, parse_public_url
 from headwater.server.following import FollowPolicy, parse_policy
-from headwater.server.forwarding import TrustedProxies
+from headwater.server.forwarding import Family, TrustedProxies
 from headwater.server.memory import fit_memory
 from headwater.server.observing import Observer
 from headwater.server.observing.access_log import open_access_log
@@ -69,6 +69,21 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         tuple[str, ...],
         about("Trust the forwarding headers of proxies at this address or network.", metavar="ADDRESS"),
     ] = ()
+    development: Annotated[
+        bool | None,
+        about(
+            "Allow outbound requests to loopback addresses, also with http. By default on for a server that listens on "
+            "loopback and has no auth, public_url, trusted_proxy and allow_host, and off for others."
+        ),
+    ] = None
+    forwarding_headers: Annotated[
+        Family | None,
+        about(
+            "Headers that the proxies set: x-forwarded or forwarded. By default those that a request has; one with "
+            "both, which disagree, is refused.",
+            metavar="FAMILY",
+        ),
+    ] = None
     public_url: Annotated[
         str | None,
         about(
@@ -120,8 +135,9 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     # Options that depend on each other. Raises ValueError.
 
     def access(self) -> Access:
-        proxies = TrustedProxies(self.trusted_proxy)
-        return access_at(self.host, origins=self.allow_origin, hosts=self.allow_host, proxies=proxies)
+        proxies = TrustedProxies(self.trusted_proxy, self.forwarding_headers)
+        origins, hosts, behind_proxy = self.allow_origin, self.allow_host, self._behind_proxy
+        return access_at(self.host, origins=origins, hosts=hosts, proxies=proxies, behind_proxy=behind_proxy)
 
     def policy(self) -> FollowPolicy:
         return parse_policy(self.follow, self.allow_follow, development=self.is_development)
@@ -147,6 +163,12 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         check_together(self.limits)
         fit_memory(self.limits)
 
+    def check_development(self) -> None:
+        if self.development and self._for_others:
+            raise ValueError(
+                f"development lets clients make the server call this machine, so it excludes {self._for_others[0]}"
+            )
+
     def check_tls(self) -> None:
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError("a TLS key needs a certificate (tls_certificate)")
@@ -163,7 +185,22 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def is_development(self) -> bool:
         """Outbound requests to loopback addresses are allowed, with http as well."""
-        return is_loopback(self.host.lower())
+        return not self._for_others if self.development is None else self.development
+
+    @property
+    def is_open_behind_proxy(self) -> bool:
+        """Whether everyone who reaches the proxy may do everything, and no option says that this is intended."""
+        return self._behind_proxy and self.auth is None and not self.insecure
+
+    @property
+    def _behind_proxy(self) -> bool:
+        return bool(self.public_url or self.trusted_proxy)
+
+    @property
+    def _for_others(self) -> list[str]:
+        """The options that say that others than the users of this machine reach the server, by itself or a proxy."""
+        found = [] if is_loopback(self.host.lower()) else [f"host {self.host or '(every address)'}"]
+        return found + [name for name in ("auth", "public_url", "trusted_proxy", "allow_host") if getattr(self, name)]
 
 
 # Checks at the start, by the option that an error names.
@@ -173,6 +210,7 @@ _CHECKS: dict[str, Callable[[Settings], object]] = {
     "tls_key": Settings.check_tls,
     "trusted_proxy": lambda settings: TrustedProxies(settings.trusted_proxy),
     "allow_host": lambda settings: [parse_host(host) for host in settings.allow_host],
+    "development": Settings.check_development,
     "allow_origin": Settings.access,
     "public_url": Settings.told_url,
     "follow": lambda settings: parse_policy(settings.follow, development=settings.is_development),
@@ -276,8 +314,8 @@ def _converted(source: _Source) -> Iterator[tuple[str, Any]]:
     for name, value in source.options.items():
         option = OPTIONS[name]
         where, shown = source.name_of(name), "" if option.secret else f", got {value!r}"
-        choices = get_args(get_args(option.type)[0]) if option.kind is str and not option.many else ()
-        if isinstance(value, str) and choices and all(isinstance(choice, str) for choice in choices):
+        choices = [] if option.many else _choices(get_args(option.type)[0])
+        if isinstance(value, str) and choices:
             value = value.lower()
             if value not in choices:
                 raise OptionError(f"{where}: expected one of {', '.join(choices)}{shown}")
@@ -288,6 +326,14 @@ def _converted(source: _Source) -> Iterator[tuple[str, Any]]:
             told = hint if source.is_text and str(value).startswith("tcp://") else ""
             expected = str(error).partition(", got")[0] if shown else str(error)
             raise OptionError(f"{where}: {expected}{shown}{told}") from None
+
+
+def _choices(hint: Any) -> list[str]:
+    """The values of a Literal, which may be optional."""
+    found: list[str] = []
+    for part in get_args(hint):
+        found += [part] if isinstance(part, str) else _choices(part)
+    return found
 
 
 def _decode(kind: type, value: object) -> object:
@@ -313,7 +359,9 @@ def as_toml(loaded: Loaded) -> Iterator[str]:
         value, source = getattr(loaded.settings, option.name), loaded.sources.get(option.name, _DEFAULT)
         if option.name == "data_dir" and loaded.settings.memory:
             value = None
-        if option.name != "limits":
+        if option.name == "development" and value is None:
+            yield f"# development is {'on' if loaded.settings.is_development else 'off'}  # {source}"
+        elif option.name != "limits":
             yield _line(option.name, value, source, secret=option.secret)
     yield from ("", "[limits]")
     for name in Limits.__struct_fields__:

@@ -107,6 +107,7 @@ def test_an_address_that_is_not_ours_is_one_line(options: list[str], says: str) 
         (["--allow-origin", "app.example"], "an origin is like https://app.example"),
         (["--port", "99999"], "65535"),
         (["--tls-key", "server.key"], "--tls-key: a TLS key needs a certificate"),
+        (["--development", "--public-url", "https://streams.example"], "so it excludes public_url"),
         (["--nonsense"], "No such option"),
     ],
 )

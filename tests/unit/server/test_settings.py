@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from headwater.errors import OptionError
+from headwater.errors import OptionError, OriginNotAllowedError
 from headwater.limits import Limits, bounds_of, set_limits
 from headwater.options import about, options_of
 from headwater.server import settings as module
+from headwater.server.http import Request
 from headwater.server.settings import OPTIONS, Loaded, Settings, as_toml, doubtful_variables, load_settings
 
 
@@ -199,3 +200,49 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(OptionError, match=r"body_bytes_max \(1,000,000\) is more than request_bytes_in_flight_max"):
         load(limits=limits)
     assert load(limits=[*limits, "body_bytes_max=100000"]).settings.limits.body_bytes_max == 100_000
+
+
+PUBLIC: list[dict[str, Any]] = [
+    {"auth": Path("auth.toml")},
+    {"public_url": "https://streams.example"},
+    {"trusted_proxy": ["127.0.0.1"]},
+    {"allow_host": ["streams.example"]},
+    {"host": "0.0.0.0", "insecure": True},
+    {"host": "", "insecure": True},
+]
+
+
+def test_development_is_for_servers_of_one_machine() -> None:
+    for flags in ({}, {"host": "::1"}, {"host": "localhost"}, {"insecure": True}):
+        assert load(**flags).settings.is_development
+        assert not load(development=False, **flags).settings.is_development
+        assert load(environment={"HEADWATER_DEVELOPMENT": "true"}, **flags).settings.is_development
+
+
+@pytest.mark.parametrize("flags", PUBLIC)
+def test_development_is_off_and_refused_if_others_reach_the_server(flags: dict[str, Any], file: Path) -> None:
+    loaded = load(**flags)
+    assert not loaded.settings.is_development
+    assert "# development is off  # default" in as_toml(loaded)
+    with pytest.raises(OptionError, match=f"--development: development lets .* excludes {next(iter(flags))}"):
+        load(development=True, **flags)
+    with pytest.raises(OptionError, match="development: "):
+        load("development = true", file, **flags)
+    assert not load("development = true", file, development=False, **flags).settings.is_development
+
+
+def test_a_server_that_is_open_behind_a_proxy() -> None:
+    for flags in PUBLIC[1:3]:
+        assert load(**flags).settings.is_open_behind_proxy
+        assert not load(insecure=True, **flags).settings.is_open_behind_proxy
+        assert not load(auth=Path("auth.toml"), **flags).settings.is_open_behind_proxy
+    assert not load().settings.is_open_behind_proxy
+
+
+def test_pages_of_the_clients_machine_are_not_allowed_behind_a_proxy() -> None:
+    page = {"host": "localhost", "origin": "http://localhost:3000"}
+    request = Request("POST", "/", "", page, b"")
+    load().settings.access().check(request)
+    for flags in PUBLIC[1:3]:
+        with pytest.raises(OriginNotAllowedError):
+            load(**flags).settings.access().check(request)
