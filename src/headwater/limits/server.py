@@ -70,6 +70,7 @@ DESCRIPTORS_RESERVED = 256  # for the store and everything else that is not a co
 LISTEN_BACKLOG_CONNECTIONS = 4_096
 RESPONSE_JOIN_BYTES_MAX = 64 * 1024  # head and body are sent in one write if the body is not larger
 WATCH_S = 1.0  # interval of checks whether a watched file has changed
+CERTIFICATE_WARNING_S = 14 * 86_400  # time before a certificate expires from which the server warns
 
 # Access: tokens, JWTs and signed URLs.
 AUTH_FILE_BYTES_MAX = 16 * 1024 * 1024

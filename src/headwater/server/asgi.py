@@ -50,6 +50,7 @@ from headwater.server.http import (
 from headwater.server.memory import fit_memory, open_memory
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
+from headwater.server.observing.upkeep import Upkeep
 from headwater.server.problems import problem
 from headwater.server.service import Service
 from headwater.server.tables.active import ActiveViews
@@ -166,6 +167,7 @@ class App:
             views=views,
             authority=authority,
             memory=memory,
+            upkeep=Upkeep(lambda: [*self._watcher.watched, *([] if self._auth is None else [self._auth.keeper])]),
         )
 
     def _start_auth(self) -> Authority | None:

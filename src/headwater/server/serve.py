@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,8 +31,9 @@ from headwater.server.fencing import Fence, leased
 from headwater.server.following import open_followers
 from headwater.server.memory import fit_memory, open_memory
 from headwater.server.native import NativeEdge
-from headwater.server.native.tls import load_context
+from headwater.server.native.tls import expiry_s, load_context
 from headwater.server.notify import Notifier
+from headwater.server.observing.upkeep import Upkeep
 from headwater.server.service import Service
 from headwater.server.settings import Settings
 from headwater.server.tables.active import ActiveViews
@@ -130,9 +132,17 @@ def _has_terminal() -> bool:
     return True
 
 
-def _watch_certificate(certificate: Path, key: Path | None, watcher: Watcher, edge: NativeEdge) -> None:
+def _watch_certificate(certificate: Path, key: Path | None, watcher: Watcher, edge: NativeEdge, upkeep: Upkeep) -> None:
     paths = [path for path in (certificate, key) if path is not None]
-    edge.use_tls(watcher.add("the certificate", paths, lambda: load_context(certificate, key), edge.use_tls))
+
+    def load() -> tuple[ssl.SSLContext, float]:
+        return load_context(certificate, key), expiry_s(certificate)
+
+    def use(loaded: tuple[ssl.SSLContext, float]) -> None:
+        context, upkeep.certificate_until_s = loaded
+        edge.use_tls(context)
+
+    use(watcher.add("the certificate", paths, load, use))
 
 
 async def _serve_leased(
@@ -181,6 +191,7 @@ async def serve_store(
     active = ActiveViews()
     views = Views(engine, active)
     memory = open_memory(limits, engine, active)
+    upkeep = Upkeep(lambda: [*watcher.watched, *([] if auth is None else [auth.keeper])])
     service = Service(
         engine,
         limits,
@@ -192,6 +203,7 @@ async def serve_store(
         authority=authority,
         memory=memory,
         fence=fence,
+        upkeep=upkeep,
     )
     edge = NativeEdge(Dispatcher(service, settings.access()), limits, memory)
     await engine.start()
@@ -202,7 +214,7 @@ async def serve_store(
         if auth is not None:
             auth.start()
         if settings.tls_certificate is not None:
-            _watch_certificate(settings.tls_certificate, settings.tls_key, watcher, edge)
+            _watch_certificate(settings.tls_certificate, settings.tls_key, watcher, edge, upkeep)
         watcher.start()
         bound = await edge.start(host, settings.port, sockets)
         url = f"{'https' if settings.tls_certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"

@@ -18,6 +18,7 @@ from headwater.server.live_places import LivePlaces
 from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
+from headwater.server.observing.upkeep import Upkeep
 from headwater.server.streams.frames import LargeEvents
 from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
@@ -45,6 +46,7 @@ class Service(msgspec.Struct, frozen=True):
     memory: MemoryMark | None = None  # None: memory is not limited
     views: Views | None = None  # None: views cannot be created
     authority: Authority | None = None  # None: access is not checked
+    upkeep: Upkeep = msgspec.field(default_factory=Upkeep)
     observer: Observer = msgspec.field(default_factory=Observer)
     tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes in the background
 

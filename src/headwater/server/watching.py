@@ -1,8 +1,9 @@
 """Reloads files when they change: certificates and the auth file.
 
 Each second, and on SIGHUP, a thread checks the inode, size and time of the files, so that written and renamed files are
-noticed, also through symbolic links. If a file cannot be loaded, the error is logged and the previous content stays in
-use until the files change again.
+noticed, also through symbolic links. If a file cannot be loaded, the error is logged and counted, and the previous
+content stays in use until the files change again. A file that cannot be read is tried at every look, because its own
+times do not change when a directory permits it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ class Watched(Generic[T]):
         self._load = load
         self._use = use
         self._seen = self._print()  # before the first load, so that no change is missed
+        self._unreadable = False
+        self.failures = 0
+        self.fault = ""  # why the current files are not in use
+
+    @property
+    def label(self) -> str:
+        """Its name in the metrics."""
+        return self.what.removeprefix("the ").replace(" ", "-")
 
     async def look(self, *, anyway: bool = False) -> None:
         """Reload if a file has changed, or if `anyway` is set."""
@@ -36,13 +45,17 @@ class Watched(Generic[T]):
             found = await asyncio.to_thread(self._changed, anyway)
             if found:
                 self._use(found[0])
+                self.fault, self._unreadable = "", False
                 log.info("%s was reloaded", self.what)
         except Exception as error:  # noqa: BLE001 - the previous content stays in use
-            log.error("%s cannot be loaded, the previous content stays in use: %s", self.what, error)
+            if str(error) != self.fault or not self._unreadable:
+                log.error("%s cannot be loaded, the previous content stays in use: %s", self.what, error)
+                self.failures += 1
+            self.fault, self._unreadable = str(error) or type(error).__name__, isinstance(error, OSError)
 
     def _changed(self, anyway: bool) -> tuple[T] | None:
         now = self._print()
-        if now == self._seen and not anyway:
+        if now == self._seen and not anyway and not self._unreadable:
             return None
         self._seen = now
         return (self._load(),)
@@ -67,6 +80,10 @@ class Watcher:
         self._watched: list[Watched[object]] = []
         self._task: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
+
+    @property
+    def watched(self) -> Sequence[Watched[object]]:
+        return self._watched
 
     def add(self, what: str, paths: Sequence[Path], load: Callable[[], T], use: Callable[[T], None]) -> T:
         """Load files and watch them. Errors of the first load are raised."""

@@ -9,6 +9,7 @@ import pytest
 
 from headwater.server.watching import Watcher
 from tests import virtual_time
+from tests.waiting import wait_until_async
 
 EVERY_S = 0.01
 
@@ -148,3 +149,48 @@ def test_nothing_to_watch_is_no_task(caplog: pytest.LogCaptureFixture) -> None:
 
     virtual_time.run(main())
     assert "there is nothing to load" in caplog.text
+
+
+def test_a_file_that_cannot_be_loaded_is_reported_until_it_can(place: Place) -> None:
+    async def main() -> None:
+        watcher = place.watched()
+        (watched,) = watcher.watched
+        watcher.start()
+        for number in (1, 2):
+            place.path.write_text("many" * number)
+            await wait_until_async(lambda count=number: watched.failures == count)  # type: ignore[misc]
+            assert watched.fault
+        place.path.write_text("2")
+        await place.until_used(2)
+        await wait_until_async(lambda: not watched.fault)
+        assert (watched.label, watched.failures) == ("number", 2)
+        await watcher.stop()
+
+    asyncio.run(main())
+
+
+def test_a_file_that_cannot_be_read_is_tried_again_without_a_change_of_it(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        readable, load = [False], place.load
+
+        def permitted() -> int:
+            if not readable[0]:
+                place.loads += 1
+                raise PermissionError(13, "Permission denied", str(place.path))
+            return load()
+
+        watcher = place.watched()
+        (watched,) = watcher.watched
+        watched._load = permitted
+        watcher.start()
+        place.path.write_text("2")
+        await place.until_loaded(5)
+        assert (watched.failures, place.used) == (1, [1])
+        readable[0] = True
+        await place.until_used(2)
+        await watcher.stop()
+
+    asyncio.run(main())
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1

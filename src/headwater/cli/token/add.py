@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli.output import say
-from headwater.cli.token.files import File, after, file_errors
+from headwater.cli.token.files import NOT_ASKED, File, after, file_errors
 from headwater.server.auth.editing import add_token
 
 
@@ -36,4 +36,5 @@ def command(
         token, entry = add_token(file, name, scope, moment)
     until = "" if moment is None else f", until {moment:%Y-%m-%d %H:%M} UTC"
     say(f"headwater: added token {entry.name!r} to {file}{until}; it is shown only now", err=True)
+    say(f"headwater: {NOT_ASKED}", err=True)
     say(token)

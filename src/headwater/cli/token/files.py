@@ -15,6 +15,8 @@ from headwater.cli.failing import fail
 
 File: TypeAlias = Annotated[Path, typer.Argument(help="The auth file.", show_default=False)]
 
+NOT_ASKED = "no server was asked; one that uses the file loads it within a second, and warns in /readyz if it cannot"
+
 _SPAN = re.compile(r"([0-9]{1,9})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 

@@ -1,8 +1,9 @@
 """Edits the auth file: adds and revokes tokens, and leaves the rest of the text unchanged.
 
-A change holds a lock on the directory, so that concurrent changes are not lost. The new file, readable by its owner
-only, replaces the old one atomically. It is parsed before that, and refused if anything else than the token has
-changed.
+A change holds a lock on the directory, so that concurrent changes are not lost. The new file replaces the old one
+atomically. It has the owner, group, mode and access list of the old one, so that the server can still read it; a change
+that cannot keep these is refused. A new file is readable by its owner only. The text is parsed before it is written,
+and refused if anything else than the token has changed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import os
 import re
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -27,6 +29,7 @@ _HEADER = re.compile(r"\s*\[")  # the header of a table in TOML
 _TOKEN_HEADER = re.compile(r"\s*\[\[\s*token\s*\]\]\s*(#.*)?")
 _NAME = re.compile(r"""\s*name\s*=\s*["']([^"']*)["']\s*(#.*)?""")
 _MODE = 0o600
+_ACCESS_LIST = "system.posix_acl_access"
 _NEW = """\
 # Who may use the server, and for what. Add tokens with: headwater token add
 signing_secret = "{secret}"  # signs URLs; keep it to yourself
@@ -85,15 +88,41 @@ def _write(path: Path, text: str, expected: AuthFile) -> None:
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
             file.flush()
-            os.fchmod(descriptor, _MODE)
-            if path.exists() and (owner := path.stat()).st_uid != os.geteuid():
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)  # if root edits the file of the server's user
+            _keep_permissions(path, descriptor)
             os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _keep_permissions(path: Path, descriptor: int) -> None:
+    """Give a new file the owner, the mode and the access list of the file that it replaces."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        os.fchmod(descriptor, _MODE)
+        return
+    if found.st_nlink > 1:
+        raise ValueError(f"{path} has {found.st_nlink} names (hard links), of which only this one would change")
+    try:
+        os.fchown(descriptor, found.st_uid, found.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(found.st_mode))  # after the owner, whose change may clear bits
+        if _ACCESS_LIST in _attributes(path):
+            os.setxattr(descriptor, _ACCESS_LIST, os.getxattr(path, _ACCESS_LIST))
+    except OSError as error:
+        raise ValueError(
+            f"the owner {found.st_uid}:{found.st_gid} and the mode {stat.S_IMODE(found.st_mode):04o} of {path} cannot "
+            f"be kept ({error.strerror}), and the server might not be able to read it; run this as its owner or as root"
+        ) from None
+
+
+def _attributes(path: Path) -> list[str]:
+    try:
+        return os.listxattr(path)
+    except (OSError, AttributeError):  # not on this file system or system
+        return []
 
 
 def _formatted(entry: TokenEntry) -> str:

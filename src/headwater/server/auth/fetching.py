@@ -25,6 +25,8 @@ class RemoteKeys(KeySet):
         self._clock = clock
         self._asked = asyncio.Event()
         self._fetched_s = -limits.AUTH_JWKS_ASKED_S
+        self.failures = 0  # since the start
+        self.fault = ""  # of the last fetch
 
     def wanted(self) -> bool:
         if self._clock() - self._fetched_s >= limits.AUTH_JWKS_ASKED_S:
@@ -37,7 +39,7 @@ class RemoteKeys(KeySet):
         while True:
             try:
                 await self._fetch(client, changed)
-                failures = 0
+                failures, self.fault = 0, ""
             except Exception as error:  # noqa: BLE001 - logged and retried
                 log.warning(
                     "the keys at %s cannot be fetched, the known keys stay in use: %s",
@@ -45,6 +47,8 @@ class RemoteKeys(KeySet):
                     error,
                 )
                 failures += 1
+                self.failures += 1
+                self.fault = str(error) or type(error).__name__
             self._fetched_s = self._clock()
             self._asked.clear()
             pause_s = limits.AUTH_JWKS_REFRESH_S
@@ -69,10 +73,22 @@ class RemoteKeys(KeySet):
 class KeyKeeper:
     """The keys of all URLs that the rules name, each with a task that keeps them current."""
 
+    what = "the keys of an issuer"
+    label = "keys"
+
     def __init__(self, client: OutboundClient) -> None:
         self._client = client
+        self._earlier_failures = 0  # of URLs that are no longer named
         self._keys: dict[str, RemoteKeys] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def failures(self) -> int:
+        return self._earlier_failures + sum(keys.failures for keys in self._keys.values())
+
+    @property
+    def fault(self) -> str:
+        return next((keys.fault for keys in self._keys.values() if keys.fault), "")
 
     def keys_of(self, url: str) -> KeySet:
         """The keys at a URL, empty until the first fetch; TargetRefusedError if the URL may not be called."""
@@ -83,7 +99,7 @@ class KeyKeeper:
         """Keep the keys at these URLs, and no others, current."""
         wanted = set(urls)
         for url in [known for known in self._keys if known not in wanted]:
-            del self._keys[url]
+            self._earlier_failures += self._keys.pop(url).failures
             if url in self._tasks:
                 self._tasks.pop(url).cancel()
         for url in wanted - self._tasks.keys():

@@ -20,17 +20,17 @@ class OpenAuthority:
 
     def __init__(self, authority: Authority, keeper: KeyKeeper) -> None:
         self.authority = authority
-        self._keeper = keeper
+        self.keeper = keeper
 
     def start(self) -> None:
-        self._keeper.keep(self.authority.rules.urls, self.authority.forget)
+        self.keeper.keep(self.authority.rules.urls, self.authority.forget)
 
     def use(self, rules: Rules) -> None:
         self.authority.use(rules)
         self.start()
 
     async def stop(self) -> None:
-        await self._keeper.stop()
+        await self.keeper.stop()
 
 
 def open_authority(path: Path, client: OutboundClient, watcher: Watcher) -> OpenAuthority:

@@ -47,6 +47,13 @@ def load_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     return context
 
 
+def expiry_s(certificate: Path) -> float:
+    """When the first certificate of a chain expires, in seconds since 1970."""
+    from cryptography.x509 import load_pem_x509_certificates
+
+    return min(one.not_valid_after_utc.timestamp() for one in load_pem_x509_certificates(certificate.read_bytes()))
+
+
 def _no_password() -> bytes:
     raise OptionError("the TLS key is encrypted; give one that is not, readable by the server's user only")
 

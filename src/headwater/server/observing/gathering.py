@@ -166,6 +166,11 @@ def _gather_others(found: Gathered, service: Service) -> None:
         for outcome in Outcome:
             count = service.notifier.sender.outcomes[outcome]
             found.add("headwater_notify_posts_total", count, outcome.name.lower())
+    for one in service.upkeep.reloaded():
+        found.add("headwater_reload_failures_total", one.failures, one.label)
+        found.add("headwater_reload_failed", float(bool(one.fault)), one.label)
+    if service.upkeep.certificate_until_s is not None:
+        found.add("headwater_tls_certificate_expiry_timestamp_seconds", service.upkeep.certificate_until_s)
     for watcher in service.observer.watchers:
         if isinstance(watcher, AccessLog):
             found.add("headwater_access_log_dropped_total", watcher.dropped)

@@ -99,6 +99,18 @@ METRICS = (
     Metric("headwater_followers_lag_rows", "gauge", "Lag of the follower that is furthest behind, if known."),
     Metric("headwater_notify_nurls", "gauge", "NURLs by state of their delivery.", ("state",)),
     Metric("headwater_notify_posts_total", "counter", "POSTs to NURLs by outcome.", ("outcome",)),
+    Metric(
+        "headwater_reload_failures_total",
+        "counter",
+        "Failed attempts to load a changed file, or keys from a URL: auth-file, certificate or keys.",
+        ("file",),
+    ),
+    Metric("headwater_reload_failed", "gauge", "1 while its previous content is in use for that reason.", ("file",)),
+    Metric(
+        "headwater_tls_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "When the first certificate of the TLS chain expires, in seconds since 1970, if there is TLS.",
+    ),
     Metric("headwater_access_log_dropped_total", "counter", "Lines of the access log that were dropped."),
     Metric("headwater_spans_total", "counter", "Spans handed to the OpenTelemetry exporter."),
 )

@@ -28,11 +28,12 @@ async def healthz(service: Service, request: Request, _: str) -> Response:
 
 
 async def readyz(service: Service, request: Request, _: str) -> Response:
-    """200 while the server is ready for requests."""
+    """200 while the server is ready for requests, with warnings for the operator."""
     reasons = unready(service, service.engine.report())
     if reasons:
         raise NotReadyError("; ".join(reasons))
-    return Response(200, (_PLAIN, _NO_STORE), (b"ready\n",))
+    lines = ["ready", *(f"warning: {warning}" for warning in service.upkeep.warnings())]
+    return Response(200, (_PLAIN, _NO_STORE), ("".join(f"{line}\n" for line in lines).encode(),))
 
 
 async def metrics(service: Service, request: Request, _: str) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import os
 import stat
 import subprocess
@@ -151,3 +152,47 @@ def test_files_of_keys_are_beside_the_auth_file(file: Path) -> None:
     rules = load_rules(file, lambda url: KeySet(), files)
     assert files == [file, file.parent / "keys.json"]
     assert [key.algorithm for key in rules.issuers["x"].keys.keys] == ["HS256"]
+
+
+def _owner(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o660, 0o400])
+def test_a_change_keeps_owner_group_and_mode(file: Path, mode: int) -> None:
+    add_token(file, "a", ["read:a"], None)
+    if os.geteuid() == 0:  # as root, who edits the file of a server that runs as another user
+        os.chown(file, 12345, 23456)
+    file.chmod(mode)
+    before = _owner(file)
+    link = file.with_name("link.toml")
+    link.symlink_to(file)
+    add_token(link, "b", ["read:b"], None)
+    assert _owner(file) == before
+    revoke_token(link, "a")
+    assert _owner(file) == before
+    assert link.is_symlink()
+    assert [token.name for token in read_auth_file(file).token] == ["b"]
+
+
+def test_a_change_that_cannot_keep_the_owner_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_token(file, "a", ["read:a"], None)
+    before = file.read_bytes()
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refused)
+    with pytest.raises(ValueError, match=r"cannot be kept .*run this as its owner or as root"):
+        revoke_token(file, "a")
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_file_with_two_names_is_refused(file: Path) -> None:
+    add_token(file, "a", ["read:a"], None)
+    os.link(file, file.with_name("other.toml"))
+    with pytest.raises(ValueError, match="2 names"):
+        revoke_token(file, "a")
+    assert [token.name for token in read_auth_file(file).token] == ["a"]

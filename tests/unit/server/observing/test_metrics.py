@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from headwater.engine import Engine
 from headwater.limits import Limits
 from headwater.outbound import open_outbound
+from headwater.server.auth.fetching import KeyKeeper
 from headwater.server.fencing import Fence
 from headwater.server.http import Request, Response
 from headwater.server.memory import MemoryMark
@@ -24,6 +25,7 @@ from headwater.server.observing import Observer, probes
 from headwater.server.observing.access_log import AccessLog
 from headwater.server.observing.metrics import METRICS, OPENMETRICS_TYPE, TEXT_TYPE
 from headwater.server.observing.tracing import open_tracer
+from headwater.server.observing.upkeep import Upkeep
 from headwater.server.routes import ROUTES
 from headwater.server.service import Service
 from headwater.store.contract import Store
@@ -65,8 +67,9 @@ async def scraped(store: Store, accept: str = "", encoding: str | None = None) -
         observer.answered(Request("GET", "/", "", {}, b"", route=route.number, began_s=1e-9), Response(200))
     memory = MemoryMark(1 << 40, _nothing)
     fence = Fence(LeaseHolder(DirectoryTarget(Path("nowhere")), "directory", "server", 15.0), accept=False)
-    notifier = Notifier(engine, limits, outbound)
-    service = Service(engine, limits, notifier, observer=observer, memory=memory, fence=fence)
+    notifier, upkeep = Notifier(engine, limits, outbound), Upkeep(lambda: [KeyKeeper(outbound)])
+    upkeep.certificate_until_s = 1.0
+    service = Service(engine, limits, notifier, observer=observer, memory=memory, fence=fence, upkeep=upkeep)
     try:
         headers = {"accept": accept} if encoding is None else {"accept": accept, "accept-encoding": encoding}
         return await probes.metrics(service, Request("GET", "/metrics", "", headers, b""), "")
