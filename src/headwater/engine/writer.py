@@ -50,13 +50,6 @@ from headwater.store.contract import RefusedError, Store
 log = logging.getLogger("headwater.engine")
 
 
-def _frees_space(command: Command) -> bool:
-    """Whether a command is accepted while the disk is full: deletions, and closing a stream, which stores no data."""
-    if type(command) is Append:
-        return command.close and not command.body and not command.documents
-    return isinstance(command, (Delete, Expire))
-
-
 class Writer:
     """It has more than 20 methods because deciding, publishing and rolling back change the same states."""
 
@@ -199,7 +192,7 @@ class Writer:
             answered(_undecided(error))
         else:
             if decision.events:
-                self._accept(decision, stream, answered, size_bytes, command if _frees_space(command) else None)
+                self._accept(decision, stream, answered, size_bytes, command if _frees(command) else None)
             else:
                 if stream is not None and not isinstance(command, Expire):
                     self.renew(stream, self._now_ms())
@@ -207,13 +200,13 @@ class Writer:
 
     def _refusal(self, command: Command) -> HeadwaterError | None:
         """Why no such command is accepted at present; None if it is."""
-        if self._store.full and not _frees_space(command):
+        if self._store.full and not _frees(command):
             return _full(self._store.full)
         return self._fence()
 
     def _refuse(self, command: Command, answered: Answered, error: HeadwaterError) -> None:
         """Refuse a command, or postpone it if it frees space and a batch is being rolled back."""
-        if self._refusing is not _stopping and _frees_space(command):
+        if self._refusing is not _stopping and _frees(command):
             self._postponed.append((command, answered))
         else:
             answered(error)
@@ -368,9 +361,18 @@ class Writer:
 
 def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, messages_max: int) -> Decision:
     decision = decide(catalogue, command, messages_max)
-    if quotas is not None:
+    if quotas is not None and not _frees(command):
         quotas.check(catalogue, decision.events)
     return decision
+
+
+def _frees(command: Command) -> bool:
+    """Whether a command is accepted whatever is full: it removes something, or closes a stream, which stores no data."""
+    if isinstance(command, WriteDocuments):
+        return all(document.data is None for document in command.documents)
+    if isinstance(command, Append):
+        return command.frees or (command.close and not command.body and not command.documents)
+    return isinstance(command, Delete | Expire)
 
 
 def _source(catalogue: Catalogue, command: Command) -> LoadedStream | None:

@@ -57,7 +57,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         _is("size of a stream or table, without inherited data of a fork; an append beyond it gets 413; 0: no limit"),
     ] = 0
     requests_per_s_per_identity: Annotated[
-        int, _is("requests per second of a token, or of an address if there is no token (429); 0: no limit")
+        int,
+        _is(
+            "requests per second of a token, of an address if there is no token, or of a signed URL and an address "
+            "(429); 0: no limit"
+        ),
     ] = 0
     requests_per_s_per_address: Annotated[
         int, _is("requests per second of an IPv4 address or an IPv6 /64 network (429); 0: no limit")

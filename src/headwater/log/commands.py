@@ -72,6 +72,7 @@ class Append(msgspec.Struct, frozen=True):
     last_seqno: int | None = None  # of a table: append only if this is its last row
     stream_id: int | None = None
     ends: tuple[Offset, ...] | None = None  # append only if the stream ends at one of these
+    frees: bool = False  # it records that something was removed: neither quotas nor a full disk refuse it
 
 
 class Delete(msgspec.Struct, frozen=True):

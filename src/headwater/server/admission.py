@@ -113,4 +113,4 @@ def _rates(limits: Limits, whose: str) -> tuple[_Rate, ...]:
 
 def identity_of(request: Request) -> str:
     """The identity that a request counts for."""
-    return request.identity or counted_address(request.peer)
+    return request.caller.counted(counted_address(request.peer))

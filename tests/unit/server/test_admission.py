@@ -5,7 +5,7 @@ import pytest
 from headwater.errors import OverloadedError, TooManyRequestsError
 from headwater.limits import Limits
 from headwater.server.admission import Admission
-from headwater.server.auth.callers import Caller
+from headwater.server.auth.callers import ANONYMOUS, Caller
 from headwater.server.http import Frame, Request, Response, Sink
 from headwater.server.live_places import LivePlaces
 from headwater.server.problems import problem
@@ -103,6 +103,43 @@ def test_identities_are_counted_wherever_they_come_from() -> None:
     desk.refusal(request(identity="alice", peer="5.6.7.8"))
     desk.pass_through(request(identity="bob"))
     desk.pass_through(request())  # no token: the address
+
+
+def test_callers_without_a_token_are_counted_by_their_address() -> None:
+    desk = Desk(requests_per_s_per_identity=1)
+    for identity in ("", ANONYMOUS):
+        desk.pass_through(request(identity=identity, peer=f"5.6.7.{len(identity)}"))
+        desk.refusal(request(identity=identity, peer=f"5.6.7.{len(identity)}"))
+        desk.pass_through(request(identity=identity, peer=f"5.6.8.{len(identity)}"))
+    desk.pass_through(request(identity=ANONYMOUS, peer="2001:db8::1"))
+    desk.refusal(request(identity=ANONYMOUS, peer="2001:db8::2"))
+
+
+def test_users_of_a_signed_url_do_not_spend_the_quota_of_the_signer() -> None:
+    desk = Desk(requests_per_s_per_identity=1)
+
+    def signed(signature: str, peer: str) -> Request:
+        asked = request("GET", identity="alice", peer=peer)
+        asked.caller.signature = signature
+        return asked
+
+    desk.pass_through(signed("mac", "5.6.7.8"))
+    desk.refusal(signed("mac", "5.6.7.8"))
+    desk.pass_through(signed("mac", "5.6.7.9"))
+    desk.pass_through(signed("another", "5.6.7.8"))
+    desk.pass_through(request(identity="alice", peer="5.6.7.8"))
+    desk.pass_through(request(peer="5.6.7.8"))
+
+
+def test_a_name_is_not_taken_for_an_address_nor_for_another_identity() -> None:
+    desk = Desk(requests_per_s_per_identity=1)
+    desk.pass_through(request(peer="5.6.7.8"))
+    desk.pass_through(request(identity="5.6.7.8"))
+    for issuer in ("~one:alice", "~two:alice"):
+        asked = request(identity="alice")
+        asked.caller.id = issuer
+        desk.pass_through(asked)
+        desk.refusal(asked)
 
 
 def test_a_refusal_takes_nothing() -> None:

@@ -150,6 +150,7 @@ class Authority:
             raise UnauthorizedError("this server takes no signed URLs")
         signature = signing.verify(secret, path, value, self._clock())
         caller = self._signer_of(signature, path)
+        caller.signature = value.rpartition(".")[2]
         caller.renewed = lambda: self._signer(value, path)
         if len(self._signers) >= limits.AUTH_CALLERS_CACHED_MAX:
             del self._signers[next(iter(self._signers))]  # the oldest

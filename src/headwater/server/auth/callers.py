@@ -18,13 +18,14 @@ class Caller:
     access is not checked. Positive decisions are cached in `allowed`, up to a limit.
     """
 
-    __slots__ = ("allowed", "id", "name", "renewed", "scopes", "until_s")
+    __slots__ = ("allowed", "id", "name", "renewed", "scopes", "signature", "until_s")
 
     def __init__(self, name: str, scopes: Scopes | None, until_s: float = math.inf, id: str = "") -> None:  # noqa: A002
         self.name = name
         self.scopes = scopes
         self.until_s = until_s
         self.id = id  # as the signer of URLs: see `signing`
+        self.signature = ""  # of the signed URL that it uses
         self.renewed: Callable[[], Caller] = lambda: self  # checked by the current rules; may raise UnauthorizedError
         self.allowed: set[tuple[Action, str]] = set()  # cached decisions
 
@@ -38,6 +39,13 @@ class Caller:
                 self.allowed.clear()
             self.allowed.add((action, path))
         return is_allowed
+
+    def counted(self, address: str) -> str:
+        """The key under which rates and live readers of a request are counted. A caller without a token counts as its
+        address. A user of a signed URL does not spend what the signer may do, and counts as the URL and its address."""
+        if self.signature:
+            return f"signed {self.signature} {address}"
+        return address if self.name in ("", ANONYMOUS) else f"id {self.id or self.name}"
 
     @property
     def may_administer(self) -> bool:

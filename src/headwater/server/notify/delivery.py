@@ -62,6 +62,7 @@ class Delivery:
         self._trace = trace  # of the last rows
         self._around = around
         self.state = State.IDLE
+        self._dropped: str | None = None  # the reason why it is dropped, until that is stored
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -84,6 +85,7 @@ class Delivery:
     def advertised_again(self, nurl: Nurl) -> None:
         """`nurl` is stored. A POST may have succeeded meanwhile."""
         self.stored = nurl
+        self._dropped = None
         self.nurl = msgspec.structs.replace(nurl, notified_seqno=max(nurl.notified_seqno, self.nurl.notified_seqno))
         if self.state is State.WAITING:
             self._cancel_timer()
@@ -111,15 +113,18 @@ class Delivery:
                 await self._send()
         except HeadwaterError as error:
             log.warning("the state of NURL %s could not be stored: %s", self.nurl.shown, error)
-            self._wait_if_sending()
+            self._back_off()
         except Exception:
             log.exception("the notification of NURL %s failed", self.nurl.shown)
-            self._wait_if_sending()
+            self._back_off()
         else:
             if self.state is State.SENDING:
                 self.state = State.IDLE
 
     async def _send(self) -> None:
+        if self._dropped is not None:
+            await self._around.drop(self, self._dropped)
+            return
         seqno = self._last_seqno()
         outcome, detail = await self._around.sender.post(self.nurl, self._trace())
         if outcome is Outcome.DELIVERED:
@@ -131,17 +136,22 @@ class Delivery:
         else:
             # The detail may contain an internal address, and every reader of the NURL table can see the reason.
             log.info("NURL %s is dropped: %s", self.nurl.shown, detail)
-            await self._around.drop(self, outcome.value)
+            await self._drop(outcome.value)
 
     async def _failed(self, detail: str) -> None:
         now_ms, limits = self._around.now_ms(), self._around.limits
         self.nurl = failed(self.nurl, now_ms, limits, self._around.entropy())
         log.info("NURL %s failed %d times: %s", self.nurl.shown, self.nurl.failures, detail)
         if is_given_up(self.nurl, now_ms, limits):
-            await self._around.drop(self, f"no success for {limits.notify_give_up_s:g} s: {detail}")
+            await self._drop(f"no success for {limits.notify_give_up_s:g} s: {detail}")
         else:
             await self._record()
             self._wait_if_sending()
+
+    async def _drop(self, reason: str) -> None:
+        """Drop the NURL. If that cannot be stored, it is tried again later, without another POST."""
+        self._dropped = reason
+        await self._around.drop(self, reason)
 
     async def _record(self) -> None:
         nurl = self.nurl
@@ -149,6 +159,12 @@ class Delivery:
         self.stored = nurl
 
     # Waiting
+
+    def _back_off(self) -> None:
+        """Wait longer after each failure, also if it is our own and cannot be stored."""
+        if self.nurl.next_attempt_ms <= self._around.now_ms():
+            self.nurl = failed(self.nurl, self._around.now_ms(), self._around.limits, self._around.entropy())
+        self._wait_if_sending()
 
     def _wait_if_sending(self) -> None:
         if self.state is State.SENDING:

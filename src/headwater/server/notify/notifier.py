@@ -148,7 +148,7 @@ class Notifier:
                 self._check_room(watched, len(new))
                 if not watched.deliveries:
                     await self._registry.clear_left_over(path)
-                await self._registry.add(path, new)
+                await self._registry.add(path, new, [delivery.nurl for delivery in watched.deliveries.values()])
                 for nurl in new:
                     self._deliver_to(watched, nurl).wake()
             if changed:

@@ -8,13 +8,13 @@ earlier table that was deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from headwater.engine import Engine
 from headwater.engine.messages import StreamInfo
-from headwater.errors import HeadwaterError, StreamNotFoundError
+from headwater.errors import HeadwaterError, StreamFullError, StreamNotFoundError
 from headwater.limits import LIST_PAGE_MAX
 from headwater.log.commands import Append, Create, Delete, WriteDocument, WriteDocuments
 from headwater.log.content import ContentKind
@@ -44,32 +44,41 @@ class Registry:
                     log.error("document %r is no NURL and is ignored: %s", document.key, error)
         return found
 
-    async def add(self, path: str, nurls: Iterable[Nurl]) -> None:
-        rows = [f"+\t{nurl.name}\t{nurl.url}" for nurl in nurls]
-        await self._append(path, rows, [WriteDocument(nurl.key, encode(nurl)) for nurl in nurls])
+    async def add(self, path: str, nurls: Sequence[Nurl], known: Sequence[Nurl]) -> None:
+        """Add NURLs beside those that are `known`. A table of NURLs that is full is replaced by one without the rows of
+        NURLs that were removed."""
+        documents = tuple([WriteDocument(nurl.key, encode(nurl)) for nurl in nurls])
+        to, now_ms = nurls_log_path(path), self._engine.now_ms()
+        try:
+            await self._engine.execute(Append(to, now_ms, _added(nurls), NURLS_TYPE, documents=documents))
+        except StreamNotFoundError:
+            await self._create(to, _added(nurls), documents)
+        except StreamFullError:
+            await self._engine.execute(Delete(to, now_ms))
+            try:
+                await self._create(to, _added((*known, *nurls)), documents)
+            except HeadwaterError:
+                await self._create(to, _added(known), ())  # the new ones do not fit
+                raise
 
     async def remove(self, path: str, nurls: Iterable[Nurl], reason: str) -> None:
-        rows = [f"-\t{nurl.name}\t{reason}" for nurl in nurls]
-        await self._append(path, rows, [WriteDocument(nurl.key, None) for nurl in nurls])
+        """Remove NURLs. Neither quotas nor a full disk prevent this."""
+        rows = "\n".join(f"-\t{nurl.name}\t{reason}" for nurl in nurls)
+        documents = tuple([WriteDocument(nurl.key, None) for nurl in nurls])
+        to, now_ms = nurls_log_path(path), self._engine.now_ms()
+        try:
+            await self._engine.execute(Append(to, now_ms, rows.encode(), NURLS_TYPE, documents=documents, frees=True))
+        except StreamNotFoundError:
+            await self._engine.execute(WriteDocuments(documents))
 
     async def update(self, nurls: Iterable[Nurl]) -> None:
         await self._engine.execute(WriteDocuments(tuple([WriteDocument(nurl.key, encode(nurl)) for nurl in nurls])))
 
-    async def _append(self, path: str, rows: list[str], documents: list[WriteDocument]) -> None:
-        to, body, now_ms = nurls_log_path(path), "\n".join(rows).encode(), self._engine.now_ms()
-        try:
-            await self._engine.execute(Append(to, now_ms, body, NURLS_TYPE, documents=tuple(documents)))
-        except StreamNotFoundError:
-            await self._engine.execute(
-                Create(
-                    path=to,
-                    now_ms=now_ms,
-                    content_type=NURLS_TYPE,
-                    kind=ContentKind.ROWS,
-                    body=body,
-                    documents=tuple(documents),
-                )
-            )
+    async def _create(self, path: str, body: bytes, documents: tuple[WriteDocument, ...]) -> None:
+        now_ms, rows = self._engine.now_ms(), ContentKind.ROWS
+        await self._engine.execute(
+            Create(path=path, now_ms=now_ms, content_type=NURLS_TYPE, kind=rows, body=body, documents=documents)
+        )
 
     async def forget(self, path: str, nurls: Iterable[Nurl]) -> None:
         """Delete the NURLs of a deleted table, and the table of its NURLs."""
@@ -95,3 +104,7 @@ class Registry:
             if error.status in (404, 410):
                 return None
             raise
+
+
+def _added(nurls: Iterable[Nurl]) -> bytes:
+    return "\n".join(f"+\t{nurl.name}\t{nurl.url}" for nurl in nurls).encode()

@@ -141,6 +141,7 @@ def test_a_signature_is_taken_out_of_the_query_whoever_asks(world: World) -> Non
         request = world.ask(query=f"offset=-1&signed={value}&live=sse", credentials=credentials)
         assert request.query == "offset=-1&live=sse"
         assert request.identity == "ci"
+        assert (request.caller.signature == value.rpartition(".")[2]) is (credentials is None)
     assert world.ask(query=f"signed={value}&x=1", credentials=None).query == "x=1"
     assert world.status(log_path("a/b"), query=f"signed={value}", credentials=None) == 401
     assert world.status(query=f"signed={value}", credentials=None, method="POST") == 401

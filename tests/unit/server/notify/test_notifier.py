@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from headwater.errors import (
     InvalidNotifyError,
     OverloadedError,
     RedirectRefusedError,
+    StreamFullError,
     StreamNotFoundError,
     TargetRefusedError,
     TargetUnreachableError,
@@ -89,18 +92,23 @@ def run(
     body: Callable[[Engine, Notifier, FakeOutbound, ManualClock], Awaitable[None]],
     *answers: int | Exception,
     limits: Limits = LIMITS,
+    engine_limits: Limits | None = None,
+    advancing: bool = False,
 ) -> None:
+    """`advancing` lets the time pass: otherwise it stands still."""
     clock = ManualClock()
 
     async def main(engine: Engine) -> None:
         outbound = FakeOutbound(*answers)
         notifier = Notifier(engine, limits, outbound, entropy=lambda: 0.0)
+        if advancing:
+            notifier.now_ms = lambda: int(time.monotonic() * 1000)
         await notifier.start()
         await create(engine)
         await body(engine, notifier, outbound, clock)
         await notifier.stop()
 
-    with_engine(main, clock=clock)
+    with_engine(main, clock=clock, limits=engine_limits)
 
 
 def test_one_post_at_a_time_and_one_more_for_all_that_came_meanwhile() -> None:
@@ -246,6 +254,63 @@ def test_nurls_that_are_dropped_at_once(failure: int | Exception, reason: str) -
         assert (await nurl_rows(engine))[1].split("\t")[2] == reason
 
     run(body, failure)
+
+
+def test_a_full_table_of_nurls_can_be_emptied_and_filled_again() -> None:
+    urls = [f"https://partner.example/{number}/{'x' * 200}" for number in range(4)]
+
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        for url in urls[:3]:
+            await notifier.advertise(PATH, [("rows", url)], BASE)
+        with pytest.raises(StreamFullError):
+            await notifier.advertise(PATH, [("rows", urls[3])], BASE)
+        assert [row.split("\t")[2] for row in await nurl_rows(engine)] == urls[:3]
+        for url in urls[:2]:
+            await notifier.withdraw(PATH, url)
+        assert len(await engine.documents("nurl/", "", 10)) == 1
+        for _again in range(5):  # rows of NURLs that were removed do not fill the table
+            await notifier.advertise(PATH, [("rows", urls[3])], BASE)
+            await notifier.withdraw(PATH, urls[3])
+        await notifier.advertise(PATH, [("rows", urls[3])], BASE)
+        assert [row.split("\t")[2] for row in await nurl_rows(engine)][-1] == urls[3]
+        await append(engine)
+        await until(lambda: len(outbound.sent) == 2)
+        assert {url for url, _ in outbound.sent} == {urls[2], urls[3]}
+
+    run(body, engine_limits=Limits(stream_bytes_max=1_000))
+
+
+def test_a_full_disk_does_not_keep_a_nurl() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await append(engine)
+        engine._store.full = "no room"  # type: ignore[misc]
+        await until(lambda: not notifier.states())
+        assert await engine.documents("nurl/", "", 10) == []
+        engine._store.full = None  # type: ignore[misc]
+
+    run(body, 410)
+
+
+def test_a_nurl_whose_end_cannot_be_stored_is_not_called_again() -> None:
+    async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
+        waits, remove = [], notifier._registry.remove
+
+        async def failing(*given: Any) -> None:
+            (delivery,) = notifier._tables[next(iter(notifier._tables))].deliveries.values()
+            waits.append(delivery.nurl.failures)
+            if len(waits) < 4:
+                raise OverloadedError("not now", retry_after_s=1)
+            await remove(*given)
+
+        notifier._registry.remove = failing  # type: ignore[method-assign, assignment]
+        await notifier.advertise(PATH, [("rows", URL)], BASE)
+        await append(engine)
+        await until(lambda: not notifier.states())
+        assert waits == [0, 1, 2, 3]  # each wait is twice the one before
+        assert len(outbound.sent) == 1
+
+    run(body, *[410] * 10, advancing=True)
 
 
 def test_what_was_refused_is_not_kept() -> None:
