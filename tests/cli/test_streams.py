@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from bench.servers import Server
+from bench.servers import Server, headwater
 
 from headwater.cli import failing
 from tests.edges import free_port
@@ -191,3 +191,36 @@ def test_bench_prints_a_table_and_leaves_nothing(server: Server) -> None:
     ]
     assert all(line["value"] > 0 for line in found["results"])
     assert run(server, "list", "headwater-bench", "--json").stdout == b""
+
+
+def test_usage_and_deletion_below_a_prefix(server: Server, path: str) -> None:
+    for name in (path, f"{path}/1", f"{path}/deep/2", f"{path}x"):
+        run(server, "create", name, "--content-type", "text/plain")
+        run(server, "append", name, stdin=b"four")
+    run(server, "table", "create", f"{path}/table", "--schema", "s")
+    assert b" 4 " in run(server, "usage", path).stdout.splitlines()[-1]
+    assert json.loads(run(server, "usage", path, "--json").stdout)["streams"] == 4
+    refused = run(server, "delete", "--prefix", path, expect=2)
+    assert b"Delete 4 streams and tables" in refused.stderr
+    assert b"--yes" in refused.stderr
+    deleted = run(server, "delete", "--prefix", f"{path}/", "--yes", "--json")
+    assert json.loads(deleted.stdout) == {"prefix": path, "deleted": 4, "failed": 0}
+    again = run(server, "delete", "--prefix", path, "--yes")
+    assert again.stdout.startswith(b"deleted 0 ")
+    assert run(server, "list", path).stdout.count(f"{path}x".encode()) == 1
+    for arguments in ((), ("--prefix", "/", "--yes"), (path, "--prefix", path)):
+        run(server, "delete", *arguments, expect=2)
+
+
+def test_a_deletion_below_a_prefix_goes_on_after_a_failure(path: str, tmp_path: Path) -> None:
+    auth = tmp_path / "auth.toml"
+    scopes = ("create:**", "append:**", "read:**", f"delete:{path}/b")
+    arguments = [part for scope in scopes for part in ("--scope", scope)]
+    token = run(None, "token", "add", str(auth), *arguments).stdout.decode().strip()
+    with headwater("--memory", "--auth", str(auth)) as server:
+        for name in "abc":
+            run(server, "create", f"{path}/{name}", "--content-type", "text/plain", HEADWATER_TOKEN=token)
+        failed = run(server, "delete", "--prefix", path, "--yes", "--json", expect=1, HEADWATER_TOKEN=token)
+        assert json.loads(failed.stdout) == {"prefix": path, "deleted": 1, "failed": 2}
+        assert failed.stderr.count(b"is not deleted") == 2
+        run(server, "usage", expect=5, HEADWATER_TOKEN=token)  # needs admin:**

@@ -35,6 +35,42 @@ def test_streams_and_their_bytes(name: str) -> None:
         assert client.put("/b", headers=TEXT).status_code == 201
 
 
+def test_one_tenant_does_not_take_what_belongs_to_others() -> None:
+    quotas = ("--quota", "tenants/a streams=2 bytes=10 live_readers=1", "--quota", "tenants/b appends_per_s=1")
+    with headwater("--memory", *quotas) as server, httpx.Client(base_url=server.url) as client:
+
+        def refused(answer: httpx.Response) -> tuple[int, str]:
+            return answer.status_code, answer.json()["type"].rsplit(":", 1)[-1]
+
+        assert client.put("/tenants/a/1", headers=TEXT, content=b"123456").status_code == 201
+        assert client.put(server.url.replace("/stream", "/table") + "/tenants/a/2").status_code == 201
+        assert refused(client.put("/tenants/a/3", headers=TEXT)) == (403, "too-many-streams")
+        assert refused(client.post("/tenants/a/1", headers=TEXT, content=b"12345")) == (403, "quota-exceeded")
+        assert client.put("/tenants/b/1", headers=TEXT, content=b"1" * 100).status_code == 201
+        while (answer := client.post("/tenants/b/1", headers=TEXT, content=b"x")).status_code == 204:
+            continue
+        assert refused(answer) == (429, "too-many-requests")
+        assert client.post("/tenants/a/1", headers=TEXT, content=b"1").status_code == 204
+        live = {"offset": "-1", "live": "sse"}
+        with client.stream("GET", "/tenants/a/1", params=live) as feed:
+            pieces = feed.iter_bytes()
+            next(pieces)
+            assert refused(client.get("/tenants/a/1", params=live)) == (429, "too-many-requests")
+            report = client.get("/__ds/usage").json()["prefixes"]
+            metrics = client.get(server.url.replace("/v1/stream", "") + "/metrics").text
+        assert report[0] == {
+            "prefix": "tenants/a",
+            "streams": 2,
+            "bytes": 7,
+            "live_readers": 1,
+            "quota": {"streams": 2, "bytes": 10, "live_readers": 1},
+        }
+        assert 'headwater_prefix_usage{prefix="tenants/a",what="bytes"} 7.0' in metrics
+        assert 'headwater_prefix_quota{prefix="tenants/a",what="bytes"} 10.0' in metrics
+        assert client.delete("/tenants/a/1").status_code == 204
+        assert client.put("/tenants/a/3", headers=TEXT).status_code == 201
+
+
 @both
 def test_a_client_that_waits_for_retry_after_is_served(name: str) -> None:
     with edge(name, requests_per_s_per_address=5) as server, httpx.Client(base_url=server.url) as client:

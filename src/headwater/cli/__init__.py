@@ -65,6 +65,7 @@ COMMANDS = {  # with their panels in `headwater --help`
     "follow": _TABLES,
     "serve": _SERVER,
     "top": _SERVER,
+    "usage": _SERVER,
     "demo": _SERVER,
     "bench": _SERVER,
     "check": _SERVER,

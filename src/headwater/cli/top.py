@@ -50,7 +50,7 @@ def command(
     with httpx.Client(headers=server.all_headers(), timeout=limits.ANSWER_TIMEOUT_S, verify=tls_context()) as http:
 
         def look() -> bytes:
-            return _asked(http, f"{server.url.rstrip('/')}/__ds/top", {"by": by, "limit": str(limit)})
+            return asked(http, f"{server.url.rstrip('/')}/__ds/top", {"by": by, "limit": str(limit)})
 
         look()  # the first sample, to compare the next one with; it fails at once if the server does not run
         with contextlib.suppress(KeyboardInterrupt):
@@ -63,7 +63,7 @@ def command(
                 _watch(shown_url, look, every)
 
 
-def _asked(http: httpx.Client, url: str, query: dict[str, str]) -> bytes:
+def asked(http: httpx.Client, url: str, query: dict[str, str]) -> bytes:
     """Return the response of the server, or raise a HeadwaterError."""
     import httpx
 

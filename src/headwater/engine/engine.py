@@ -42,6 +42,7 @@ from headwater.errors import HeadwaterError
 from headwater.limits import LARGE_READ_BYTES, Limits
 from headwater.log.commands import Command, Reply
 from headwater.log.content import ContentKind
+from headwater.log.quotas import Prefixes, Usage
 from headwater.log.state import Document
 from headwater.store.contract import Store
 
@@ -65,14 +66,17 @@ class Engine:
         clock: Clock | None = None,
         fatal: Callable[[BaseException], None] = _ignore,
         fence: Callable[[], HeadwaterError | None] | None = None,
+        prefixes: Prefixes | None = None,
     ) -> None:
+        """`prefixes` are those that have quotas."""
         self.limits = limits = limits or Limits()
         self._clock = clock or SteadyClock(store.latest)
         self.now_ms = self._clock.now_ms
         self._store = store
         self._catalogue = catalogue = Catalogue()
         loader = Loader(store, catalogue)
-        self._writer = Writer(store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, fence or _open)
+        opened = fence or _open
+        self._writer = Writer(store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, opened, prefixes)
         # Execute a command. `answered` is called with the reply or the error as soon as it is final.
         self.submit: Callable[[Command, Answered], None] = self._writer.submit
         self._live = LiveReaders(catalogue, self._writer, self.now_ms)
@@ -91,6 +95,7 @@ class Engine:
     async def start(self) -> None:
         await self._store.start(self._writer.stop_for, self._clock.moment)
         self._writer.start()
+        await self._writer.count_usage()
         self._housekeeping.start()
 
     def drain(self) -> None:
@@ -114,6 +119,11 @@ class Engine:
         """Free memory: drop data that can be loaded again."""
         self._store.relieve()
         await self._catalogue.evict(len(self._catalogue) // 2, 0)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What prefixes with quotas use; None if there are none."""
+        return self._writer.usage
 
     # Writing
 

@@ -42,9 +42,9 @@ from headwater.log.events import (
     SoftDeleted,
     Touched,
 )
-from headwater.log.quotas import Quotas
+from headwater.log.quotas import Prefixes, Quotas, Usage
 from headwater.log.row_framing import last_seqno_of
-from headwater.log.state import Document, evolve, evolve_document
+from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import RefusedError, Store
 
 log = logging.getLogger("headwater.engine")
@@ -63,6 +63,7 @@ class Writer:
         fatal: Callable[[BaseException], None],
         fetch_record: FetchRecord,
         fence: Callable[[], HeadwaterError | None],
+        prefixes: Prefixes | None = None,
     ) -> None:
         self._store = store
         self._catalogue = catalogue
@@ -71,7 +72,8 @@ class Writer:
         self._fatal = fatal
         self._fence = fence  # returns an error while the server may not take writes
         self._messages_max = limits.messages_per_append_max
-        self._quotas = Quotas(limits.streams_max, limits.stream_bytes_max) or None
+        self.usage = Usage(prefixes) if prefixes else None
+        self._quotas = Quotas(limits.streams_max, limits.stream_bytes_max, self.usage) or None
         self._preparer = Preparer(catalogue, loader, limits, fetch_record)
         self.committer = Committer(
             store, backlog_bytes_max=limits.commit_backlog_bytes, durable=self._publish, failed=self._fail
@@ -95,6 +97,18 @@ class Writer:
         self._next_id = max(self._store.next_id, self._store.timeline + 1, self._now_ms() * 1000)
         self._catalogue.timeline = self._store.timeline
         self._catalogue.count = self._store.streams
+
+    async def count_usage(self) -> None:
+        """Count what the prefixes with quotas use. Called before the first command."""
+        if self.usage is None:
+            return
+        for prefix in self.usage.prefixes.outermost:
+            for path in (f"{kind}{prefix}" for kind in bounds.PATH_KINDS):
+                after = ""
+                while page := await self._store.page(path, after, bounds.LIST_PAGE_MAX):
+                    for state in page:
+                        self.usage.add(state.path, 1, state.tail - state.start)
+                    after = page[-1].path
 
     def drain(self) -> None:
         """Refuse new commands and end all live reads."""
@@ -228,6 +242,8 @@ class Writer:
             changed = tuple([self._catalogue.apply(event) for event in events])
             after = tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in changed])
             entry = Entry(events, after, changed, decision.reply, answered, command)
+        if self.usage is not None:
+            self.usage.note(entry.record, _states(entry))
         self.committer.add(entry, size_bytes)
 
     def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
@@ -338,6 +354,9 @@ class Writer:
         Commands that free space are decided again, except those in `hopeless` (ids of entries).
         """
         changed = dict.fromkeys(one for entry in entries for one in entry.changed)
+        if self.usage is not None:
+            for entry in entries:
+                self.usage.note(entry.record, _states(entry), -1)
         try:
             await self._loader.roll_back(
                 [one for one in changed if isinstance(one, LoadedStream)],
@@ -364,6 +383,11 @@ def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, mess
     if quotas is not None and not _frees(command):
         quotas.check(catalogue, decision.events)
     return decision
+
+
+def _states(entry: Entry) -> Callable[[int], StreamState]:
+    """The states of the streams of a record, by id."""
+    return {one.id: one.state for one in entry.changed if isinstance(one, LoadedStream)}.__getitem__
 
 
 def _frees(command: Command) -> bool:

@@ -22,6 +22,7 @@ HeadwaterError
 │   ├── StaleEpochError            403
 │   ├── OriginNotAllowedError      403
 │   ├── TooManyStreamsError        403
+│   ├── QuotaExceededError         403
 │   ├── StreamNotFoundError        404
 │   ├── ViewSourceNotFoundError    404
 │   ├── UnknownRouteError          404

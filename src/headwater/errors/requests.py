@@ -104,6 +104,12 @@ class TooManyStreamsError(RequestError):
     advice = "Delete streams that are no longer needed, or raise the server's streams_max."
 
 
+class QuotaExceededError(RequestError):
+    status = 403
+    title = "Quota exceeded"
+    advice = "Delete streams that are no longer needed, or raise the quota of the prefix."
+
+
 class StreamNotFoundError(RequestError):
     status = 404
     title = "Stream or table not found"

@@ -37,6 +37,7 @@ FORK_DEPTH_MAX = 128
 PRODUCER_IDLE_S = 30 * 86_400  # after which a stream forgets the sequence of a producer, but not its epoch
 PRODUCERS_EXPIRED_EVERY = 1_024  # new producers of a stream after which idle ones are removed
 LIST_PAGE_MAX = 1_000
+PATH_KINDS = ("", "\x01")  # before the names of streams and tables in the log
 LIST_PAGE_DEFAULT = 100
 RECORDS_PAGE_MAX = 10_000
 RECORDS_PAGE_DEFAULT = 1_000

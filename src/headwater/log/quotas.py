@@ -1,16 +1,23 @@
-"""Quotas: limits on the number of streams and on the size of a stream.
+"""Quotas: limits on the number of streams and on their size, for the whole log and for prefixes of paths.
 
 They are checked on the events of a decision. So a request that adds nothing (a retry, a create of an existing stream, a
-close) is never refused. A fork counts as a stream. Its inherited bytes do not count.
+close) is never refused. A fork counts as a stream. Its inherited bytes do not count. A deleted stream that forks still
+read counts.
+
+A prefix covers the path of that name and all paths below it: `a` covers `a` and `a/b`, not `ab`. Several prefixes can
+cover a path; each is checked. What a prefix uses is counted with every accepted event, so that a check looks nothing
+up. The counts are made when the engine starts, from the streams below the prefixes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
 
-from headwater.errors import StreamFullError, TooManyStreamsError
+from headwater.errors import QuotaExceededError, StreamFullError, TooManyStreamsError
+from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATH_KINDS, PATHS_CACHED_MAX
 from headwater.log.events import Appended, Created, Deleted, Record
 from headwater.log.state import StreamState
 
@@ -24,14 +31,128 @@ class Streams(Protocol):
     def get(self, stream_id: int) -> StreamState: ...
 
 
+class PrefixQuota(msgspec.Struct, frozen=True):
+    """The quota of a prefix. 0: no limit. The rate and the readers are limited where requests arrive."""
+
+    prefix: str
+    streams_max: int = 0
+    bytes_max: int = 0
+    appends_per_s: int = 0
+    live_readers_max: int = 0
+
+
+class Prefixes:
+    """Finds the quotas of a path."""
+
+    def __init__(self, quotas: Iterable[PrefixQuota]) -> None:
+        self.by_prefix = {quota.prefix: quota for quota in quotas}
+        self._known: dict[str, tuple[PrefixQuota, ...]] = {}  # by path; bounded, because clients choose paths
+
+    def __bool__(self) -> bool:
+        return bool(self.by_prefix)
+
+    @property
+    def outermost(self) -> list[str]:
+        """The prefixes that are not below another one."""
+        return [prefix for prefix in self.by_prefix if len(self.of(prefix)) == 1]
+
+    def of(self, path: str) -> tuple[PrefixQuota, ...]:
+        """The quotas of a path in the log, whether it is that of a stream or of a table."""
+        found = self._known.get(path)
+        if found is None:
+            found = tuple(self._covering(path.lstrip("".join(PATH_KINDS))))
+            if len(path) <= CACHED_TEXT_LENGTH_MAX:
+                if len(self._known) >= PATHS_CACHED_MAX:
+                    self._known.clear()
+                self._known[path] = found
+        return found
+
+    def _covering(self, path: str) -> Iterable[PrefixQuota]:
+        end = path.find("/")
+        while end != -1:
+            if path[:end] in self.by_prefix:
+                yield self.by_prefix[path[:end]]
+            end = path.find("/", end + 1)
+        if path in self.by_prefix:
+            yield self.by_prefix[path]
+
+
+class Use(msgspec.Struct):
+    """What the streams below a prefix use."""
+
+    streams: int = 0
+    bytes: int = 0
+
+
+class Usage:
+    """What each prefix uses, including events that are not durable yet."""
+
+    def __init__(self, prefixes: Prefixes) -> None:
+        self.prefixes = prefixes
+        self._uses = {prefix: Use() for prefix in prefixes.by_prefix}
+
+    def __getitem__(self, prefix: str) -> Use:
+        return self._uses[prefix]
+
+    def add(self, path: str, streams: int, size_bytes: int) -> None:
+        for quota in self.prefixes.of(path):
+            use = self._uses[quota.prefix]
+            use.streams += streams
+            use.bytes += size_bytes
+
+    def note(self, record: Record, state_of: Callable[[int], StreamState], sign: int = 1) -> None:
+        """Count a record that was accepted, or, with the sign -1, one that was withdrawn."""
+        for event in record:
+            if isinstance(event, Created | Appended | Deleted):
+                state = state_of(event.id)
+                streams, size_bytes = _change(event, state)
+                self.add(state.path, sign * streams, sign * size_bytes)
+
+    def check(self, streams: Streams, record: Record) -> None:
+        added: dict[PrefixQuota, Use] = {}
+        for event in record:
+            if isinstance(event, Created | Appended | Deleted):
+                state = None if isinstance(event, Created) else streams.get(event.id)
+                path = event.path if isinstance(event, Created) else streams.get(event.id).path
+                more_streams, more_bytes = _change(event, state)
+                for quota in self.prefixes.of(path):
+                    use = added.setdefault(quota, Use())
+                    use.streams += more_streams
+                    use.bytes += more_bytes
+        for quota, more in added.items():
+            self._check(quota, more)
+
+    def _check(self, quota: PrefixQuota, more: Use) -> None:
+        use = self._uses[quota.prefix]
+        if quota.streams_max and more.streams > 0 and use.streams + more.streams > quota.streams_max:
+            raise TooManyStreamsError(
+                f"there are {use.streams} streams and tables below {quota.prefix!r}; the limit is {quota.streams_max}"
+            )
+        if quota.bytes_max and more.bytes > 0 and use.bytes + more.bytes > quota.bytes_max:
+            raise QuotaExceededError(
+                f"the streams and tables below {quota.prefix!r} have {use.bytes} bytes; {more.bytes} more exceed the "
+                f"limit of {quota.bytes_max}"
+            )
+
+
+def _change(event: Created | Appended | Deleted, state: StreamState | None) -> tuple[int, int]:
+    """How many streams and bytes an event adds. `state` is that of a deleted stream before the event."""
+    if type(event) is Appended:
+        return 0, len(event.data)
+    if isinstance(event, Created):
+        return 1, len(event.data)
+    return (-1, 0) if state is None else (-1, state.start - state.tail)
+
+
 class Quotas(msgspec.Struct, frozen=True):
     """0: no limit."""
 
     streams_max: int = 0
     stream_bytes_max: int = 0
+    usage: Usage | None = None  # None: there are no quotas of prefixes
 
     def __bool__(self) -> bool:
-        return bool(self.streams_max or self.stream_bytes_max)
+        return bool(self.streams_max or self.stream_bytes_max or self.usage)
 
     def check(self, streams: Streams, events: Record) -> None:
         """Raise an error if the events would exceed a quota."""
@@ -48,6 +169,8 @@ class Quotas(msgspec.Struct, frozen=True):
             raise TooManyStreamsError(
                 f"there are {streams.count} streams and tables; the limit is {self.streams_max} (streams_max)"
             )
+        if self.usage is not None:
+            self.usage.check(streams, events)
 
     def _check_bytes(self, state: StreamState, data: bytes) -> None:
         self._check_size(state.tail - state.start + len(data), len(data))

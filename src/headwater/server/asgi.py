@@ -39,19 +39,14 @@ from headwater.server.auth.authority import Authority
 from headwater.server.auth.opening import OpenAuthority, open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import open_followers, parse_policy
-from headwater.server.http import (
-    COMMON_HEADERS,
-    Feed,
-    Frame,
-    Headers,
-    Request,
-    Response,
-)
+from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
+from headwater.server.live_places import LivePlaces
 from headwater.server.memory import fit_memory, open_memory
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.problems import problem
+from headwater.server.quotas import parse_quotas
 from headwater.server.service import Service
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
@@ -92,11 +87,13 @@ class App:
         follow: Mapping[str, str] | None = None,
         allow_follow: Iterable[str] = (),
         development: bool = False,
+        quotas: Iterable[str] = (),
     ) -> None:
         self._limits = fit_memory(limits or Limits())
         self._reader = RequestReader(self._limits)
         self._access = Access(origins=allow_origins, hosts=allow_hosts)
         self._policy = parse_policy(follow or {}, allow_follow, development=development)
+        self._prefixes = parse_quotas(quotas)
         self._open_store = store
         self._auth_file = None if auth is None else Path(auth)
         self._auth: OpenAuthority | None = None
@@ -131,7 +128,7 @@ class App:
     async def _start(self) -> Dispatcher:
         try:
             store = await asyncio.to_thread(self._open_store)
-            engine = Engine(store, self._limits)
+            engine = Engine(store, self._limits, prefixes=self._prefixes)
             await engine.start()
             service = await self._start_service(engine)
         except BaseException:
@@ -167,6 +164,7 @@ class App:
             views=views,
             authority=authority,
             memory=memory,
+            places=LivePlaces(self._prefixes),
             upkeep=Upkeep(lambda: [*self._watcher.watched, *([] if self._auth is None else [self._auth.keeper])]),
         )
 

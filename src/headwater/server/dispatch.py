@@ -16,9 +16,11 @@ from headwater.errors import (
 from headwater.server.access import Access
 from headwater.server.admission import Admission
 from headwater.server.auth.authority import as_private
+from headwater.server.auth.route_rules import APPEND
 from headwater.server.compression import check_request_encoding
 from headwater.server.http import Headers, Request, Respond, Response
 from headwater.server.problems import problem
+from headwater.server.quotas import PrefixRates
 from headwater.server.routes import Read, Route, resolve
 from headwater.server.service import Service
 
@@ -31,6 +33,8 @@ class Dispatcher:
         self._access = access or Access()
         self._authority = service.authority
         self._admission = Admission(service.limits, service.memory) or None
+        usage = service.engine.usage
+        self._prefix_rates = None if usage is None else PrefixRates(usage.prefixes)
 
     def trusts(self, peer: str) -> bool:
         """Whether an address is that of a trusted proxy."""
@@ -87,6 +91,8 @@ class Dispatcher:
                 self._authority.authorize(request, route.action, path)
             if self._admission is not None:
                 respond = self._admission.admit(request, respond)
+            if self._prefix_rates is not None and route.action is APPEND:
+                self._prefix_rates.take(path)
             if "content-encoding" in request.headers:
                 check_request_encoding(request.headers["content-encoding"])
             if route.write is not None:

@@ -1,36 +1,40 @@
-"""Limits on live readers: in total and per identity.
+"""Limits on live readers: in total, per identity, and below a prefix of paths.
 
 A place is claimed when the response is created and taken when it opens, because the client may disconnect in between.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headwater.errors import OverloadedError, TooManyRequestsError
 from headwater.limits import LIVE_RETRY_AFTER_S, Limits
+from headwater.log.quotas import Prefixes
 from headwater.server.admission import identity_of
 from headwater.server.http import Request, Response
+from headwater.server.quotas import check_readers
 from headwater.server.watched_feeds import WatchedFeed
 
 
 class Place:
     """A place for one live reader."""
 
-    __slots__ = ("_key", "_places", "_taken")
+    __slots__ = ("_keys", "_places", "_taken")
 
-    def __init__(self, places: LivePlaces, key: str) -> None:
+    def __init__(self, places: LivePlaces, keys: Sequence[str]) -> None:
         self._places = places
-        self._key = key
+        self._keys = keys
         self._taken = False
 
     def take(self) -> None:
         if not self._taken:
             self._taken = True
-            self._places.add(self._key, 1)
+            self._places.add(self._keys, 1)
 
     def leave(self) -> None:
         if self._taken:
             self._taken = False
-            self._places.add(self._key, -1)
+            self._places.add(self._keys, -1)
 
     def __enter__(self) -> None:
         self.take()
@@ -46,34 +50,50 @@ class Place:
 
 
 class LivePlaces:
-    def __init__(self) -> None:
+    """`prefixes` are those with quotas. Their readers are counted even if the quota does not limit them."""
+
+    def __init__(self, prefixes: Prefixes | None = None) -> None:
+        self._prefixes = prefixes or None
         self._taken = 0
-        self._of_identity: dict[str, int] = {}
+        self._of: dict[str, int] = {}  # by identity, or by prefix
 
     def __len__(self) -> int:
         return self._taken
 
-    def claim(self, limits: Limits, request: Request) -> Place | None:
-        """Claim a place for a live reader; None if there is no limit. Raises an error if no place is left."""
+    def below(self, prefix: str) -> int:
+        """The live readers below a prefix with a quota."""
+        return self._of.get(_key(prefix), 0)
+
+    def claim(self, limits: Limits, request: Request, path: str = "") -> Place | None:
+        """Claim a place for a live reader of a path in the log; None if there is no limit. Raises an error if
+        there is no place left."""
         most, each = limits.live_readers_max, limits.live_readers_per_identity_max
-        if not most and not each:
+        quotas = () if self._prefixes is None else self._prefixes.of(path)
+        if not most and not each and not quotas:
             return None
         key = identity_of(request) if each else ""
-        if each and self._of_identity.get(key, 0) >= each:
+        if each and self._of.get(key, 0) >= each:
             raise TooManyRequestsError(
                 f"this identity has {each} live readers, and no more may be open (live_readers_per_identity_max)",
                 retry_after_s=LIVE_RETRY_AFTER_S,
             )
+        for quota in quotas:
+            check_readers(quota, self.below(quota.prefix))
         if most and self._taken >= most:
             raise OverloadedError(
                 f"{most} live readers are open, and no more may be (live_readers_max)", retry_after_s=LIVE_RETRY_AFTER_S
             )
-        return Place(self, key)
+        return Place(self, (key, *(_key(quota.prefix) for quota in quotas)))
 
-    def add(self, key: str, change: int) -> None:
+    def add(self, keys: Sequence[str], change: int) -> None:
         self._taken += change
-        left = self._of_identity.get(key, 0) + change
-        if left:
-            self._of_identity[key] = left
-        else:
-            self._of_identity.pop(key, None)
+        for key in keys:
+            left = self._of.get(key, 0) + change
+            if left:
+                self._of[key] = left
+            else:
+                self._of.pop(key, None)
+
+
+def _key(prefix: str) -> str:
+    return f"below {prefix}"  # no identity begins like this

@@ -35,6 +35,7 @@ from headwater.server.following.control import list_followers
 from headwater.server.http import NO_ROUTE, Request, Respond, Response
 from headwater.server.observing import probes
 from headwater.server.observing.top import top
+from headwater.server.observing.usage import usage
 from headwater.server.service import Service
 from headwater.server.streams import control, reads, writes
 from headwater.server.streams.replies import json_response
@@ -88,6 +89,7 @@ _ROUTES = (
     Route("GET", f"{CONTROL_ROOT}splits", read_named(control.named_stream), read=control.splits),
     Route("GET", f"{CONTROL_ROOT}records", read_named(control.named_stream), read=control.records),
     Route("GET", f"{CONTROL_ROOT}top", SERVER, read=top),
+    Route("GET", f"{CONTROL_ROOT}usage", SERVER, read=usage),
     Route("POST", f"{CONTROL_ROOT}sign", read_named(sign.named_path), write=sign.sign),
     Route("PUT", f"{STREAM_ROOT}{{path}}", CREATE, write=writes.create),
     Route("POST", f"{STREAM_ROOT}{{path}}", APPEND, write=writes.append),

@@ -29,6 +29,7 @@ from headwater.server.auth.opening import open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.fencing import Fence, leased
 from headwater.server.following import open_followers
+from headwater.server.live_places import LivePlaces
 from headwater.server.memory import fit_memory, open_memory
 from headwater.server.native import NativeEdge
 from headwater.server.native.tls import expiry_s, load_context
@@ -180,7 +181,8 @@ async def serve_store(
         observer.reopen()
 
     _handle_signals(stop, reload)
-    engine = Engine(store, limits, fatal=fatal, fence=None if fence is None else fence.refusal)
+    prefixes, refusal = settings.prefixes(), None if fence is None else fence.refusal
+    engine = Engine(store, limits, fatal=fatal, fence=refusal, prefixes=prefixes)
     outbound = open_outbound(development=settings.is_development, limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=public_url)
     auth = None
@@ -204,6 +206,7 @@ async def serve_store(
         memory=memory,
         fence=fence,
         upkeep=upkeep,
+        places=LivePlaces(prefixes),
     )
     edge = NativeEdge(Dispatcher(service, settings.access()), limits, memory)
     await engine.start()

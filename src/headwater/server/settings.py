@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from headwater.errors import OptionError
 from headwater.limits import Limits, check_together, set_limits
+from headwater.log.quotas import Prefixes
 from headwater.options import Option, about, check_known, options_of, read_toml
 from headwater.server.access import Access, access_at, is_loopback, parse_host, parse_public_url
 from headwater.server.following import FollowPolicy, parse_policy
@@ -30,6 +31,7 @@ from headwater.server.observing.access_log import open_access_log
 from headwater.server.observing.logs import JSON
 from headwater.server.observing.observer import Watcher
 from headwater.server.observing.tracing import check_endpoint, open_tracer
+from headwater.server.quotas import parse_quotas
 
 ENVIRONMENT = "HEADWATER_"
 CONFIG = "HEADWATER_CONFIG"
@@ -95,6 +97,13 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     allow_follow: Annotated[
         tuple[str, ...], about("Follow tables below a URL when a Notify request names them.", metavar="PREFIX")
     ] = ()
+    quota: Annotated[
+        tuple[str, ...],
+        about(
+            "Limit what is below a path, as 'tenants/a streams=1000 bytes=1000000 appends_per_s=100 live_readers=50'.",
+            metavar="PREFIX LIMITS",
+        ),
+    ] = ()
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         about("Lowest level that is logged: debug, info, warning or error.", metavar="LEVEL"),
@@ -141,6 +150,9 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
     def policy(self) -> FollowPolicy:
         return parse_policy(self.follow, self.allow_follow, development=self.is_development)
+
+    def prefixes(self) -> Prefixes:
+        return parse_quotas(self.quota)
 
     def told_url(self) -> str | None:
         return None if self.public_url is None else parse_public_url(self.public_url)
@@ -216,6 +228,7 @@ _CHECKS: dict[str, Callable[[Settings], object]] = {
     "follow": lambda settings: parse_policy(settings.follow, development=settings.is_development),
     "allow_follow": Settings.policy,
     "auth": Settings.check_auth,
+    "quota": Settings.prefixes,
     "otel_endpoint": lambda settings: check_endpoint(settings.otel_endpoint),
 }
 

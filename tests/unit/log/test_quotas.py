@@ -2,20 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.errors import StreamFullError, TooManyStreamsError
+from headwater.errors import QuotaExceededError, StreamFullError, TooManyStreamsError
 from headwater.log.commands import Append, Command, Create, Delete, ForkRequest
 from headwater.log.deciding import decide
+from headwater.log.events import Deleted
 from headwater.log.producers import ProducerTuple
-from headwater.log.quotas import Quotas
+from headwater.log.quotas import Prefixes, PrefixQuota, Quotas, Usage
 from tests.unit.log.world import World
 
 
 class Bounded(World):
     """A world with quotas."""
 
-    def __init__(self, **quotas: int) -> None:
+    def __init__(self, streams_max: int = 0, stream_bytes_max: int = 0, *prefixes: PrefixQuota) -> None:
         super().__init__()
-        self.quotas = Quotas(**quotas)
+        self.usage = Usage(Prefixes(prefixes))
+        self.quotas = Quotas(streams_max, stream_bytes_max, self.usage)
 
     @property
     def count(self) -> int:
@@ -31,8 +33,11 @@ class Bounded(World):
         self.ask(Append(path, 2, body, "text/plain", **more))  # type: ignore[arg-type]
 
     def ask(self, command: Command) -> None:
-        self.quotas.check(self, decide(self, command, 100).events)
+        events = decide(self, command, 100).events
+        self.quotas.check(self, events)
+        before = {event.id: self.get(event.id) for event in events if isinstance(event, Deleted)}
         self.run(command)
+        self.usage.note(events, lambda stream_id: before.get(stream_id) or self.get(stream_id))
 
 
 def test_without_quotas_nothing_is_checked() -> None:
@@ -91,3 +96,67 @@ def test_the_inherited_bytes_of_a_fork_do_not_count() -> None:
     world.append("b", b"1234")
     with pytest.raises(StreamFullError):
         world.append("b", b"5")
+
+
+# Prefixes
+
+
+def test_a_prefix_covers_its_path_and_what_is_below() -> None:
+    a, ab = PrefixQuota("a", streams_max=1), PrefixQuota("a/b", streams_max=1)
+    prefixes = Prefixes([a, ab, PrefixQuota("c", bytes_max=1)])
+    for path, covering in (
+        ("a", (a,)),
+        ("a/x", (a,)),
+        ("a/b", (a, ab)),
+        ("a/b/c/d", (a, ab)),
+        ("a/bc", (a,)),
+        ("ab", ()),
+        ("x/a", ()),
+        ("\x01a/b/t", (a, ab)),
+        ("\x02a", ()),
+    ):
+        assert prefixes.of(path) == covering, path
+        assert prefixes.of(path) == covering, path  # cached
+    assert prefixes.outermost == ["a", "c"]
+
+
+def test_streams_below_a_prefix() -> None:
+    world = Bounded(0, 0, PrefixQuota("a", streams_max=2), PrefixQuota("a/b", streams_max=1))
+    world.create("a/b/1")
+    with pytest.raises(TooManyStreamsError, match="below 'a/b'; the limit is 1"):
+        world.create("a/b/2")
+    world.create("a/2")
+    with pytest.raises(TooManyStreamsError, match="below 'a'; the limit is 2"):
+        world.create("a/3")
+    world.create("b")
+    world.create("a/2")  # exists
+    world.ask(Delete("a/b/1", 3))
+    world.create("a/3")
+    assert (world.usage["a"].streams, world.usage["a/b"].streams) == (2, 0)
+
+
+def test_bytes_below_a_prefix() -> None:
+    world = Bounded(0, 0, PrefixQuota("a", bytes_max=10))
+    world.create("a/1", b"123456")
+    world.create("a/2")
+    world.append("a/2", b"1234")
+    with pytest.raises(QuotaExceededError, match="have 10 bytes; 1 more exceed the limit of 10"):
+        world.append("a/2", b"5")
+    with pytest.raises(QuotaExceededError):
+        world.create("a/3", b"5")
+    world.create("a/3")
+    world.create("b", b"5")
+    world.ask(Append("a/2", 3, b"", close=True))  # adds nothing
+    world.ask(Delete("a/1", 4))
+    assert world.usage["a"].bytes == 4
+    world.append("a/3", b"123456")
+
+
+def test_a_withdrawn_record_is_not_counted() -> None:
+    world = Bounded(0, 0, PrefixQuota("a", bytes_max=10))
+    world.create("a/1", b"123")
+    events = decide(world, Append("a/1", 2, b"4567", "text/plain"), 100).events
+    world.usage.note(events, world.get)
+    assert world.usage["a"].bytes == 7
+    world.usage.note(events, world.get, -1)
+    assert (world.usage["a"].streams, world.usage["a"].bytes) == (1, 3)

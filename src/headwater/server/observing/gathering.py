@@ -21,6 +21,7 @@ from headwater.server.observing.metrics import Labels, Value
 from headwater.server.observing.observer import Observer
 from headwater.server.observing.readiness import unready
 from headwater.server.observing.tracing import Tracer
+from headwater.server.observing.usage import usage_of
 from headwater.server.streams.feeds import FeedSession
 from headwater.server.tables.active import ActiveView
 from headwater.server.tables.feeds import RowFeed
@@ -69,6 +70,7 @@ def gather(service: Service) -> tuple[Gathered, EngineReport]:
     _gather_engine(found, report)
     _gather_store(found, report.store)
     _gather_others(found, service)
+    _gather_usage(found, service)
     return found, report
 
 
@@ -176,6 +178,14 @@ def _gather_others(found: Gathered, service: Service) -> None:
             found.add("headwater_access_log_dropped_total", watcher.dropped)
         elif isinstance(watcher, Tracer):
             found.add("headwater_spans_total", watcher.spans)
+
+
+def _gather_usage(found: Gathered, service: Service) -> None:
+    for prefix, used, limits in usage_of(service):
+        for what, number in used.items():
+            found.add("headwater_prefix_usage", number, prefix, what)
+            if limits[what]:
+                found.add("headwater_prefix_quota", limits[what], prefix, what)
 
 
 def _add_states(found: Gathered, name: str, states: Iterable[str], present: Iterable[str]) -> None:

@@ -62,14 +62,14 @@ async def read(service: Service, request: Request, path: str) -> Response:
         reply = await service.engine.read(Read(path, offset, query.until, limits.sse_chunk_bytes))
         if last_event_id and reply.stream.closed and reply.at_tail and not reply.data:
             return _nothing_more(reply)
-        place = service.places.claim(limits, request)
+        place = service.places.claim(limits, request, path)
         response = _feed(service, query, reply)
         return response if place is None else place.hold(response)
     wait_s = limits.long_poll_s if query.live is Live.LONG_POLL else 0.0
     if wait_s:
         request.route = waiting(request.route)
     asked = Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s)
-    with (wait_s and service.places.claim(limits, request)) or contextlib.nullcontext():
+    with (wait_s and service.places.claim(limits, request, path)) or contextlib.nullcontext():
         reply = await service.engine.read(asked)
     response = _piece(service, request, query, reply)
     accepted = request.headers.get("accept-encoding")

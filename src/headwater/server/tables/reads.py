@@ -60,12 +60,12 @@ async def read(service: Service, request: Request, path: str) -> Response:
     feed = RowFeed(
         service, reply.table, reply.start, since_id=reply.since_id, timeout_s=query.timeout_s, idle_s=query.idle_s
     )
-    return _held(service, request, Response(200, found, feed=feed))
+    return _held(service, request, reply.table.path, Response(200, found, feed=feed))
 
 
-def _held(service: Service, request: Request, response: Response) -> Response:
+def _held(service: Service, request: Request, path: str, response: Response) -> Response:
     """A response that stays open. It counts as a live reader."""
-    place = service.places.claim(service.limits, request)
+    place = service.places.claim(service.limits, request, path)
     return response if place is None else place.hold(response)
 
 
@@ -83,7 +83,7 @@ def _events(service: Service, request: Request, query: TableQuery, reply: RowRep
         events=True,
     )
     found = (("content-type", EVENTS_TYPE), *described(table), NO_CACHE, UNBUFFERED, SANDBOX)
-    return _held(service, request, Response(200, found, feed=feed))
+    return _held(service, request, reply.table.path, Response(200, found, feed=feed))
 
 
 async def _finite(service: Service, request: Request, query: TableQuery, reply: RowReply) -> Response:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from headwater.engine import Engine
 from headwater.limits import Limits
+from headwater.log.quotas import Prefixes, PrefixQuota
 from headwater.outbound import open_outbound
 from headwater.server.auth.fetching import KeyKeeper
 from headwater.server.fencing import Fence
@@ -58,7 +59,7 @@ async def _nothing() -> None: ...
 async def scraped(store: Store, accept: str = "", encoding: str | None = None) -> Response:
     """The answer of a server that has everything there can be."""
     limits = Limits()
-    engine = Engine(store, limits)
+    engine = Engine(store, limits, prefixes=Prefixes([PrefixQuota("tenants/a", streams_max=1)]))
     await engine.start()
     outbound = open_outbound(development=True)
     observer = Observer((AccessLog("/dev/null", str), open_tracer("http://127.0.0.1:9", 0.0)))

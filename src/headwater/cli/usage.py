@@ -1,0 +1,67 @@
+"""`headwater usage`: how many streams and bytes are below a prefix of paths."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from headwater.cli.connecting import AsJson, Server, complete_path, connected
+from headwater.cli.output import print_json, print_list, say
+from headwater.cli.prefixes import is_below
+from headwater.errors import ProtocolError
+
+COLUMNS = ["prefix", "streams", "bytes", "live_readers", "quota"]
+
+
+def command(
+    server: Server,
+    prefix: Annotated[
+        str,
+        typer.Argument(
+            help="Count the streams and tables at and below this path. Without it: the prefixes with quotas.",
+            autocompletion=complete_path,
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what is below a prefix of paths: streams and tables, and their bytes.
+
+    With a prefix, the command lists what the token may read and counts it. Without one, the server reports the prefixes
+    that have quotas, which needs the scope admin:**.
+    """
+    rows = [_counted(server, prefix.strip("/"))] if prefix.strip("/") else _reported(server)
+    if as_json:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        print_list([{**row, "quota": _shown(row.get("quota", {}))} for row in rows], COLUMNS)
+    else:
+        say("no prefix has a quota; give a prefix to count what is below it", err=True)
+
+
+def _counted(server: Server, prefix: str) -> dict[str, Any]:
+    with connected(server) as client:
+        sizes = [info.bytes or 0 for info in client.list(prefix) if is_below(info.path, prefix)]
+        sizes += [info.bytes or 0 for info in client.tables(prefix) if is_below(info.name, prefix)]
+    return {"prefix": prefix, "streams": len(sizes), "bytes": sum(sizes)}
+
+
+def _reported(server: Server) -> list[dict[str, Any]]:
+    import httpx
+
+    from headwater.cli.top import asked
+    from headwater.client.transport import tls_context
+    from headwater.limits import ANSWER_TIMEOUT_S
+
+    with httpx.Client(headers=server.all_headers(), timeout=ANSWER_TIMEOUT_S, verify=tls_context()) as http:
+        answer = asked(http, f"{server.url.rstrip('/')}/__ds/usage", {})
+    try:
+        return msgspec.json.decode(answer, type=dict[str, list[dict[str, Any]]])["prefixes"]
+    except (msgspec.DecodeError, KeyError) as error:
+        raise ProtocolError(f"the server does not support headwater usage: {error}") from None
+
+
+def _shown(quota: dict[str, int]) -> str:
+    return " ".join(f"{name}={number}" for name, number in quota.items())
