@@ -19,6 +19,7 @@ from headwater.server.auth.authority import as_private
 from headwater.server.auth.route_rules import APPEND
 from headwater.server.compression import check_request_encoding
 from headwater.server.http import Headers, Request, Respond, Response
+from headwater.server.observing.audit import audited
 from headwater.server.problems import problem
 from headwater.server.quotas import PrefixRates
 from headwater.server.routes import Read, Route, resolve
@@ -33,6 +34,7 @@ class Dispatcher:
         self._access = access or Access()
         self._authority = service.authority
         self._admission = Admission(service.limits, service.memory) or None
+        self._audit = service.observer.audit
         usage = service.engine.usage
         self._prefix_rates = None if usage is None else PrefixRates(usage.prefixes)
 
@@ -87,6 +89,8 @@ class Dispatcher:
                 self._answer_without_route(request, routes, shared, respond)
                 return None
             request.route = route.number
+            if self._audit is not None and (action := audited(route, request)) is not None:
+                respond = self._audit.noting(action, request, respond, self.service.observer.identify)
             if self._authority is not None:
                 self._authority.authorize(request, route.action, path)
             if self._admission is not None:

@@ -54,6 +54,11 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     limits = fit_memory(fit_descriptors(settings.limits, raise_descriptor_limit()))
     sockets = inherited_sockets(os.environ)
     settings = _at_sockets(msgspec.structs.replace(settings, limits=limits), sockets)
+    if settings.is_open_behind_proxy:
+        log.warning(
+            "everyone who reaches the proxy of this server may read, write and delete; give --auth FILE, "
+            "or --insecure if that is intended"
+        )
     store = MemoryStore() if settings.memory else open_store(settings.data_dir, limits)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -162,11 +167,6 @@ async def serve_store(
 ) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails. Returns the exit code."""
     host, limits, public_url = settings.host, settings.limits, settings.told_url()
-    if settings.is_open_behind_proxy:
-        log.warning(
-            "everyone who reaches the proxy of this server may read, write and delete; give --auth FILE, "
-            "or --insecure if that is intended"
-        )
     stop = asyncio.Event()
     failures: list[BaseException] = []
 
@@ -174,7 +174,8 @@ async def serve_store(
         failures.append(error)
         stop.set()
 
-    watcher, observer = Watcher(), settings.observer()
+    observer = settings.observer()
+    watcher = Watcher(noted=observer.reloaded)
 
     def reload() -> None:
         watcher.reload()
@@ -188,6 +189,7 @@ async def serve_store(
     auth = None
     if settings.auth is not None:
         auth = open_authority(settings.auth, open_outbound(development=settings.is_development, limits=limits), watcher)
+        auth.token_changed = observer.token_changed
     authority = None if auth is None else auth.authority
     followers = open_followers(engine, settings.policy(), limits, public_url, authority)
     active = ActiveViews()

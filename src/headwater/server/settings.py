@@ -28,6 +28,7 @@ from headwater.server.forwarding import Family, TrustedProxies
 from headwater.server.memory import fit_memory
 from headwater.server.observing import Observer
 from headwater.server.observing.access_log import open_access_log
+from headwater.server.observing.audit import open_audit_log
 from headwater.server.observing.logs import JSON
 from headwater.server.observing.observer import Watcher
 from headwater.server.observing.tracing import check_endpoint, open_tracer
@@ -118,6 +119,14 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
             "Write a line per request to this file, which is reopened on SIGHUP; - for standard output.", metavar="FILE"
         ),
     ] = None
+    audit_log: Annotated[
+        str | None,
+        about(
+            "Write who created, closed, deleted and signed what, and which tokens changed, to this file as JSON; - for "
+            "standard output.",
+            metavar="FILE",
+        ),
+    ] = None
     otel_endpoint: Annotated[
         str | None,
         about("Send traces to an OpenTelemetry collector with OTLP/HTTP, as http://127.0.0.1:4318.", metavar="URL"),
@@ -186,13 +195,14 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
             raise ValueError("a TLS key needs a certificate (tls_certificate)")
 
     def observer(self) -> Observer:
-        """Open the access log and the tracer."""
+        """Open the access log, the audit log and the tracer."""
         watchers: list[Watcher] = []
         if self.otel_endpoint is not None:
             watchers.append(open_tracer(self.otel_endpoint, self.otel_sample))
         if self.access_log is not None:
             watchers.append(open_access_log(self.access_log, as_json=self.log_format == JSON))
-        return Observer(tuple(watchers))
+        audit = None if self.audit_log is None else open_audit_log(self.audit_log)
+        return Observer(tuple(watchers), audit)
 
     @property
     def is_development(self) -> bool:

@@ -24,7 +24,15 @@ _Print: TypeAlias = tuple[tuple[int, ...] | None, ...]
 class Watched(Generic[T]):
     """The content of some files. `load` runs in a thread; `use` is called with its result on the event loop."""
 
-    def __init__(self, what: str, paths: Sequence[Path], load: Callable[[], T], use: Callable[[T], None]) -> None:
+    def __init__(
+        self,
+        what: str,
+        paths: Sequence[Path],
+        load: Callable[[], T],
+        use: Callable[[T], None],
+        noted: Callable[[str, str], None] = lambda *_: None,
+    ) -> None:
+        self._noted = noted
         self.what = what  # its name in the log
         self._paths = paths  # which `load` may change
         self._load = load
@@ -47,10 +55,12 @@ class Watched(Generic[T]):
                 self._use(found[0])
                 self.fault, self._unreadable = "", False
                 log.info("%s was reloaded", self.what)
+                self._noted(self.label, "")
         except Exception as error:  # noqa: BLE001 - the previous content stays in use
             if str(error) != self.fault or not self._unreadable:
                 log.error("%s cannot be loaded, the previous content stays in use: %s", self.what, error)
                 self.failures += 1
+                self._noted(self.label, str(error))
             self.fault, self._unreadable = str(error) or type(error).__name__, isinstance(error, OSError)
 
     def _changed(self, anyway: bool) -> tuple[T] | None:
@@ -73,9 +83,11 @@ def _file_print(path: Path) -> tuple[int, ...] | None:
 
 
 class Watcher:
-    """Watches all files of a server."""
+    """Watches all files of a server. `noted` is called with the label of a file that was loaded again, and the error if
+    that failed."""
 
-    def __init__(self, every_s: float = WATCH_S) -> None:
+    def __init__(self, every_s: float = WATCH_S, noted: Callable[[str, str], None] = lambda *_: None) -> None:
+        self._noted = noted
         self._every_s = every_s
         self._watched: list[Watched[object]] = []
         self._task: asyncio.Task[None] | None = None
@@ -87,7 +99,7 @@ class Watcher:
 
     def add(self, what: str, paths: Sequence[Path], load: Callable[[], T], use: Callable[[T], None]) -> T:
         """Load files and watch them. Errors of the first load are raised."""
-        watched = Watched(what, paths, load, use)
+        watched = Watched(what, paths, load, use, self._noted)
         loaded = load()
         self._watched.append(watched)  # type: ignore[arg-type]
         return loaded

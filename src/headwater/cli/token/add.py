@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli.output import say
-from headwater.cli.token.files import NOT_ASKED, File, after, file_errors
+from headwater.cli.token.files import NOT_ASKED, Audit, File, after, audit, file_errors
 from headwater.server.auth.editing import add_token
 
 
@@ -26,6 +26,7 @@ def command(
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="A name for lists and logs.", show_default=False)
     ] = None,
+    audit_log: Audit = None,
 ) -> None:
     """Add a token to an auth file and print it. The file holds only its hash, so it cannot be shown again.
 
@@ -34,6 +35,7 @@ def command(
     moment = None if expires is None else after(expires)
     with file_errors(file):
         token, entry = add_token(file, name, scope, moment)
+    audit(audit_log, "grant", entry.name)
     until = "" if moment is None else f", until {moment:%Y-%m-%d %H:%M} UTC"
     say(f"headwater: added token {entry.name!r} to {file}{until}; it is shown only now", err=True)
     say(f"headwater: {NOT_ASKED}", err=True)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import typer
 
 from headwater.cli.output import say
-from headwater.cli.token.files import File, after, file_errors
+from headwater.cli.token.files import Audit, File, after, audit, file_errors
 from headwater.limits import SIGNED_URL_S_MAX
 from headwater.protocol.streams.paths import STREAM_ROOT
 from headwater.protocol.tables.paths import TABLE_ROOT
@@ -28,6 +28,7 @@ def command(
     expires: Annotated[
         str, typer.Option("--expires", metavar="SPAN", help="Time until it expires, at most 7d.")
     ] = "1h",
+    audit_log: Audit = None,
 ) -> None:
     """Print a signed URL that lets its holder read one stream or table for a while, for example with EventSource.
 
@@ -38,6 +39,7 @@ def command(
         raise typer.BadParameter("a signed URL lasts for 7d at most", param_hint="--expires")
     with file_errors(file):
         value = _signed(file, _log_path(url), name, until_s)
+    audit(audit_log, "sign", urlsplit(url).path)
     parts = urlsplit(url)
     query = f"{parts.query}&{PARAMETER}={value}".removeprefix("&")
     say(urlunsplit(parts._replace(query=query, fragment="")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from headwater.outbound import OutboundClient
@@ -20,12 +21,17 @@ class OpenAuthority:
 
     def __init__(self, authority: Authority, keeper: KeyKeeper) -> None:
         self.authority = authority
+        self.token_changed: Callable[[str, str], None] = lambda *_: None  # gets `grant` or `revoke` and a name
         self.keeper = keeper
 
     def start(self) -> None:
         self.keeper.keep(self.authority.rules.urls, self.authority.forget)
 
     def use(self, rules: Rules) -> None:
+        before = self.authority.rules.tokens
+        for action, tokens, others in (("revoke", before, rules.tokens), ("grant", rules.tokens, before)):
+            for digest in tokens.keys() - others.keys():
+                self.token_changed(action, tokens[digest].name)
         self.authority.use(rules)
         self.start()
 

@@ -173,6 +173,8 @@ def _gather_others(found: Gathered, service: Service) -> None:
         found.add("headwater_reload_failed", float(bool(one.fault)), one.label)
     if service.upkeep.certificate_until_s is not None:
         found.add("headwater_tls_certificate_expiry_timestamp_seconds", service.upkeep.certificate_until_s)
+    if service.observer.audit is not None:
+        found.add("headwater_audit_log_dropped_total", service.observer.audit.dropped)
     for watcher in service.observer.watchers:
         if isinstance(watcher, AccessLog):
             found.add("headwater_access_log_dropped_total", watcher.dropped)

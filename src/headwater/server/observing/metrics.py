@@ -114,6 +114,7 @@ METRICS = (
         "When the first certificate of the TLS chain expires, in seconds since 1970, if there is TLS.",
     ),
     Metric("headwater_access_log_dropped_total", "counter", "Lines of the access log that were dropped."),
+    Metric("headwater_audit_log_dropped_total", "counter", "Lines of the audit log that were dropped."),
     Metric("headwater_spans_total", "counter", "Spans handed to the OpenTelemetry exporter."),
 )
 

@@ -14,12 +14,15 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headwater.limits import ROUTES_MAX, TIMED_ONE_OF, TIMED_PER_S_MAX
 from headwater.measures import Histogram
 from headwater.server.http import REQUEST_ID, Request, Response
 from headwater.server.problems import with_request_id
+
+if TYPE_CHECKING:
+    from headwater.server.observing.audit import AuditLog
 
 log = logging.getLogger("headwater.server")
 
@@ -62,7 +65,8 @@ class Connections(Protocol):
 
 
 class Observer:
-    def __init__(self, watchers: tuple[Watcher, ...] = ()) -> None:
+    def __init__(self, watchers: tuple[Watcher, ...] = (), audit: AuditLog | None = None) -> None:
+        self.audit = audit  # None: there is no audit log
         self.successes = [0] * (2 * ROUTES_MAX + 1)  # 2xx responses without a call of `answered`, by route
         self.others: dict[int, Counter[int]] = {}  # calls of `answered`, by route and status
         self.durations: dict[int, Histogram] = {}  # seconds until the head of a response, by route
@@ -100,12 +104,26 @@ class Observer:
         self.answered(Request("", "", "", {}, b"", peer=peer, began_s=perf_counter()), response)
 
     def reopen(self) -> None:
-        for watcher in self.watchers:
-            watcher.reopen()
+        for one in self._logs:
+            one.reopen()
 
     def close(self) -> None:
-        for watcher in self.watchers:
-            watcher.close()
+        for one in self._logs:
+            one.close()
+
+    @property
+    def _logs(self) -> list[Watcher | AuditLog]:
+        return [*self.watchers] if self.audit is None else [*self.watchers, self.audit]
+
+    def reloaded(self, what: str, fault: str) -> None:
+        """A file was loaded again, or could not be."""
+        if self.audit is not None:
+            self.audit.reloaded(what, fault)
+
+    def token_changed(self, action: str, name: str) -> None:
+        """The auth file has a new token, or one less."""
+        if self.audit is not None:
+            self.audit.token_changed(action, name)
 
     def _pass_on(self, request: Request, response: Response, took_s: float) -> None:
         request_id = self.identify(request)

@@ -24,6 +24,7 @@ from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer, probes
 from headwater.server.observing.access_log import AccessLog
+from headwater.server.observing.audit import AuditLog
 from headwater.server.observing.metrics import METRICS, OPENMETRICS_TYPE, TEXT_TYPE
 from headwater.server.observing.tracing import open_tracer
 from headwater.server.observing.upkeep import Upkeep
@@ -62,7 +63,8 @@ async def scraped(store: Store, accept: str = "", encoding: str | None = None) -
     engine = Engine(store, limits, prefixes=Prefixes([PrefixQuota("tenants/a", streams_max=1)]))
     await engine.start()
     outbound = open_outbound(development=True)
-    observer = Observer((AccessLog("/dev/null", str), open_tracer("http://127.0.0.1:9", 0.0)))
+    watchers = (AccessLog("/dev/null", str), open_tracer("http://127.0.0.1:9", 0.0))
+    observer = Observer(watchers, AuditLog("/dev/null"))
     observer.connections = Connections()
     for route in ROUTES:
         observer.answered(Request("GET", "/", "", {}, b"", route=route.number, began_s=1e-9), Response(200))
