@@ -41,11 +41,12 @@ def test_who_did_what(tmp_path: Path) -> None:
             client.delete("/a")
             client.delete("/a")
             client.delete("/a", headers={"authorization": "Bearer hw_wrong"})
+            client.put("/a", headers={**TEXT, "authorization": "Bearer hw_wrong"}, content=b"x" * 100_000)
         with httpx.Client(base_url=server.url.replace("/stream", "/table"), headers=given) as client:
             client.put("/t")
             client.post("/t/notify", data={"rows": "https://nurl.invalid/"})
             client.delete("/t/notify", params={"nurl": "https://nurl.invalid/"})
-        wait_until(lambda: len(lines(audit)) >= 9)
+        wait_until(lambda: len(lines(audit)) >= 10)
         found = lines(audit)
         assert [(line["action"], line["identity"], line["outcome"], line["status"]) for line in found] == [
             ("create", "ops", "ok", 201),
@@ -54,6 +55,7 @@ def test_who_did_what(tmp_path: Path) -> None:
             ("delete", "ops", "ok", 204),
             ("delete", "ops", "refused", 404),
             ("delete", "", "refused", 401),
+            ("create", "", "refused", 401),
             ("create", "ops", "ok", 201),
             ("notify", "ops", "ok", 204),
             ("withdraw", "ops", "ok", 204),
@@ -64,8 +66,8 @@ def test_who_did_what(tmp_path: Path) -> None:
         token(auth, "add", "--name", "guest", "--scope", "read:**", "--audit-log", str(audit))
         wait_until(lambda: [line["action"] for line in lines(audit)][-1] == "reload")
         token(auth, "revoke", "guest", "--audit-log", str(audit))
-        wait_until(lambda: len(lines(audit)) >= 15)
-        told = [(line["action"], line["path"], line["identity"] == "headwater") for line in lines(audit)[9:]]
+        wait_until(lambda: len(lines(audit)) >= 16)
+        told = [(line["action"], line["path"], line["identity"] == "headwater") for line in lines(audit)[10:]]
         assert told == [
             ("grant", "guest", False),
             ("grant", "guest", True),

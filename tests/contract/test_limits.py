@@ -7,6 +7,7 @@ import time
 
 import httpx
 import pytest
+from bench.servers import headwater
 
 from headwater.client import Client
 from headwater.errors import StreamFullError, TooManyStreamsError

@@ -391,7 +391,7 @@ def _states(entry: Entry) -> Callable[[int], StreamState]:
 
 
 def _frees(command: Command) -> bool:
-    """Whether a command is accepted whatever is full: it removes something, or closes a stream, which stores no data."""
+    """Whether a command is accepted whatever is full: it removes something, or closes a stream, which adds no data."""
     if isinstance(command, WriteDocuments):
         return all(document.data is None for document in command.documents)
     if isinstance(command, Append):

@@ -18,11 +18,11 @@ from headwater.server.admission import Admission
 from headwater.server.auth.authority import as_private
 from headwater.server.auth.route_rules import APPEND
 from headwater.server.compression import check_request_encoding
-from headwater.server.http import Headers, Request, Respond, Response
+from headwater.server.http import NO_ROUTE, Headers, Request, Respond, Response
 from headwater.server.observing.audit import audited
 from headwater.server.problems import problem
 from headwater.server.quotas import PrefixRates
-from headwater.server.routes import Read, Route, resolve
+from headwater.server.routes import ROUTES, Read, Route, resolve
 from headwater.server.service import Service
 
 log = logging.getLogger("headwater.server")
@@ -74,6 +74,10 @@ class Dispatcher:
             error = beyond
         response = self._finished(self._failed(request, error), shared)
         response.close = True  # the body follows
+        if self._audit is not None and request.route != NO_ROUTE:
+            action = audited(ROUTES[request.route], request)
+            if action is not None:
+                self._audit.note(action, request, response, self.service.observer.identify(request))
         return response
 
     def dispatch(self, request: Request, respond: Respond) -> asyncio.Task[None] | None:

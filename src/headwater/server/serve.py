@@ -75,6 +75,7 @@ def _at_sockets(settings: Settings, sockets: list[socket.socket]) -> Settings:
     settings = msgspec.structs.replace(settings, host=host, port=port)
     try:
         settings.check_auth()
+        settings.check_development()
     except ValueError as error:
         raise OptionError(str(error)) from None
     return settings

@@ -35,14 +35,19 @@ def test_a_batch_that_is_refused_is_not_counted() -> None:
         refused = [
             asyncio.ensure_future(engine.execute(append(engine, "a/1", b"two"))),
             asyncio.ensure_future(engine.execute(create(engine, "a/b/1"))),
-            asyncio.ensure_future(engine.execute(Delete("a/1", engine.now_ms()))),
         ]
         await turn()
-        assert uses(engine) == [(1, 0), (1, 0)]
+        assert uses(engine) == [(2, 6), (1, 0)]
         store.release(RefusedError("no room"))
         await turn()
-        assert [type(task.exception()) for task in refused] == [StorageFullError] * 3
+        assert [type(task.exception()) for task in refused] == [StorageFullError] * 2
         assert uses(engine) == [(1, 3), (0, 0)]
+        deleting = asyncio.ensure_future(engine.execute(Delete("a/1", engine.now_ms())))
+        await turn()
+        assert uses(engine) == [(0, 0), (0, 0)]
+        store.release()
+        await deleting
+        assert uses(engine) == [(0, 0), (0, 0)]
 
     with_engine(body, store, prefixes=PREFIXES)
 

@@ -62,6 +62,7 @@ class Delivery:
         self._trace = trace  # of the last rows
         self._around = around
         self.state = State.IDLE
+        self._attempted = 0  # the failures before the current attempt
         self._dropped: str | None = None  # the reason why it is dropped, until that is stored
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -122,6 +123,7 @@ class Delivery:
                 self.state = State.IDLE
 
     async def _send(self) -> None:
+        self._attempted = self.nurl.failures
         if self._dropped is not None:
             await self._around.drop(self, self._dropped)
             return
@@ -162,7 +164,7 @@ class Delivery:
 
     def _back_off(self) -> None:
         """Wait longer after each failure, also if it is our own and cannot be stored."""
-        if self.nurl.next_attempt_ms <= self._around.now_ms():
+        if self.nurl.failures <= self._attempted:  # this attempt does not count as a failure yet
             self.nurl = failed(self.nurl, self._around.now_ms(), self._around.limits, self._around.entropy())
         self._wait_if_sending()
 

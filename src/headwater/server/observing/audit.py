@@ -50,15 +50,17 @@ class AuditLog(QueuedLog[AuditEntry]):
         """A function that responds to a request and records it."""
 
         def noted(response: Response) -> None:
-            status = response.status
-            outcome = "ok" if status < _OK else "refused" if status < _FAILED else "failed"
-            path = request.path[: limits.ACCESS_LOG_PATH_LENGTH_MAX]
-            identity = f"{request.identity} (signed URL)" if request.caller.signature else request.identity
-            entry = AuditEntry(self._clock(), action, identity, path, outcome, status, request.peer, identify(request))
-            self.put(entry)
+            self.note(action, request, response, identify(request))
             respond(response)
 
         return noted
+
+    def note(self, action: str, request: Request, response: Response, request_id: str) -> None:
+        status = response.status
+        outcome = "ok" if status < _OK else "refused" if status < _FAILED else "failed"
+        path = request.path[: limits.ACCESS_LOG_PATH_LENGTH_MAX]
+        identity = f"{request.identity} (signed URL)" if request.caller.signature else request.identity
+        self.put(AuditEntry(self._clock(), action, identity, path, outcome, status, request.peer, request_id))
 
     def token_changed(self, action: str, name: str) -> None:
         self.put(AuditEntry(self._clock(), action, SERVER, name, "ok", detail="as the auth file now says"))

@@ -274,7 +274,7 @@ def test_a_full_table_of_nurls_can_be_emptied_and_filled_again() -> None:
         await notifier.advertise(PATH, [("rows", urls[3])], BASE)
         assert [row.split("\t")[2] for row in await nurl_rows(engine)][-1] == urls[3]
         await append(engine)
-        await until(lambda: len(outbound.sent) == 2)
+        await wait_until_async(lambda: len(outbound.sent) == 2)
         assert {url for url, _ in outbound.sent} == {urls[2], urls[3]}
 
     run(body, engine_limits=Limits(stream_bytes_max=1_000))
@@ -285,7 +285,7 @@ def test_a_full_disk_does_not_keep_a_nurl() -> None:
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         await append(engine)
         engine._store.full = "no room"  # type: ignore[misc]
-        await until(lambda: not notifier.states())
+        await wait_until_async(lambda: not notifier.states())
         assert await engine.documents("nurl/", "", 10) == []
         engine._store.full = None  # type: ignore[misc]
 
@@ -306,7 +306,7 @@ def test_a_nurl_whose_end_cannot_be_stored_is_not_called_again() -> None:
         notifier._registry.remove = failing  # type: ignore[method-assign, assignment]
         await notifier.advertise(PATH, [("rows", URL)], BASE)
         await append(engine)
-        await until(lambda: not notifier.states())
+        await wait_until_async(lambda: not notifier.states())
         assert waits == [0, 1, 2, 3]  # each wait is twice the one before
         assert len(outbound.sent) == 1
 
