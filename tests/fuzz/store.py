@@ -197,7 +197,7 @@ TARGETS = {
     "damage": Target(damage, (b"\x00\x01\x40\xff", b"\x01\x02\x1c\x01\x80\x01"), (b"\x00", b"\xff", b"\n", b"HWB\n")),
     "records": Target(
         records,
-        (encode_records(RECORDS), encode_records(RECORDS[1:])),
+        (bytes(encode_records(RECORDS)), bytes(encode_records(RECORDS[1:]))),
         (
             b"\x91",
             b"\x92",
@@ -213,7 +213,7 @@ TARGETS = {
     "backups": Target(
         backups,
         (
-            b"\x01" + msgspec.msgpack.encode(formats.Part(3, 1, 5, b"", [AT], [encode_records(RECORDS)])),
+            b"\x01" + msgspec.msgpack.encode(formats.Part(3, 1, 5, b"", [AT], [bytes(encode_records(RECORDS))])),
             b"0000000000000001-0000000000000002-0000000000000003-0000000000000004-0123456789abcdef",
         ),
         (b"\x81", b"\x95", b"\xa1a", b"\xc4\x01x", b"\x02", b"\xff", b"\xc0"),

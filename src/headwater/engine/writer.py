@@ -45,7 +45,7 @@ from headwater.log.events import (
 from headwater.log.quotas import Prefixes, Quotas, Usage
 from headwater.log.row_framing import last_seqno_of
 from headwater.log.state import Document, StreamState, evolve, evolve_document
-from headwater.store.contract import RefusedError, Store
+from headwater.store.contract import NoMemoryError, RefusedError, Store
 
 log = logging.getLogger("headwater.engine")
 
@@ -336,7 +336,7 @@ class Writer:
     def _fail(self, committed: list[Entry], error: BaseException) -> None:
         entries = committed + self.committer.withdraw()
         if isinstance(error, RefusedError):
-            self._refusing = lambda: _full(str(error))
+            self._refusing = lambda: _no_room(error)
             # The store has tried a batch of these alone with the space of its reserve.
             hopeless = all(entry.command is not None for entry in committed if entry.record)
             self._in_background(self._roll_back(entries, error, set(map(id, committed)) if hopeless else set()))
@@ -373,7 +373,7 @@ class Writer:
             if entry.command is not None and entry.answered is not None and id(entry) not in hopeless:
                 self.submit(entry.command, entry.answered)
             else:
-                _answer(entry, _full(str(refused)))
+                _answer(entry, _no_room(refused))
         for command, answered in postponed:
             self.submit(command, answered)
 
@@ -449,6 +449,10 @@ def _document(event: Event, loaded: LoadedDocument) -> Document | None:
 
 def _stopping() -> HeadwaterError:
     return StoppingError("the server accepts no more writes", retry_after_s=bounds.RETRY_AFTER_S)
+
+
+def _no_room(refused: RefusedError) -> HeadwaterError:
+    return OutOfMemoryError(str(refused)) if isinstance(refused, NoMemoryError) else _full(str(refused))
 
 
 def _full(reason: str) -> HeadwaterError:

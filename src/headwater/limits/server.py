@@ -50,6 +50,7 @@ LIVE_RETRY_AFTER_S = 5.0  # Retry-After of a refused live read, because live rea
 RATE_BURST_S = 1.0  # a rate limit allows bursts of this many seconds
 RATE_KEYS_MAX = 65_536  # identities or addresses whose rates are counted
 MEMORY_BYTES_MIN = 128 * 1024 * 1024  # smallest accepted memory limit
+MEMORY_SHARE = 0.75  # of the memory of the machine or control group: the default of the memory limit
 MEMORY_OWN_BYTES = 64 * 1024 * 1024  # memory of an idle server
 MEMORY_LOOK_S = 0.05  # interval at which the memory in use is measured
 MEMORY_RELIEF_S = 0.5  # minimum time between two attempts to free memory

@@ -75,7 +75,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     live_readers_per_identity_max: Annotated[int, _is("the same for one token or address (429); 0: no limit")] = 0
     memory_bytes_max: Annotated[
-        int, _is("resident memory; above 90 % of it, writes get 503 and reads continue; 0: no limit")
+        int,
+        _is(
+            "resident memory; above 90 % of it, writes get 503 and reads continue; 0: three quarters of the memory of "
+            "the machine or its control group, and for the ASGI app no limit"
+        ),
     ] = 0
     connections_per_address_max: Annotated[
         int,

@@ -23,7 +23,16 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from headwater.engine import Engine
-from headwater.limits import MEMORY_BYTES_MIN, MEMORY_LOOK_S, MEMORY_OWN_BYTES, MEMORY_RELIEF_S, Limits
+from headwater.limits import (
+    AHEAD_SHARE,
+    MEMORY_BYTES_MIN,
+    MEMORY_LOOK_S,
+    MEMORY_OWN_BYTES,
+    MEMORY_RELIEF_S,
+    MEMORY_SHARE,
+    Limits,
+)
+from headwater.server.machine import MemoryLimit
 from headwater.server.tables.active import ActiveViews
 
 log = logging.getLogger("headwater.server")
@@ -48,6 +57,29 @@ def resident_bytes() -> int:
         return int(file.read(64).split()[1]) * _PAGE_BYTES
 
 
+def choose_memory(limits: Limits, limit: MemoryLimit | None) -> Limits:
+    """Set the memory mark, unless it is set: a share of the memory that the process may use."""
+    if limits.memory_bytes_max or limit is None or not _is_measurable():
+        return limits
+    mark = max(MEMORY_BYTES_MIN, int(limit.size_bytes * MEMORY_SHARE))
+    if mark > limit.size_bytes:
+        log.warning(
+            "%s allows %d bytes of memory, and the server needs %d (memory_bytes_max)",
+            limit.source,
+            limit.size_bytes,
+            mark,
+        )
+    log.info("memory_bytes_max is %d, by %s", mark, limit.source)
+    return msgspec.structs.replace(limits, memory_bytes_max=mark)
+
+
+def _is_measurable() -> bool:
+    try:
+        return resident_bytes() > 0
+    except OSError:
+        return False
+
+
 def fit_memory(limits: Limits) -> Limits:
     """Lower the limits to fit the memory mark, if there is one. ValueError if the mark is too small."""
     if not limits.memory_bytes_max:
@@ -60,6 +92,9 @@ def fit_memory(limits: Limits) -> Limits:
         raise ValueError(f"memory_bytes_max needs Linux: {error}") from None
     left = limits.memory_bytes_max - MEMORY_OWN_BYTES
     fitted = {name: min(getattr(limits, name), int(left * share)) for name, share in _SHARES.items()}
+    # A body that never fits must get 413, not 503.
+    fitting_bytes = int(fitted["request_bytes_in_flight_max"] * (1 - AHEAD_SHARE))
+    fitted["body_bytes_max"] = min(limits.body_bytes_max, fitting_bytes)
     segments = limits.unfolded_segments_max + 2  # the segment being written, and the one being folded
     fitted["segment_bytes"] = min(limits.segment_bytes, int(left * _JOURNAL_SHARE / segments))
     return msgspec.structs.replace(limits, **fitted)

@@ -30,7 +30,8 @@ from headwater.server.dispatch import Dispatcher
 from headwater.server.fencing import Fence, leased
 from headwater.server.following import open_followers
 from headwater.server.live_places import LivePlaces
-from headwater.server.memory import fit_memory, open_memory
+from headwater.server.machine import memory_limit
+from headwater.server.memory import choose_memory, fit_memory, open_memory
 from headwater.server.native import NativeEdge
 from headwater.server.native.tls import expiry_s, load_context
 from headwater.server.notify import Notifier
@@ -51,7 +52,8 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - to listen on; they are no
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT. Returns the exit code."""
-    limits = fit_memory(fit_descriptors(settings.limits, raise_descriptor_limit()))
+    limits = fit_descriptors(settings.limits, raise_descriptor_limit())
+    limits = fit_memory(choose_memory(limits, memory_limit()))
     sockets = inherited_sockets(os.environ)
     settings = _at_sockets(msgspec.structs.replace(settings, limits=limits), sockets)
     if settings.is_open_behind_proxy:

@@ -26,6 +26,13 @@ class RefusedError(Exception):
     """There was no room for a batch. Nothing of it was stored, and a later batch may succeed."""
 
 
+class NoMemoryError(RefusedError):
+    """The room that was missing is memory."""
+
+    def __init__(self) -> None:
+        super().__init__("there was no memory to write a batch")
+
+
 class Commit(msgspec.Struct, gc=False):
     """A record, and for each event the stream or document after the batch; None if it was deleted.
 

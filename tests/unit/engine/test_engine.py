@@ -18,6 +18,7 @@ from headwater.errors import (
     HeadwaterError,
     InvalidForkError,
     InvalidOffsetError,
+    OutOfMemoryError,
     OverloadedError,
     StoppingError,
     StorageFullError,
@@ -33,7 +34,7 @@ from headwater.log.moments import NEVER, Moment
 from headwater.log.offsets import BEGINNING
 from headwater.log.producers import ProducerTuple
 from headwater.log.state import Document, StreamState
-from headwater.store.contract import Commit, Done, RefusedError
+from headwater.store.contract import Commit, Done, NoMemoryError, RefusedError
 from headwater.store.memory import MemoryStore
 from tests import virtual_time
 from tests.waiting import wait_until_async
@@ -473,6 +474,23 @@ def test_a_refused_batch_is_rolled_back_and_its_writers_get_an_error() -> None:
         assert (await again).tail == (await engine.info("a")).offset(8)
         with pytest.raises(StreamNotFoundError):
             await engine.info("b")
+
+    with_engine(body, store)
+
+
+def test_a_batch_without_memory_is_refused_and_the_next_one_is_written() -> None:
+    store = SlowStore()
+
+    async def body(engine: Engine) -> None:
+        refused = asyncio.ensure_future(engine.execute(create(engine, "a", body=b"one")))
+        await turn()
+        store.release(NoMemoryError())
+        await turn()
+        assert type(refused.exception()) is OutOfMemoryError
+        again = asyncio.ensure_future(engine.execute(create(engine, "a", body=b"one")))
+        await turn()
+        store.release()
+        assert not (await again).existed
 
     with_engine(body, store)
 

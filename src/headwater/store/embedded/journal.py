@@ -124,11 +124,16 @@ def encode_header(number: int, salt: int, previous: int) -> bytes:
     return head + struct.pack("<I", zlib.crc32(head))
 
 
-def encode_records(records: Sequence[Record]) -> bytes:
-    return _encoder.encode(records)
+def encode_records(records: Sequence[Record]) -> bytearray:
+    """Encode records into a bytearray: msgspec crashes if there is no memory to enlarge bytes."""
+    payload = bytearray()
+    _encoder.encode_into(records, payload)
+    return payload
 
 
-def encode_batch(sequence: int, moment: Moment, payload: bytes | memoryview, salt: int, flags: int = 0) -> bytes:
+def encode_batch(
+    sequence: int, moment: Moment, payload: bytes | bytearray | memoryview, salt: int, flags: int = 0
+) -> bytes:
     head = _BATCH.pack(_BATCH_MAGIC, sequence, flags, len(payload), *moment, 0)[:-4]
     return b"".join((head, struct.pack("<I", zlib.crc32(payload, zlib.crc32(head, salt))), payload))
 

@@ -80,7 +80,7 @@ class JournalWriter:
         self._file, self._position, self._salt, self._allocated = file, position, salt, 0
         self._unfolded[self.number] = position
 
-    def place(self, payload: bytes, moment: Moment) -> File:
+    def place(self, payload: bytes | bytearray, moment: Moment) -> File:
         """Write a batch of encoded records. Returns the file to sync."""
         size_bytes = BATCH_OVERHEAD_BYTES + len(payload) + SEAL_BYTES
         if self._position + size_bytes > self._segment_bytes and self._position > HEADER_BYTES:

@@ -24,7 +24,7 @@ from headwater.log.moments import Moment
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
 from headwater.measures import Histogram
-from headwater.store.contract import Commit, Done, RefusedError, Space, StoreReport
+from headwater.store.contract import Commit, Done, NoMemoryError, RefusedError, Space, StoreReport
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.folder import Folder
 from headwater.store.embedded.index import IndexReader
@@ -147,7 +147,7 @@ class EmbeddedStore:
                     self._maintenance.note_full(str(error))  # which releases the reserve
                     self._write(batch, kept, done, retried=True)
                 else:
-                    done(self._refused(error))
+                    done(NoMemoryError() if isinstance(error, MemoryError) else self._refused(error))
             else:
                 began_s = time.perf_counter()
                 self._parts.syncer.sync(file, lambda error: synced(file, began_s, error))

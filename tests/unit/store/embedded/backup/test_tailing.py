@@ -41,7 +41,7 @@ class Source:
         self.firsts: dict[int, int] = {}  # the first batch of each segment
 
     def write(self, size: int, at_ms: int = 1) -> None:
-        payload = encode_records([(Appended(1, 0, at_ms, bytes(size)),)])
+        payload = bytes(encode_records([(Appended(1, 0, at_ms, bytes(size)),)]))
         self.payloads[self.writer.sequence] = payload
         self.writer.place(payload, at(at_ms)).sync()
         self.firsts.setdefault(self.writer.number, self.writer.sequence)
