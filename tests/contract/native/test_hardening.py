@@ -123,10 +123,8 @@ def test_bodies_of_all_connections_together_are_bounded() -> None:
 
 def test_heads_of_all_connections_together_are_bounded() -> None:
     head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 20_000
-    with (
-        limited("request_bytes_in_flight_max=400000", "body_bytes_max=400000") as own,
-        ExitStack() as stack,
-    ):  # a quarter of it for heads
+    # A quarter of it is for heads.
+    with limited("request_bytes_in_flight_max=400000", "body_bytes_max=400000") as own, ExitStack() as stack:
         held = [stack.enter_context(Wire(own)) for _ in range(4)]
         for wire in held:
             wire.send(head)
