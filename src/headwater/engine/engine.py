@@ -76,7 +76,9 @@ class Engine:
         self._catalogue = catalogue = Catalogue()
         loader = Loader(store, catalogue)
         opened = fence or _open
-        self._writer = Writer(store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, opened, prefixes)
+        self._writer = Writer(
+            store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, opened, prefixes
+        )
         # Execute a command. `answered` is called with the reply or the error as soon as it is final.
         self.submit: Callable[[Command, Answered], None] = self._writer.submit
         self._live = LiveReaders(catalogue, self._writer, self.now_ms)
