@@ -9,15 +9,18 @@ the maximum delay of a tick.
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from headwater import cli
 from headwater.server import serve as serving
+from headwater.server.fencing import Fence
+from headwater.server.settings import Settings
+from headwater.store.contract import Store
 
 TICK_S = 0.005
 STALL = struct.Struct("dd")
@@ -41,17 +44,20 @@ def main() -> None:
     file.write_bytes(STALL.pack(0, 0))
     serve_store = serving.serve_store
 
-    async def watched(*arguments: Any, **options: Any) -> int:
-        found = list(arguments)
-        ready: Callable[[str], None] = found[4]
+    async def watched(
+        store: Store,
+        settings: Settings,
+        ready: Callable[[str], None],
+        sockets: Sequence[socket.socket] = (),
+        fence: Fence | None = None,
+    ) -> int:
         ticking: list[asyncio.Task[None]] = []
 
         def ready_and_ticking(url: str) -> None:
             ticking.append(asyncio.get_running_loop().create_task(tick(file)))
             ready(url)
 
-        found[4] = ready_and_ticking
-        return await serve_store(*found, **options)
+        return await serve_store(store, settings, ready_and_ticking, sockets, fence)
 
     serving.serve_store = watched
     sys.argv = ["headwater", "serve", *sys.argv[1:]]

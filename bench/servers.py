@@ -28,6 +28,7 @@ class Server:
     port: int
     pid: int
     scheme: str = "http"
+    token: str = ""  # of the caller
 
     @property
     def url(self) -> str:

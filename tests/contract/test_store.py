@@ -22,9 +22,10 @@ from headwater.log.events import (
 )
 from headwater.log.moments import NEVER
 from headwater.log.offsets import Span
-from headwater.log.producers import ProducerState, ProducerTuple, hash_of
+from headwater.log.producers import ProducerState, ProducerTuple, hash_of, key_of
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import Commit, Store
+from headwater.store.deadlines import MAX_ID, Deadline
 from headwater.store.embedded.disk import File
 from headwater.store.embedded.syncing import Synced
 from headwater.store.pieces import RecordEnd, UnalignedReadError
@@ -67,6 +68,26 @@ class Bench:
         assert (piece.start, piece.next) == (start, start + len(piece.data))
         assert [record.position for record in piece.records()][-1:] == ([piece.next] if piece.data else [])
         return piece.data
+
+    async def paths(self, prefix: str, limit: int) -> list[str]:
+        """All paths with a prefix, page by page."""
+        paths: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            states, after = await self.store.page(prefix, after, limit)
+            assert len(states) <= limit
+            paths += [state.path for state in states]
+        return paths
+
+    async def due(self, since_ms: int, now_ms: int, limit: int = 10) -> list[str]:
+        """All streams that expired in a period, step by step."""
+        paths: list[str] = []
+        after: Deadline | None = (since_ms, MAX_ID)
+        while after is not None:
+            some, after = await self.store.due(after, now_ms, limit)
+            assert len(some) <= limit
+            paths += some
+        return paths
 
     def append(self, stream_id: int, at_ms: int, data: bytes) -> tuple[Event, ...]:
         """An append at the tail at the time of the commit."""
@@ -111,8 +132,8 @@ def test_an_empty_store(run: Run) -> None:
         assert bench.store.next_id == 1
         assert await bench.store.load("a") is None
         assert await bench.store.load_id(1) is None
-        assert await bench.store.page("", "", 10) == []
-        assert await bench.store.due(0, 10**15, 10) == []
+        assert await bench.store.page("", "", 10) == ([], None)
+        assert await bench.due(0, 10**15) == []
 
     run(body)
 
@@ -221,7 +242,7 @@ def test_pages_are_in_path_order(run: Run) -> None:
         await bench.commit((Deleted(1),))
 
         async def paths(prefix: str, after: str, limit: int) -> list[str]:
-            return [state.path for state in await bench.store.page(prefix, after, limit)]
+            return [state.path for state in (await bench.store.page(prefix, after, limit)).states]
 
         assert await paths("", "", 10) == ["a", "b", "b/1", "b/10", "c", "é"]
         assert await paths("b", "", 2) == ["b", "b/1"]
@@ -236,15 +257,15 @@ def test_pages_are_in_path_order(run: Run) -> None:
 def test_expired_streams_are_due(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit((created(1, "ttl", ttl_s=2),), (created(2, "at", expires_ms=2500),), (created(3, "never"),))
-        assert await bench.store.due(0, 2000, 10) == []
-        assert await bench.store.due(0, 2600, 10) == ["at"]
-        assert sorted(await bench.store.due(0, 3000, 10)) == ["at", "ttl"]
+        assert await bench.due(0, 2000) == []
+        assert await bench.due(0, 2600) == ["at"]
+        assert sorted(await bench.due(0, 3000)) == ["at", "ttl"]
         await bench.commit((Appended(1, 0, 2900, b"x"),), (Deleted(2),))
-        assert await bench.store.due(0, 4000, 10) == []
-        assert await bench.store.due(0, 4900, 10) == ["ttl"]
-        assert await bench.store.due(4899, 4900, 10) == ["ttl"]
-        assert await bench.store.due(4900, 9000, 10) == []
-        assert await bench.store.due(0, 9000, 10) == ["ttl"]
+        assert await bench.due(0, 4000) == []
+        assert await bench.due(0, 4900) == ["ttl"]
+        assert await bench.due(4899, 4900) == ["ttl"]
+        assert await bench.due(4900, 9000) == []
+        assert await bench.due(0, 9000) == ["ttl"]
 
     run(body)
 
@@ -253,11 +274,46 @@ def test_pages_skip_deleted_streams_only(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit(*[(created(number + 1, f"a{number}"),) for number in range(6)])
         await bench.commit((Deleted(1),), (Deleted(2),), (created(7, "z0"),), (created(8, "z1"),))
-        seen, after = [], ""
-        while page := await bench.store.page("", after, 2):
-            seen += [state.path for state in page]
-            after = page[-1].path
-        assert seen == ["a2", "a3", "a4", "a5", "z0", "z1"]
+        for limit in (1, 2, 3, 100):
+            assert await bench.paths("", limit) == ["a2", "a3", "a4", "a5", "z0", "z1"]
+
+    run(body)
+
+
+def test_pages_are_complete_whatever_their_size(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        names = [f"{kind}/{number}" for number in range(20) for kind in ("a", "b")]
+        await bench.commit(*[(created(number, name),) for number, name in enumerate(names, 1)])
+        await bench.commit(*[(Deleted(number),) for number in range(2, 30, 3)])
+        left = sorted(name for number, name in enumerate(names, 1) if not (number < 30 and number % 3 == 2))
+        for limit in (1, 2, 7, 100):
+            assert await bench.paths("", limit) == left
+            assert await bench.paths("b/", limit) == [path for path in left if path.startswith("b/")]
+
+    run(body)
+
+
+def test_a_page_examines_no_more_streams_than_it_may_have(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit(*[(created(number, f"a{number:02}"),) for number in range(1, 21)], (created(99, "z"),))
+        await bench.commit(*[(Deleted(number),) for number in range(1, 21)])
+        after: str | None = ""
+        sizes = []
+        while after is not None:
+            states, after = await bench.store.page("", after, 4)
+            sizes.append(len(states))
+        assert sum(sizes) == 1
+        assert await bench.paths("", 4) == ["z"]
+
+    run(body)
+
+
+def test_expired_streams_with_one_deadline_are_due_in_steps(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit(*[(created(number, f"s{number:02}", expires_ms=2500),) for number in range(1, 21)])
+        await bench.commit((Deleted(7),), (created(21, "later", ttl_s=60),))
+        assert await bench.due(0, 3000, limit=3) == [f"s{number:02}" for number in range(1, 21) if number != 7]
+        assert await bench.due(2500, 3000, limit=3) == []
 
     run(body)
 
@@ -323,6 +379,20 @@ def test_a_loaded_state_is_a_copy(run: Run) -> None:
         again = await bench.store.load_id(1)
         assert again is not None
         assert (again.tail, list(again.producers)) == (1, ["p"])
+
+    run(body)
+
+
+def test_producers_are_loaded_in_the_order_of_their_requests(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        names = ["c", "a", "p" * 500, "b"]
+        await bench.commit((created(1, "s"),))
+        for number, name in enumerate(names):
+            await bench.commit((Appended(1, number, 2000 + number, b"x", ProducerTuple(name, 0, 0)),))
+        await bench.commit((Appended(1, 4, 3000, b"x", ProducerTuple("a", 0, 1)),))
+        loaded = await bench.store.load("s")
+        assert loaded is not None
+        assert list(loaded.producers) == [key_of(name) for name in ("c", "p" * 500, "b", "a")]
 
     run(body)
 

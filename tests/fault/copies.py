@@ -67,7 +67,7 @@ class Contents(NamedTuple):
 def contents_of(directory: Directory) -> Contents:
     store = open_copy(directory)
     streams = {}
-    for state in run_now(store.page("", "", 1000)):
+    for state in run_now(store.page("", "", 1000)).states:
         own = b""
         while state.start + len(own) < state.tail:
             own += run_now(store.read(state.id, state.start + len(own), state.tail, 1 << 20)).data

@@ -385,6 +385,6 @@ class History:
             own = (loaded.tail, loaded.closed, loaded.state.soft_deleted, loaded.state.forks)
             if own != (state.tail, state.closed, state.soft_deleted, state.forks):
                 raise BrokenPromiseError(f"{loaded.path} differs between memory and store")
-        for state in await store.page("", "", 1000):
+        for state in (await store.page("", "", 1000)).states:
             if state.soft_deleted and state.forks == 0:
                 raise BrokenPromiseError(f"{state.path} is deleted and has no forks, but is kept")

@@ -117,6 +117,7 @@ class Catalogue:
         self.renewals: dict[LoadedStream, None] = {}  # streams whose renewal is not stored yet
         self.timeline = 0  # the current timeline of the store
         self.count = 0  # all streams, loaded or not, including those that are not durable yet
+        self.producers = 0  # of the loaded streams, also expired ones
         self.removals = 0  # number of streams and documents that left the catalogue
 
     def __len__(self) -> int:
@@ -158,7 +159,10 @@ class Catalogue:
 
     def apply_append(self, stream: LoadedStream, event: Appended) -> None:
         """A faster `apply` for the most frequent event."""
-        evolve(stream.state, event)
+        if event.producer is None:
+            evolve(stream.state, event)
+        else:
+            self._change(event)
         stream.pending += 1
 
     def _create(self, event: Created) -> LoadedStream:
@@ -172,7 +176,11 @@ class Catalogue:
 
     def _change(self, event: StreamEvent) -> LoadedStream:
         stream = self._ids[event.id]
-        if evolve(stream.state, event) is None:
+        state = stream.state
+        before = _producers_of(state)
+        after = evolve(state, event)
+        self.producers += _producers_of(state) - before
+        if after is None:
             self._forget(stream)
             self._deleting[stream.id] = stream
             self.count -= 1
@@ -180,6 +188,7 @@ class Catalogue:
 
     def _forget(self, stream: LoadedStream) -> None:
         del self._ids[stream.id]
+        self.producers -= _producers_of(stream.state)
         self.renewals.pop(stream, None)
         if self._paths.get(stream.path) is stream:
             del self._paths[stream.path]
@@ -227,6 +236,7 @@ class Catalogue:
         if state.id not in self._ids:
             stream = LoadedStream(state, durable=True)
             self._ids[stream.id] = self._paths[stream.path] = self._visible[stream.path] = stream
+            self.producers += _producers_of(state)
         return True
 
     def loaded_document(self, key: str) -> LoadedDocument | None:
@@ -239,13 +249,18 @@ class Catalogue:
 
     async def evict(self, streams_max: int, documents_max: int) -> None:
         """If too many are loaded, evict streams and documents that were not used since the last call."""
-        excess = len(self._ids) - streams_max
-        for count, stream_id in enumerate(list(self._ids) if excess > 0 else ()):
+        too_many = len(self._ids) > streams_max or self.producers > bounds.PRODUCERS_LOADED_MAX
+        for count, stream_id in enumerate(list(self._ids) if too_many else ()):
             if count % bounds.YIELD_EVERY_STREAMS == bounds.YIELD_EVERY_STREAMS - 1:
                 await asyncio.sleep(0)
             stream = self._ids.get(stream_id)
-            if stream is not None and excess > 0 and self._evict(stream):
-                excess -= 1
+            if len(self._ids) <= streams_max:
+                if self.producers <= bounds.PRODUCERS_LOADED_MAX:
+                    break
+                if stream is not None and not _producers_of(stream.state):
+                    continue
+            if stream is not None:
+                self._evict(stream)
         if len(self._documents) > documents_max:
             for document in [found for found in self._documents.values() if not found.pending and not found.used]:
                 del self._documents[document.key]
@@ -253,16 +268,13 @@ class Catalogue:
             for document in self._documents.values():
                 document.used = False
 
-    def _evict(self, stream: LoadedStream) -> bool:
+    def _evict(self, stream: LoadedStream) -> None:
         if stream.used:
             stream.used = False
-            return False
-        if stream.pending or stream.live is not None or stream in self.renewals:
-            return False
-        self._forget(stream)
-        if self._visible.get(stream.path) is stream:
-            del self._visible[stream.path]
-        return True
+        elif not stream.pending and stream.live is None and stream not in self.renewals:
+            self._forget(stream)
+            if self._visible.get(stream.path) is stream:
+                del self._visible[stream.path]
 
     def undo(self, stream: LoadedStream) -> None:
         """Drop the newest state of a stream; `restore` replaces it with the durable state."""
@@ -278,3 +290,8 @@ class Catalogue:
             self.renewals[stream] = None
         stream.state = state
         self._ids[stream.id] = self._paths[stream.path] = stream
+        self.producers += _producers_of(state)
+
+
+def _producers_of(state: StreamState) -> int:
+    return len(state.producers) + len(state.expired_producers)

@@ -75,9 +75,9 @@ class Engine:
         self._store = store
         self._catalogue = catalogue = Catalogue()
         loader = Loader(store, catalogue)
-        opened = fence or _open
+        opened, make_room = fence or _open, self._make_room
         self._writer = Writer(
-            store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, opened, prefixes
+            store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, opened, make_room, prefixes
         )
         # Execute a command. `answered` is called with the reply or the error as soon as it is final.
         self.submit: Callable[[Command, Answered], None] = self._writer.submit
@@ -91,6 +91,9 @@ class Engine:
 
     async def _fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
         return await self._reader.fetch_record(stream, position, wanted)
+
+    async def _make_room(self) -> bool:
+        return await self._housekeeping.make_room()
 
     # Start and stop
 
@@ -191,6 +194,7 @@ class Engine:
         committer = self._writer.committer
         commits, (backlog_records, backlog_bytes) = committer.measures, committer.backlog
         return EngineReport(
+            streams=self._catalogue.count,
             streams_loaded=len(self._catalogue),
             documents_loaded=self._catalogue.documents_loaded,
             commit_sizes=commits.sizes.copy(),

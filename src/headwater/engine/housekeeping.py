@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue
 from headwater.engine.live import LiveReaders
-from headwater.errors import HeadwaterError, LeaseLostError
+from headwater.errors import DamagedDataError, HeadwaterError, LeaseLostError
 from headwater.limits import Limits
 from headwater.log.commands import Expire, Reply
 from headwater.store.contract import Store
+from headwater.store.deadlines import MAX_ID, Deadline
 
 log = logging.getLogger("headwater.engine")
 
@@ -38,6 +39,8 @@ class Housekeeping:
         self._expire = expire
         self._started_ms = 0
         self._task: asyncio.Task[None] | None = None
+        self._making_room = asyncio.Lock()
+        self._deleted = 0  # number of expired streams that were deleted
 
     def start(self) -> None:
         self._started_ms = self._now_ms()
@@ -53,8 +56,8 @@ class Housekeeping:
             await asyncio.sleep(self._limits.expiry_sweep_s)
             try:
                 await self._catalogue.evict(self._limits.streams_loaded_max, self._limits.documents_loaded_max)
-                self._live.renew_all()
-                await self._expire_some()
+                await self._live.renew_all()
+                await self._expire_all()
             except LeaseLostError:
                 """Nothing is changed until the server may take writes again."""
             except HeadwaterError as error:
@@ -62,9 +65,35 @@ class Housekeeping:
             except Exception:
                 log.exception("housekeeping failed, retrying")
 
-    async def _expire_some(self) -> None:
-        now_ms = self._now_ms()
-        in_grace = now_ms < self._started_ms + self._limits.expiry_grace_s * 1000
-        since_ms = self._started_ms if in_grace else -1
-        due = await self._store.due(since_ms, now_ms, bounds.EXPIRE_STREAMS_MAX)
-        await asyncio.gather(*[self._expire(Expire(path, self._now_ms())) for path in due])
+    async def _expire_all(self) -> None:
+        after: Deadline | None = self._first()
+        while after is not None:
+            after = await self._expire_some(after)
+
+    async def make_room(self) -> bool:
+        """Delete some expired streams now, because a quota refuses a new one. Returns whether any was deleted, perhaps
+        by another task in the meantime."""
+        before = self._deleted
+        async with self._making_room:
+            after: Deadline | None = self._first()
+            while after is not None and self._deleted == before:
+                after = await self._expire_some(after)
+            return self._deleted != before
+
+    def _first(self) -> Deadline:
+        """After which deadline streams are deleted: in the grace period, those that expired since the start."""
+        in_grace = self._now_ms() < self._started_ms + self._limits.expiry_grace_s * 1000
+        return (self._started_ms, MAX_ID) if in_grace else (-1, MAX_ID)
+
+    async def _expire_some(self, after: Deadline) -> Deadline | None:
+        """One step of a sweep. It ends when its deletions are durable, so that the rate follows what the disk and the
+        other writers allow. Returns where the next step begins."""
+        due = await self._store.due(after, self._now_ms(), bounds.EXPIRE_STREAMS_MAX)
+        commands = [self._expire(Expire(path, self._now_ms())) for path in due.paths]
+        for result in await asyncio.gather(*commands, return_exceptions=True):
+            # A stream whose row is damaged stays, and the store has logged it. Other streams expire.
+            if isinstance(result, BaseException) and not isinstance(result, DamagedDataError):
+                raise result
+        await asyncio.sleep(0)
+        self._deleted += sum(self._catalogue.newest(path) is None for path in due.paths)
+        return due.next_after

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.messages import StreamInfo
 from headwater.engine.tails import Subscriber, Tail
@@ -22,11 +24,13 @@ class LiveReaders:
         self.kinds: Counter[type] = Counter()  # subscribers by their class
         self.waiting = 0  # reads that wait for the next change
 
-    def renew_all(self) -> None:
+    async def renew_all(self) -> None:
         """Renew all streams with live readers, so that they do not expire, not even after a crash."""
-        now_ms = self._now_ms()
-        for stream in self._watched.values():
-            self._writer.renew(stream, now_ms)
+        for count, stream in enumerate(list(self._watched.values()), 1):
+            if stream.live is not None:  # it may have ended meanwhile
+                self._writer.renew(stream, self._now_ms())
+            if count % bounds.YIELD_EVERY_STREAMS == 0:
+                await asyncio.sleep(0)
         self._writer.record_renewals()
 
     def drain(self) -> None:

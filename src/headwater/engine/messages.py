@@ -141,6 +141,8 @@ class RowReply(msgspec.Struct, frozen=True):
 
 
 class StreamPage(msgspec.Struct, frozen=True):
+    """Streams in path order. A page may have few streams or none and not be the last one."""
+
     streams: tuple[StreamInfo, ...]
     next_after: str | None  # start of the next page; None if this is the last one
 

@@ -61,14 +61,14 @@ class Reader:
         return (await self.find(path, renew=False)).info()
 
     async def page(self, prefix: str, after: str, limit: int) -> StreamPage:
-        states = await self._store.page(prefix, after, limit)
+        states, next_after = await self._store.page(prefix, after, limit)
         now_ms = self._now_ms()
         page = []
         for state in states:
             stream = self._catalogue.visible(state.path) or LoadedStream(state, durable=True)
             if stream.deleted is None and not stream.state.soft_deleted and not is_expired(stream.state, now_ms):
                 page.append(stream.info())
-        return StreamPage(tuple(page), states[-1].path if len(states) == limit else None)
+        return StreamPage(tuple(page), next_after)
 
     async def find(self, path: str, *, renew: bool) -> LoadedStream:
         """The stream at a path, as readers see it. `renew`: renew its time-to-live."""

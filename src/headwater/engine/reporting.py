@@ -20,6 +20,7 @@ from headwater.store.contract import StoreReport
 
 
 class EngineReport(msgspec.Struct, frozen=True):
+    streams: int
     streams_loaded: int
     documents_loaded: int
     commit_sizes: Histogram  # records per batch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from headwater.errors import (
     StorageFullError,
     StreamGoneError,
     StreamNotFoundError,
+    TooManyStreamsError,
     UnknownOutcomeError,
 )
 from headwater.limits import Limits
@@ -63,6 +64,7 @@ class Writer:
         fatal: Callable[[BaseException], None],
         fetch_record: FetchRecord,
         fence: Callable[[], HeadwaterError | None],
+        make_room: Callable[[], Awaitable[bool]],
         prefixes: Prefixes | None = None,
     ) -> None:
         self._store = store
@@ -71,7 +73,8 @@ class Writer:
         self._now_ms = now_ms
         self._fatal = fatal
         self._fence = fence  # returns an error while the server may not take writes
-        self._messages_max = limits.messages_per_append_max
+        self._make_room = make_room  # deletes some expired streams; returns whether there were any
+        self._limits = limits
         self.usage = Usage(prefixes) if prefixes else None
         self._quotas = Quotas(limits.streams_max, limits.stream_bytes_max, self.usage) or None
         self._preparer = Preparer(catalogue, loader, limits, fetch_record)
@@ -104,11 +107,11 @@ class Writer:
             return
         for prefix in self.usage.prefixes.outermost:
             for path in (f"{kind}{prefix}" for kind in bounds.PATH_KINDS):
-                after = ""
-                while page := await self._store.page(path, after, bounds.LIST_PAGE_MAX):
-                    for state in page:
+                after: str | None = ""
+                while after is not None:
+                    states, after = await self._store.page(path, after, bounds.LIST_PAGE_MAX)
+                    for state in states:
                         self.usage.add(state.path, 1, state.tail - state.start)
-                    after = page[-1].path
 
     def drain(self) -> None:
         """Refuse new commands and end all live reads."""
@@ -196,11 +199,9 @@ class Writer:
             self._next_id += 1
         try:
             self.committer.check_room(size_bytes)
-            decision = _decided(self._catalogue, self._quotas, command, self._messages_max)
-        except OverloadedError as error:
-            answered(error)
+            decision = _decided(self._catalogue, self._quotas, command, self._limits)
         except HeadwaterError as error:
-            self._answer_when_certain(command, error, answered)
+            self._answer_error(command, error, answered)
         except Exception as error:
             log.exception("failed to decide %s", type(command).__name__)
             answered(_undecided(error))
@@ -224,6 +225,26 @@ class Writer:
             self._postponed.append((command, answered))
         else:
             answered(error)
+
+    def _answer_error(self, command: Command, error: HeadwaterError, answered: Answered) -> None:
+        """Answer an error of the decision."""
+        if isinstance(error, OverloadedError):
+            answered(error)
+        elif isinstance(error, TooManyStreamsError):
+            self._in_background(self._decide_with_room(command, error, answered))
+        else:
+            self._answer_when_certain(command, error, answered)
+
+    async def _decide_with_room(self, command: Command, error: HeadwaterError, answered: Answered) -> None:
+        """Decide a create that exceeds a quota again, as long as expired streams can be deleted for it."""
+        try:
+            has_room = await self._make_room()
+        except HeadwaterError:  # for example, the server stops
+            has_room = False
+        if has_room:
+            await self._prepare_and_decide(command, answered)
+        else:
+            self._answer_when_certain(command, error, answered)
 
     def _accept(
         self,
@@ -378,8 +399,8 @@ class Writer:
             self.submit(command, answered)
 
 
-def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, messages_max: int) -> Decision:
-    decision = decide(catalogue, command, messages_max)
+def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, limits: Limits) -> Decision:
+    decision = decide(catalogue, command, limits.messages_per_append_max, limits.producers_per_stream_max)
     if quotas is not None and not _frees(command):
         quotas.check(catalogue, decision.events)
     return decision

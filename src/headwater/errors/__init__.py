@@ -51,6 +51,7 @@ HeadwaterError
 │   ├── BodyTooLargeError          413
 │   │   └── TooManyMessagesError   413
 │   ├── StreamFullError            413
+│   ├── TooManyProducersError      413
 │   ├── UrlTooLongError            414
 │   ├── UnsupportedEncodingError   415
 │   ├── UnsupportedMediaTypeError  415

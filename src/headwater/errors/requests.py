@@ -289,6 +289,12 @@ class StreamFullError(RequestError):
     advice = "Continue in a fork or in a new stream, or raise the server's stream_bytes_max."
 
 
+class TooManyProducersError(RequestError):
+    status = 413
+    title = "Too many producers"
+    advice = "Use a producer id again, with a higher epoch, instead of a new id, or raise producers_per_stream_max."
+
+
 class UrlTooLongError(RequestError):
     status = 414
     title = "URL too long"

@@ -56,6 +56,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         _is("size of a stream or table, without inherited data of a fork; an append beyond it gets 413; 0: no limit"),
     ] = 0
+    producers_per_stream_max: Annotated[
+        int,
+        _is(
+            "producers of a stream or table that made a request in the last 30 days; an append of a new one beyond it "
+            "gets 413. Each takes about 300 bytes of memory while its stream is in use"
+        ),
+    ] = 10_000
     requests_per_s_per_identity: Annotated[
         int,
         _is(

@@ -88,10 +88,12 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 _NOTHING: Record = ()
 
 
-def decide(view: View, command: Command, messages_max: int) -> Decision:
-    """Decide a command. `messages_max` limits the number of messages in a JSON body."""
+def decide(view: View, command: Command, messages_max: int, producers_max: int) -> Decision:
+    """Decide a command. `messages_max` limits the number of messages in a JSON body, `producers_max` that of the
+    producers of a stream."""
     if type(command) is Append:
-        decision = _append(view.timeline, live(view.at(command.path), command.now_ms), command, messages_max)
+        state = live(view.at(command.path), command.now_ms)
+        decision = _append(view.timeline, state, command, messages_max, producers_max)
     elif isinstance(command, Create):
         decision = _create(view, view.at(command.path), command, messages_max)
     elif isinstance(command, Delete):
@@ -340,7 +342,7 @@ def _sub_offset_bytes(request: ForkRequest) -> int:
 # Append and close
 
 
-def _append(timeline: int, state: StreamState, command: Append, messages_max: int) -> Decision:
+def _append(timeline: int, state: StreamState, command: Append, messages_max: int, producers_max: int) -> Decision:
     """Check, in this order: incarnation, closed, content type, producer, sequence, body, tail.
 
     The tail comes last so that a duplicate is recognised after the tail has moved.
@@ -355,11 +357,9 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
     if command.body and command.content_type != state.content_type:
         _check_content_type(state, command.content_type)
     if producer is not None:
-        known = producers.known(state.producers, state.expired_producers, producer, command.now_ms)
-        if producers.is_duplicate(known, producer) and known is not None:
-            highest = ProducerTuple(producer.id, known.epoch, known.seq)
-            reply = Reply(state.offset(state.tail), duplicate=True, producer=highest, last_seqno=state.last_seqno)
-            return Decision(_NOTHING, reply)
+        repeated = _repeated(state, producer, command.now_ms, producers_max)
+        if repeated is not None:
+            return Decision(_NOTHING, repeated)
     if command.seq is not None and state.seq is not None and command.seq <= state.seq:
         raise SequenceRegressionError(f"sequence {command.seq!r} does not come after {state.seq!r}")
     at_ms = max(state.appended_ms, command.now_ms)
@@ -379,6 +379,17 @@ def _in_timeline(timeline: int, state: StreamState, appended: Appended) -> tuple
     if timeline <= state.id or not data or timeline <= state.timeline:
         return (appended,), state.offset(state.tail + len(data))
     return (TimelineBegun(state.id, timeline), appended), Offset(timeline, state.tail + len(data))
+
+
+def _repeated(state: StreamState, producer: ProducerTuple, now_ms: int, producers_max: int) -> Reply | None:
+    """The reply to a duplicate; None for a request that the producer table accepts."""
+    known = producers.known(state.producers, state.expired_producers, producer, now_ms)
+    if producers.is_duplicate(known, producer) and known is not None:
+        highest = ProducerTuple(producer.id, known.epoch, known.seq)
+        return Reply(state.offset(state.tail), duplicate=True, producer=highest, last_seqno=state.last_seqno)
+    if known is None:
+        producers.check_room(state.producers, now_ms, producers_max)
+    return None
 
 
 def _append_rows(timeline: int, state: StreamState, command: Append, at_ms: int) -> Decision:

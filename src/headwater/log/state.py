@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from headwater import limits
 from headwater.log.content import ROWS, ContentKind
 from headwater.log.events import (
     Appended,
@@ -24,11 +23,11 @@ from headwater.log.events import (
     Touched,
 )
 from headwater.log.offsets import Names, Offset, Span, Timeline
-from headwater.log.producers import ProducerState, ProducerTuple, expire
+from headwater.log.producers import Producers, ProducerTuple, note
 from headwater.log.row_framing import last_seqno_of
 
 
-class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
+class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """A stream. `id` identifies the incarnation: a stream that is created again at the same path has another id."""
 
     id: int
@@ -45,8 +44,8 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
     closed: bool = False
     closed_by: ProducerTuple | None = None
     seq: str | None = None
-    producers: dict[str, ProducerState] = {}
-    expired_producers: dict[int, int] = {}  # hash of the id → epoch; never changed in place
+    producers: Producers = {}
+    expired_producers: dict[int, int] = {}  # hash of the key → epoch
     fork: Fork | None = None
     lineage: tuple[Span, ...] = ()  # inherited bytes, oldest first
     timelines: tuple[Timeline, ...] = ()  # in which the bytes were appended, if the store was restored; oldest first
@@ -84,7 +83,13 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def copy(self) -> StreamState:
         """A copy that can be changed independently."""
-        return msgspec.structs.replace(self, producers=dict(self.producers))
+        return msgspec.structs.replace(
+            self, producers=dict(self.producers), expired_producers=dict(self.expired_producers)
+        )
+
+
+def without_producers(state: StreamState) -> StreamState:
+    return msgspec.structs.replace(state, producers={}, expired_producers={})
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
@@ -142,19 +147,10 @@ def _append(state: StreamState, event: Appended) -> None:
     if event.seq is not None:
         state.seq = event.seq
     if event.producer is not None:
-        _note_producer(state, event.producer, at_ms)
+        note(state.producers, state.expired_producers, event.producer, at_ms)
     if event.close:
         state.closed = True
         state.closed_by = event.producer
-
-
-def _note_producer(state: StreamState, producer: ProducerTuple, at_ms: int) -> None:
-    known = state.producers
-    is_new = producer.id not in known
-    known[producer.id] = ProducerState(producer.epoch, producer.seq, at_ms)
-    if is_new and len(known) % limits.PRODUCERS_EXPIRED_EVERY == 0:
-        before_ms = at_ms - limits.PRODUCER_IDLE_S * 1000
-        state.producers, state.expired_producers = expire(known, state.expired_producers, before_ms)
 
 
 def _created(event: Created) -> StreamState:

@@ -65,7 +65,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()  # objects loaded by now are permanent: exclude them from garbage collection
-    gc.set_threshold(20_000, 20, 20)  # requests create almost no reference cycles
+    gc.set_threshold(10_000, 10, 20)  # requests create almost no cycles; with more, a pass takes too long
     return uvloop.run(_serve_leased(store, settings, ready, sockets))
 
 

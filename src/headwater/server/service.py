@@ -14,6 +14,7 @@ from headwater.limits import Limits
 from headwater.server.auth.authority import Authority
 from headwater.server.compression import Encoders
 from headwater.server.following import Followers
+from headwater.server.listing import Lists
 from headwater.server.live_places import LivePlaces
 from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
@@ -41,6 +42,7 @@ class Service(msgspec.Struct, frozen=True):
     active: ActiveViews = msgspec.field(default_factory=ActiveViews)
     appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last background append of each producer
     followers: Followers | None = None
+    lists: Lists = msgspec.field(default_factory=Lists)
     places: LivePlaces = msgspec.field(default_factory=LivePlaces)
     fence: Fence | None = None  # None: the server needs no lease
     memory: MemoryMark | None = None  # None: memory is not limited

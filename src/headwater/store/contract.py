@@ -11,7 +11,7 @@ store can refuse a batch that was decided on an outdated state.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -78,6 +78,21 @@ class StoreReport(msgspec.Struct, frozen=True):
     damaged_reads: int = 0  # reads of damaged rows
 
 
+class StatePage(NamedTuple):
+    """Streams in path order, without their producers. A page may have few streams or none and not be the last one,
+    because the work for a page is bounded."""
+
+    states: list[StreamState]
+    next_after: str | None  # the path after which the next page begins; None if this is the last page
+
+
+class Due(NamedTuple):
+    """Streams that may have expired. Some may not: their renewal may not be stored yet."""
+
+    paths: list[str]
+    next_after: tuple[int, int] | None  # a deadline and an id, after which to continue; None if there are no more
+
+
 class Store(Protocol):
     @property
     def next_id(self) -> int:
@@ -130,11 +145,13 @@ class Store(Protocol):
     async def position_at(self, stream_id: int, at_ms: int) -> int | None:
         """The position of the first of the stream's own records that was appended at or after a time."""
 
-    async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
-        """Streams in path order whose path has the prefix and sorts after `after`; without their producers."""
+    async def page(self, prefix: str, after: str, limit: int) -> StatePage:
+        """Up to `limit` streams whose path has the prefix and sorts after `after`. The work is proportional to `limit`,
+        not to the number of streams."""
 
-    async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
-        """Paths of streams that may have expired in a period. Some may not: their renewal may not be stored yet."""
+    async def due(self, after: tuple[int, int], now_ms: int, limit: int) -> Due:
+        """Up to `limit` streams whose deadline has passed, in order of deadline and id, after a pair of these. The work
+        is proportional to `limit`."""
 
     async def document(self, key: str) -> Document | None: ...
 

@@ -1,41 +1,62 @@
-"""A heap of deadlines, to find streams that may have expired. A deadline is checked again when it has passed."""
+"""The deadlines of streams in order, to find those that may have expired.
+
+A renewal does not change the order at once, because streams are renewed far more often than they expire. It is noticed
+when the old deadline has passed.
+"""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 
 from headwater.log.state import StreamState
+from headwater.store.sorted_keys import SortedKeys
+
+Deadline = tuple[int, int]  # milliseconds since 1970, and the id of the stream
+MAX_ID = 2**63 - 1  # sorts after the ids of all streams that have the same deadline
 
 
 class Deadlines:
-    """Uses the states of the caller. A renewed stream is noticed when its old deadline passes."""
+    """Uses the states of the caller, which must forget streams that it no longer has."""
 
     def __init__(self, states: Mapping[int, StreamState]) -> None:
         self._states = states
-        self._heap: list[tuple[int, int]] = []  # deadline, id
+        self._order = SortedKeys[Deadline]()
+        self._watched: dict[int, int] = {}  # id → its deadline in the order
 
     def watch(self, state: StreamState) -> None:
-        if state.deadline_ms is None:
-            return
-        if len(self._heap) > 2 * len(self._states) + 1000:  # most entries are outdated
-            self._heap = [entry for entry in self._heap if entry[1] in self._states]
-            heapq.heapify(self._heap)
-        heapq.heappush(self._heap, (state.deadline_ms, state.id))
+        """Watch a stream that has a deadline, unless it is watched already."""
+        if state.id not in self._watched and (deadline_ms := _deadline_ms(state)) is not None:
+            self._watched[state.id] = deadline_ms
+            self._order.add((deadline_ms, state.id))
 
-    def due(self, since_ms: int, now_ms: int, limit: int) -> list[StreamState]:
-        """Streams whose deadline is after `since_ms` and has passed. They stay in the heap."""
-        found: list[StreamState] = []
-        again: list[tuple[int, int]] = []
-        while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:
-            _, stream_id = heapq.heappop(self._heap)
-            state = self._states.get(stream_id)
-            deadline_ms = None if state is None or state.soft_deleted else state.deadline_ms
-            if state is None or deadline_ms is None:
-                continue
-            again.append((deadline_ms, stream_id))
-            if since_ms < deadline_ms <= now_ms:
-                found.append(state)
-        for entry in again:
-            heapq.heappush(self._heap, entry)
-        return found
+    def forget(self, stream_id: int) -> None:
+        deadline_ms = self._watched.pop(stream_id, None)
+        if deadline_ms is not None:
+            self._order.discard((deadline_ms, stream_id))
+
+    def refresh(self) -> None:
+        """Move all renewed streams to their present deadlines."""
+        for stream_id in list(self._watched):
+            self._move(stream_id)
+
+    def due(self, after: Deadline, now_ms: int, limit: int) -> tuple[list[Deadline], Deadline | None]:
+        """Look at up to `limit` deadlines after one of them. Returns those that have passed, and the last one that was
+        looked at if there may be more."""
+        looked_at = self._order.past(after, limit)
+        passed = [deadline for deadline in looked_at if deadline[0] <= now_ms]
+        due = [deadline for deadline in passed if self._move(deadline[1]) == deadline[0]]
+        return due, passed[-1] if len(passed) == limit else None
+
+    def _move(self, stream_id: int) -> int | None:
+        """Watch a stream at its present deadline, which is returned; None if it has none any more."""
+        state = self._states.get(stream_id)
+        deadline_ms = None if state is None else _deadline_ms(state)
+        if deadline_ms != self._watched[stream_id]:
+            self.forget(stream_id)
+            if state is not None:
+                self.watch(state)
+        return deadline_ms
+
+
+def _deadline_ms(state: StreamState) -> int | None:
+    return None if state.soft_deleted else state.deadline_ms

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-
-import msgspec
 
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, DocumentEvent, StreamEvent
 from headwater.log.moments import NEVER, Moment
-from headwater.log.state import Document, StreamState, evolve, evolve_document
-from headwater.store.contract import Commit, Done, StoreReport
+from headwater.log.state import Document, StreamState, evolve, evolve_document, without_producers
+from headwater.store.contract import Commit, Done, Due, StatePage, StoreReport
 from headwater.store.deadlines import Deadlines
 from headwater.store.pieces import (
     GrowingRun,
@@ -21,30 +18,7 @@ from headwater.store.pieces import (
     position_at,
     read_runs,
 )
-
-
-class _SortedKeys:
-    """Sorted keys. They are sorted when they are read after a change."""
-
-    def __init__(self) -> None:
-        self._keys: set[str] = set()
-        self._sorted: list[str] | None = None
-
-    def add(self, key: str) -> None:
-        if key not in self._keys:
-            self._keys.add(key)
-            self._sorted = None
-
-    def discard(self, key: str) -> None:
-        if key in self._keys:
-            self._keys.discard(key)
-            self._sorted = None
-
-    def page(self, prefix: str, after: str, limit: int) -> list[str]:
-        if self._sorted is None:
-            self._sorted = sorted(self._keys)
-        first = max(bisect_left(self._sorted, prefix), bisect_right(self._sorted, after))
-        return [key for key in self._sorted[first : first + limit] if key.startswith(prefix)]
+from headwater.store.sorted_keys import SortedKeys, page_of
 
 
 class MemoryStore:
@@ -60,8 +34,8 @@ class MemoryStore:
         self._runs: dict[int, GrowingRun] = {}
         self._documents: dict[str, Document] = {}
         self._deadlines = Deadlines(self._states)
-        self._paths = _SortedKeys()
-        self._keys = _SortedKeys()
+        self._paths = SortedKeys[str]()
+        self._keys = SortedKeys[str]()
 
     @property
     def streams(self) -> int:
@@ -105,6 +79,7 @@ class MemoryStore:
 
     def _delete(self, stream_id: int) -> None:
         state = self._states.pop(stream_id)
+        self._deadlines.forget(stream_id)
         del self._runs[stream_id]
         if self._ids.get(state.path) == stream_id:
             del self._ids[state.path]
@@ -139,18 +114,20 @@ class MemoryStore:
     async def position_at(self, stream_id: int, at_ms: int) -> int | None:
         return position_at(self._runs[stream_id], at_ms)
 
-    async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
-        states = [self._states[self._ids[path]] for path in self._paths.page(prefix, after, limit)]
-        return [msgspec.structs.replace(state, producers={}) for state in states]
+    async def page(self, prefix: str, after: str, limit: int) -> StatePage:
+        paths = page_of(self._paths, prefix, after, limit)
+        states = [without_producers(self._states[self._ids[path]]) for path in paths]
+        return StatePage(states, paths[-1] if len(paths) == limit else None)
 
-    async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
-        return [state.path for state in self._deadlines.due(since_ms, now_ms, limit)]
+    async def due(self, after: tuple[int, int], now_ms: int, limit: int) -> Due:
+        passed, next_after = self._deadlines.due(after, now_ms, limit)
+        return Due([self._states[stream_id].path for _, stream_id in passed], next_after)
 
     async def document(self, key: str) -> Document | None:
         return self._documents.get(key)
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
-        return [self._documents[key] for key in self._keys.page(prefix, after, limit)]
+        return [self._documents[key] for key in page_of(self._keys, prefix, after, limit)]
 
     def report(self) -> StoreReport:
         return StoreReport()

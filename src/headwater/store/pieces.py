@@ -157,20 +157,31 @@ class GrowingRun:
         return self._times[index]
 
 
-class LargeRecord:
-    """One large record, in memory. It is not copied."""
+class SingleRecord(msgspec.Struct, gc=False):
+    """One record, in memory: a large one, which is not copied, or the only one of a stream. There are many of these, so
+    the garbage collector does not look at them."""
 
-    __slots__ = ("_at_ms", "_data", "end", "ends", "start")
+    start: int
+    data: bytes
+    at_ms: int
 
-    def __init__(self, start: int, data: bytes, at_ms: int) -> None:
-        self.start = start
-        self.end = start + len(data)
-        self.ends = (len(data),)
-        self._data = data
-        self._at_ms = at_ms
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+    @property
+    def ends(self) -> tuple[int]:
+        return (len(self.data),)
 
     def slice(self, first: int, stop: int) -> bytes:
-        return self._data[first:stop]  # the same object for the whole record
+        return self.data[first:stop]  # the same object for the whole record
 
     def time(self, index: int) -> int:
-        return self._at_ms
+        return self.at_ms
+
+    def grown(self, data: bytes, at_ms: int) -> GrowingRun:
+        """A run of this record and the next one."""
+        run = GrowingRun(self.start)
+        run.append(self.data, self.at_ms)
+        run.append(data, at_ms)
+        return run

@@ -35,6 +35,7 @@ from headwater.log.offsets import BEGINNING
 from headwater.log.producers import ProducerTuple
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, Done, NoMemoryError, RefusedError
+from headwater.store.deadlines import MAX_ID, Deadline
 from headwater.store.memory import MemoryStore
 from tests import virtual_time
 from tests.waiting import wait_until_async
@@ -767,7 +768,12 @@ def test_renewed_streams_do_not_hide_expired_ones() -> None:
             await engine.read(Read(f"renewed{number}"))
         await turn()
         clock.ms += 2_000
-        assert await store.due(-1, clock.ms, 5) == ["expired"]
+        paths: list[str] = []
+        after: Deadline | None = (-1, MAX_ID)
+        while after is not None:
+            due, after = await store.due(after, clock.ms, 5)
+            paths += due
+        assert paths == ["expired"]
 
     with_engine(body, store, clock=clock)
 
@@ -928,3 +934,41 @@ def test_a_slow_batch_limits_the_bytes_that_may_wait(monkeypatch: pytest.MonkeyP
         await asyncio.gather(*quick)
 
     with_engine(body, store)
+
+
+def test_an_expired_stream_does_not_count_when_a_create_would_be_refused() -> None:
+    clock, store = ManualClock(), MemoryStore()
+
+    async def body(engine: Engine) -> None:
+        for number in range(3):
+            await engine.execute(create(engine, f"short{number}", ttl_s=5))
+        await engine.execute(create(engine, "long", ttl_s=500))
+        with pytest.raises(TooManyStreamsError):
+            await engine.execute(create(engine, "new"))
+        clock.ms += 6_000
+        created = [engine.execute(create(engine, f"new{number}")) for number in range(3)]
+        assert [type(reply) for reply in await asyncio.gather(*created)] == [Reply] * 3
+        assert store.streams == 4
+        with pytest.raises(TooManyStreamsError):
+            await engine.execute(create(engine, "another"))
+        assert (await engine.info("long")).path == "long"
+
+    with_engine(body, store, clock=clock, limits=Limits(streams_max=4, expiry_sweep_s=3_600))
+
+
+def test_streams_that_expire_together_are_deleted_in_one_sweep() -> None:
+    clock, store = ManualClock(), MemoryStore()
+    count = 3 * bounds.EXPIRE_STREAMS_MAX + 7
+
+    async def body(engine: Engine) -> None:
+        for number in range(count):
+            await engine.execute(create(engine, f"s{number}", ttl_s=5))
+        await engine.execute(create(engine, "renewed", ttl_s=5))
+        clock.ms += 4_000
+        await engine.read(Read("renewed"))
+        clock.ms += 2_000
+        await engine._housekeeping._expire_all()
+        assert store.streams == 1
+        assert (await engine.info("renewed")).path == "renewed"
+
+    with_engine(body, store, clock=clock, limits=Limits(expiry_sweep_s=3_600))

@@ -33,7 +33,7 @@ class Bounded(World):
         self.ask(Append(path, 2, body, "text/plain", **more))  # type: ignore[arg-type]
 
     def ask(self, command: Command) -> None:
-        events = decide(self, command, 100).events
+        events = decide(self, command, 100, 100).events
         self.quotas.check(self, events)
         before = {event.id: self.get(event.id) for event in events if isinstance(event, Deleted)}
         self.run(command)
@@ -155,7 +155,7 @@ def test_bytes_below_a_prefix() -> None:
 def test_a_withdrawn_record_is_not_counted() -> None:
     world = Bounded(0, 0, PrefixQuota("a", bytes_max=10))
     world.create("a/1", b"123")
-    events = decide(world, Append("a/1", 2, b"4567", "text/plain"), 100).events
+    events = decide(world, Append("a/1", 2, b"4567", "text/plain"), 100, 100).events
     world.usage.note(events, world.get)
     assert world.usage["a"].bytes == 7
     world.usage.note(events, world.get, -1)

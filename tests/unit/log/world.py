@@ -19,6 +19,7 @@ class World:
         self.documents: dict[str, Document] = {}
         self.next_id = 1
         self.timeline = 0
+        self.producers_max = 10_000
 
     def at(self, path: str) -> StreamState | None:
         return self.states[self.paths[path]] if path in self.paths else None
@@ -30,7 +31,7 @@ class World:
         return self.documents.get(key)
 
     def run(self, command: Command) -> Reply:
-        decision = decide(self, command, 1_000_000)
+        decision = decide(self, command, 1_000_000, self.producers_max)
         for event in decision.events:
             self.apply(event)
         return decision.reply

@@ -118,6 +118,9 @@ class Scopes:
     def __bool__(self) -> bool:
         return bool(self._scopes)
 
+    def __len__(self) -> int:
+        return len(self._scopes) + (0 if self._within is None else len(self._within))
+
 
 def parse_scopes(texts: Iterable[str]) -> Scopes:
     return Scopes([parse_scope(text) for text in texts])

@@ -120,6 +120,7 @@ def _gather_engine(found: Gathered, report: EngineReport) -> None:
     found.add("headwater_commit_accepted_bytes_total", report.committed_bytes)
     found.add("headwater_commit_backlog_records", report.backlog_records)
     found.add("headwater_commit_backlog_bytes", report.backlog_bytes)
+    found.add("headwater_streams", report.streams)
     found.add("headwater_streams_loaded", report.streams_loaded)
     found.add("headwater_documents_loaded", report.documents_loaded)
     found.add("headwater_disk_full", float(report.full is not None))

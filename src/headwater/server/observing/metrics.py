@@ -93,6 +93,7 @@ METRICS = (
     ),
     Metric("headwater_lease_held", "gauge", "1 while the server holds its lease, if it has --lease."),
     Metric("headwater_lease_failures_total", "counter", "Renewals of the lease that failed, if it has --lease."),
+    Metric("headwater_streams", "gauge", "Streams and tables, also deleted ones that forks still read."),
     Metric("headwater_streams_loaded", "gauge", "Streams and tables in memory."),
     Metric("headwater_documents_loaded", "gauge", "Documents in memory."),
     Metric("headwater_views", "gauge", "Views by state.", ("state",)),

@@ -22,9 +22,10 @@ from headwater.server.streams.replies import json_response, offset_text
 async def list_streams(service: Service, request: Request, _: str) -> Response:
     query = parse_query(request.query)
     limit = parse_integer(query, "limit", limits.LIST_PAGE_DEFAULT, limits.LIST_PAGE_MAX)
-    after = max(query.get("after", ""), LOG_OWN_LAST)  # tables have a separate list
-    page = await readable_page(service.engine, request.caller, query.get("prefix", ""), after, limit)
-    return json_response({"streams": [_listed(stream) for stream in page.streams], "next_after": page.next_after})
+    after = max(service.lists.read(query.get("after", "")), LOG_OWN_LAST)  # tables have a separate list
+    page = await readable_page(service.engine, service.lists, request.caller, query.get("prefix", ""), after, limit)
+    next_after = None if page.next_after is None else service.lists.write(page.next_after, hidden=page.hidden)
+    return json_response({"streams": [_listed(stream) for stream in page.streams], "next_after": next_after})
 
 
 async def splits(service: Service, request: Request, _: str) -> Response:

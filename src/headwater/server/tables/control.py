@@ -18,9 +18,11 @@ from headwater.server.tables.replies import table_type
 async def list_tables(service: Service, request: Request, _: str) -> Response:
     query = parse_query(request.query)
     limit = parse_integer(query, "limit", limits.LIST_PAGE_DEFAULT, limits.LIST_PAGE_MAX)
-    prefix, after = log_path(query.get("prefix", "")), log_path(query.get("after", ""))
-    page = await readable_page(service.engine, request.caller, prefix, after, limit)
-    next_after = None if page.next_after is None else name_of(page.next_after)
+    prefix, after = log_path(query.get("prefix", "")), log_path(service.lists.read(query.get("after", "")))
+    page = await readable_page(service.engine, service.lists, request.caller, prefix, after, limit)
+    next_after = None
+    if page.next_after is not None:
+        next_after = service.lists.write(name_of(page.next_after), hidden=page.hidden)
     return json_response({"tables": [_listed(table) for table in page.streams], "next_after": next_after})
 
 

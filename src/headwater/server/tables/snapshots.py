@@ -35,8 +35,7 @@ def _directory(table_id: int) -> str:
 
 async def find(engine: Engine, table: StreamInfo) -> Snapshot | None:
     """The newest complete snapshot of a table. The others are deleted."""
-    page = await engine.page(_directory(table.id), "", LIST_PAGE_MAX)
-    complete = [_parsed(stream.path) for stream in page.streams if stream.closed]
+    complete = [_parsed(stream.path) for stream in await _streams(engine, table.id) if stream.closed]
     newest = max([found for found in complete if found.position <= table.tail], key=_position, default=None)
     await delete_all(engine, table.id, but="" if newest is None else newest.path)
     return newest
@@ -97,8 +96,18 @@ def _records(rows: list[bytes]) -> Iterator[bytes]:
 
 
 async def delete_all(engine: Engine, table_id: int, *, but: str = "") -> None:
-    page = await engine.page(_directory(table_id), "", LIST_PAGE_MAX)
-    await _delete(engine, [stream.path for stream in page.streams if stream.path != but])
+    await _delete(engine, [stream.path for stream in await _streams(engine, table_id) if stream.path != but])
+
+
+async def _streams(engine: Engine, table_id: int) -> list[StreamInfo]:
+    """The streams of all snapshots of a table."""
+    streams: list[StreamInfo] = []
+    after: str | None = ""
+    while after is not None:
+        page = await engine.page(_directory(table_id), after, LIST_PAGE_MAX)
+        streams += page.streams
+        after = page.next_after
+    return streams
 
 
 async def _delete(engine: Engine, paths: list[str]) -> None:

@@ -30,6 +30,7 @@ from headwater.errors import DamagedDataError
 from headwater.log.moments import NEVER, Moment
 from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
+from headwater.store.deadlines import Deadline
 from headwater.store.embedded.chunks import COLUMNS, Chunk, ChunkRow, decode_chunk, outline
 from headwater.store.embedded.disk import create_private
 from headwater.store.embedded.journal import UnknownFormatError
@@ -246,7 +247,7 @@ class IndexReader:
 
     def _with_producers(self, row: StreamRow) -> StreamState:
         state = decode_stream(row)
-        rows = self._connection.execute("SELECT * FROM producers WHERE stream_id = ?", (state.id,))
+        rows = self._connection.execute("SELECT * FROM producers WHERE stream_id = ? ORDER BY at_ms", (state.id,))
         known = [decode_producer(ProducerRow(*found)) for found in rows]
         rows = self._connection.execute("SELECT * FROM expired_producers WHERE stream_id = ?", (state.id,))
         expired = [decode_expired(ExpiredRow(*found)) for found in rows]
@@ -263,21 +264,25 @@ class IndexReader:
 
     def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
         """States in path order, without producers."""
+        where, bounds = _between("path", prefix, after)
         rows = self._connection.execute(
-            f"SELECT {STREAM_COLUMNS} FROM streams "  # noqa: S608
-            "WHERE path >= ? AND path > ? AND (? IS NULL OR path < ?) ORDER BY path LIMIT ?",
-            (prefix, after, *[_past(prefix)] * 2, limit),
+            f"SELECT {STREAM_COLUMNS} FROM streams WHERE {where} ORDER BY path LIMIT ?",  # noqa: S608
+            (*bounds, limit),
         )
         return [decode_stream(StreamRow(*row)) for row in rows]
 
-    def due(self, after: tuple[int, int], now_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Pairs of a deadline that has passed and a stream id, in order, after `after`."""
-        rows = self._connection.execute(
-            "SELECT deadline_ms, id FROM streams WHERE deadline_ms <= ? AND (deadline_ms, id) > (?, ?) "
-            "ORDER BY deadline_ms, id LIMIT ?",
-            (now_ms, *after, limit),
+    def due(self, after: Deadline, now_ms: int, limit: int) -> list[tuple[int, int, str]]:
+        """Deadlines that have passed, ids and paths of streams, in order, after a deadline and an id."""
+        # Two queries: with (deadline_ms, id) > (?, ?), SQLite would scan all streams that have the same deadline.
+        columns = "SELECT deadline_ms, id, path FROM streams WHERE deadline_ms"
+        rows = self._connection.execute(f"{columns} = ? AND id > ? ORDER BY id LIMIT ?", (*after, limit)).fetchall()
+        return (
+            rows
+            + self._connection.execute(
+                f"{columns} > ? AND deadline_ms <= ? ORDER BY deadline_ms, id LIMIT ?",
+                (after[0], now_ms, limit - len(rows)),
+            ).fetchall()
         )
-        return rows.fetchall()
 
     # Bytes
 
@@ -379,9 +384,10 @@ class IndexReader:
 
     def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
         """Documents in key order."""
+        where, bounds = _between("key", prefix, after)
         rows = self._connection.execute(
-            "SELECT * FROM documents WHERE key >= ? AND key > ? AND (? IS NULL OR key < ?) ORDER BY key LIMIT ?",
-            (prefix, after, *[_past(prefix)] * 2, limit),
+            f"SELECT * FROM documents WHERE {where} ORDER BY key LIMIT ?",  # noqa: S608
+            (*bounds, limit),
         )
         return [decode_document(DocumentRow(*row)) for row in rows]
 
@@ -435,7 +441,8 @@ def decode_producer(row: ProducerRow) -> ProducerRow:
 
 
 def encode_producer(stream_id: int, producer: str, known: ProducerState) -> ProducerRow:
-    return ProducerRow(stream_id, producer, *known, row_checksum("producers", stream_id, producer, *known))
+    values = (stream_id, producer, known.epoch, known.seq, known.at_ms)
+    return ProducerRow(*values, row_checksum("producers", *values))
 
 
 def decode_expired(row: ExpiredRow) -> ExpiredRow:
@@ -494,6 +501,16 @@ def _check_no_gap(stream_id: int, start: int, chunk: Chunk, expected: int | None
         position = start if expected is None else expected
         raise DamagedDataError(f"the bytes of stream {stream_id} at {position} are missing in the index")
     return end
+
+
+def _between(column: str, prefix: str, after: str) -> tuple[str, tuple[str, ...]]:
+    """The condition for texts that have a prefix and sort after `after`.
+
+    It has one lower and at most one upper bound, because SQLite seeks only by one of each and would scan for the rest.
+    """
+    end = _past(prefix)
+    where, bounds = (f"{column} > ?", (after,)) if after >= prefix else (f"{column} >= ?", (prefix,))
+    return (where, bounds) if end is None else (f"{where} AND {column} < ?", (*bounds, end))
 
 
 def _past(prefix: str) -> str | None:

@@ -102,6 +102,11 @@ class Maintenance:
             self.segment += 1
         self.folding.wake()
 
+    def note_changes(self, count: int) -> None:
+        """Seal the current segment if it changed many streams, because they take memory until they are folded."""
+        if count >= bounds.SEGMENT_CHANGES_MAX:
+            self._roll()
+
     async def fold_all(self) -> None:
         """Seal the current segment and fold everything."""
         while self.writing:  # noqa: ASYNC110 - rare; an event would have to be set for every batch

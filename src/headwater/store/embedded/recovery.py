@@ -65,6 +65,7 @@ def recover(disk: Disk, index: IndexReader) -> Recovered:
             unfolded.add_bytes(event, number)
     for error in replay.damaged.values():
         log.error("%s; it is not served", error)
+    unfolded.deadlines.refresh()
     # Everything is verified. Only now the directory is changed.
     newest = meta.folded.number if last is None else last.number
     for number in segment_numbers(disk):

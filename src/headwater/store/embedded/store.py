@@ -21,10 +21,11 @@ from headwater.errors import DamagedDataError
 from headwater.limits import DAMAGE_LOGGED_MAX, FOLD_FAILURES_UNREADY, INDEX_READERS, LARGE_BATCH_BYTES, Limits
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Deleted, Record
 from headwater.log.moments import Moment
-from headwater.log.producers import ProducerState
-from headwater.log.state import Document, StreamState
+from headwater.log.producers import Producers, add_newer, note_last
+from headwater.log.state import Document, StreamState, without_producers
 from headwater.measures import Histogram
-from headwater.store.contract import Commit, Done, NoMemoryError, RefusedError, Space, StoreReport
+from headwater.store.contract import Commit, Done, Due, NoMemoryError, RefusedError, Space, StatePage, StoreReport
+from headwater.store.deadlines import Deadline
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.folder import Folder
 from headwater.store.embedded.index import IndexReader
@@ -44,6 +45,11 @@ T = TypeVar("T")
 _DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _copy: Callable[[StreamState], StreamState] = getattr(StreamState, "__copy__")  # noqa: B009 - not in its type
+
+
+# Shared by the states of all unfolded streams without producers, of which there may be many. They stay empty.
+_NO_PRODUCERS: Producers = {}
+_NONE_EXPIRED: dict[int, int] = {}
 
 
 class Parts(NamedTuple):
@@ -163,6 +169,7 @@ class EmbeddedStore:
             self._maintenance.note_sealed()
             self._take_in(batch, kept, self._maintenance.segment)
             self._maintenance.note_written()
+            self._maintenance.note_changes(self._unfolded.changes_of(self._maintenance.segment))
             if self._moment().wall_ms < moment.wall_ms:
                 self._mark_time(done)
             else:
@@ -207,7 +214,8 @@ class EmbeddedStore:
                 if type(state) is StreamState and state.id not in kept:
                     own = kept[state.id] = _copy(state)
                     before = known.get(state.id)
-                    own.producers = {} if before is None else before.producers
+                    own.producers = _NO_PRODUCERS if before is None else before.producers
+                    own.expired_producers = _NONE_EXPIRED
         return kept
 
     def _take_in(self, batch: Sequence[Commit], kept: dict[int, StreamState], segment: int) -> None:
@@ -217,7 +225,9 @@ class EmbeddedStore:
                 if type(event) is Appended:
                     state, at_ms, producer = kept[event.id], event.at_ms, event.producer
                     if producer is not None:
-                        state.producers[producer.id] = ProducerState(producer.epoch, producer.seq, at_ms)
+                        if state.producers is _NO_PRODUCERS:
+                            state.producers = {}
+                        note_last(state.producers, producer, at_ms)  # the fold expires them
                     unfolded.append(event, state, at_ms, segment)
                 elif isinstance(event, DOCUMENT_EVENTS):
                     unfolded.add_document(event.key, after if isinstance(after, Document) else None, segment)
@@ -290,49 +300,38 @@ class EmbeddedStore:
         state = await self._ask_index(lambda index: index.by_id(stream_id))
         return state if recent is None else _merged(recent, state)
 
-    async def page(self, prefix: str, after: str, limit: int) -> list[StreamState]:
-        while True:
-            forgotten, last, rows = self._unfolded.forgotten, after, list[StreamState]()
-            more = True
-            while more and sum(map(self._is_at_its_path, rows)) < limit:
-                page = await self._ask_index(lambda index, last=last: index.page(prefix, last, limit))  # type: ignore[misc]
-                rows += page
-                more = len(page) == limit
-                last = page[-1].path if page else last
-            found = self._merged_page(rows, prefix, after)
-            if forgotten == self._unfolded.forgotten and (not more or len(found) >= limit):
-                return [msgspec.structs.replace(state, producers={}) for state in found[:limit]]
-
-    def _is_at_its_path(self, state: StreamState) -> bool:
-        """Whether a stream of the index is still the one at its path."""
-        return state.path not in self._unfolded.paths and state.id not in self._unfolded.deleted
-
-    def _merged_page(self, rows: list[StreamState], prefix: str, after: str) -> list[StreamState]:
-        """Merge streams of the index and unfolded ones, in path order."""
-        states = self._unfolded.states
-        found = {state.path: states.get(state.id, state) for state in rows if self._is_at_its_path(state)}
-        for path, stream_id in self._unfolded.paths.items():
-            if stream_id is not None and path.startswith(prefix) and path > after:
+    async def page(self, prefix: str, after: str, limit: int) -> StatePage:
+        rows = await self._ask_current_index(lambda index: index.page(prefix, after, limit))
+        recent = self._unfolded.paths_after(prefix, after, limit)
+        # Up to this path all streams are known, of the index and unfolded ones.
+        ends = [paths[-1] for paths in ([state.path for state in rows], recent) if len(paths) == limit]
+        end = min(ends, default=None)
+        states, found = self._unfolded.states, dict[str, StreamState]()
+        for state in rows:
+            if state.path not in self._unfolded.paths and state.id not in self._unfolded.deleted:
+                found[state.path] = states.get(state.id, state)
+        for path in recent:
+            if (stream_id := self._unfolded.paths[path]) is not None:
                 found[path] = states[stream_id]
-        return [found[path] for path in sorted(found)]
+        paths = sorted(path for path in found if end is None or path <= end)
+        if len(paths) > limit:
+            paths, end = paths[:limit], paths[limit - 1]
+        return StatePage([without_producers(found[path]) for path in paths], end)
 
-    async def due(self, since_ms: int, now_ms: int, limit: int) -> list[str]:
+    async def due(self, after: Deadline, now_ms: int, limit: int) -> Due:
         unfolded = self._unfolded
-        paths = {state.path: None for state in unfolded.deadlines.due(since_ms, now_ms, limit)}
-        after = (since_ms, 1 << 62)
-        while len(paths) < limit:
-            rows = await self._ask_index(lambda index, after=after: index.due(after, now_ms, limit))  # type: ignore[misc]
-            for _, stream_id in rows:
-                state = unfolded.states.get(stream_id)
-                if state is None and stream_id not in unfolded.deleted:
-                    with contextlib.suppress(DamagedDataError):  # which is logged; other streams expire
-                        state = await self._ask_index(lambda index, key=stream_id: index.by_id(key))  # type: ignore[misc]
-                if state is not None and not state.soft_deleted and since_ms < (state.deadline_ms or 0) <= now_ms:
-                    paths[state.path] = None
-            if len(rows) < limit:
-                break
-            after = rows[-1]
-        return list(paths)[:limit]
+        recent, recent_end = unfolded.deadlines.due(after, now_ms, limit)
+        found = {deadline: unfolded.states[deadline[1]].path for deadline in recent}
+        rows = await self._ask_index(lambda index: index.due(after, now_ms, limit))
+        for deadline_ms, stream_id, path in rows:
+            if stream_id not in unfolded.states and stream_id not in unfolded.deleted:
+                found[deadline_ms, stream_id] = path
+        ends = [] if recent_end is None else [recent_end]
+        end = min([*ends, rows[-1][:2]] if len(rows) == limit else ends, default=None)
+        due = sorted(deadline for deadline in found if end is None or deadline <= end)
+        if len(due) > limit:
+            due, end = due[:limit], due[limit - 1]
+        return Due([found[deadline] for deadline in due], end)
 
     # Bytes
 
@@ -394,12 +393,23 @@ class EmbeddedStore:
         return await self._ask_index(lambda index: index.document(key))
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
-        recent = {key: found for key, found in self._unfolded.documents.items() if key.startswith(prefix)}
-        page = await self._ask_index(lambda index: index.documents(prefix, after, limit + len(recent)))
+        found: list[Document] = []
+        last: str | None = after
+        while last is not None and len(found) < limit:
+            some, last = await self._some_documents(prefix, last, limit)
+            found += some
+        return found[:limit]
+
+    async def _some_documents(self, prefix: str, after: str, limit: int) -> tuple[list[Document], str | None]:
+        """Some documents in order, and the key after which there may be more."""
+        page = await self._ask_current_index(lambda index: index.documents(prefix, after, limit))
+        recent = self._unfolded.keys_after(prefix, after, limit)
+        ends = [keys[-1] for keys in ([document.key for document in page], recent) if len(keys) == limit]
+        end = min(ends, default=None)
         found: dict[str, Document | None] = {document.key: document for document in page}
-        found |= {key: document for key, document in recent.items() if key > after}
-        present = [found[key] for key in sorted(found)]
-        return [document for document in present if document is not None][:limit]
+        found |= {key: self._unfolded.documents[key] for key in recent}
+        documents = [found[key] for key in sorted(found) if end is None or key <= end]
+        return [document for document in documents if document is not None], end
 
     # The index
 
@@ -495,8 +505,6 @@ def _merged(recent: StreamState, folded: StreamState | None) -> StreamState:
     """Add the producers of the index to an unfolded state, which has only those that changed."""
     if folded is None:
         return recent.copy()
-    return msgspec.structs.replace(
-        recent,
-        producers=folded.producers | recent.producers,
-        expired_producers=folded.expired_producers | recent.expired_producers,
-    )
+    add_newer(folded.producers, recent.producers)
+    folded.expired_producers.update(recent.expired_producers)
+    return msgspec.structs.replace(recent, producers=folded.producers, expired_producers=folded.expired_producers)

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from headwater import limits as bounds
 from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
@@ -37,6 +38,7 @@ from headwater.store.embedded.opening import open_store
 from headwater.store.embedded.salvage import salvage_directory
 from tests.contract.stores import InlineFolder
 from tests.journals import at, new_journal
+from tests.waiting import wait_until_async
 
 UNFOLDED = Limits(fold_idle_s=3600)
 FOLDED = Limits(segment_bytes=40_000, fold_idle_s=0.05)
@@ -545,3 +547,21 @@ def test_the_number_of_streams_is_known_after_a_restart(tmp_path: Path, folded: 
         write_meta(connection, "folded", IndexReader(connection).meta()._replace(streams=7))
         connection.commit()
     assert any("streams" in problem for problem in check_directory(directory, lambda _: None).problems)
+
+
+def test_a_segment_with_many_streams_is_sealed_before_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "SEGMENT_CHANGES_MAX", 10)
+
+    async def body() -> None:
+        engine = Engine(open_store(tmp_path / "data", Limits()))
+        await engine.start()
+        for number in range(35):
+            await engine.execute(Create(path=f"s{number:02}", now_ms=engine.now_ms(), body=b"x"))
+        await wait_until_async(lambda: not engine.report().store.unfolded_segments)
+        assert engine.report().store.unfolded_bytes < 1000
+        assert [stream.path for stream in (await engine.page("", "", 100)).streams] == [f"s{n:02}" for n in range(35)]
+        await engine.stop()
+
+    asyncio.run(body())

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sqlite3
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from headwater.log.content import ContentKind
+from headwater.log.state import Document, StreamState
 from headwater.store.embedded.index import IndexReader, Meta, connect, create
 from headwater.store.embedded.index_writer import IndexWriter
 
@@ -49,3 +52,50 @@ def test_a_chunk_that_is_merged_while_it_is_read(tmp_path: Path) -> None:
     assert reader.read(1, 0, SIZE, 1 << 20).data == data
     connection.close()
     writer._connection.close()
+
+
+COUNT = 5_000
+
+
+def steps(connection: sqlite3.Connection, ask: Callable[[], object]) -> int:
+    """The instructions of SQLite's virtual machine that a query takes, in units of ten."""
+    taken = 0
+
+    def step() -> int:
+        nonlocal taken
+        taken += 1
+        return 0
+
+    connection.set_progress_handler(step, 10)
+    ask()
+    connection.set_progress_handler(None, 10)
+    return taken
+
+
+def test_a_page_is_found_without_a_scan(tmp_path: Path) -> None:
+    path = tmp_path / "index.db"
+    create(path)
+    connection = connect(path, write=True)
+    reader, writer = IndexReader(connection), IndexWriter(connection)
+    writer.begin()
+    writer.put_states([state(number, f"m/{number:06}", expires_ms=5) for number in range(1, COUNT + 1)])
+    writer.put_documents({f"m/{number:06}": Document(f"m/{number:06}", b"") for number in range(1, COUNT + 1)})
+    writer.commit(Meta(1, 1, COUNT + 1, COUNT))
+    last = f"m/{COUNT - 10:06}"
+    for ask in (reader.page, reader.documents):
+        first_steps = steps(connection, lambda ask=ask: ask("", "", 10))  # type: ignore[misc]
+        assert [len(ask("", after, 10)) for after in ("", last)] == [10, 10]
+        assert steps(connection, lambda ask=ask: ask("", last, 10)) <= first_steps + 2  # type: ignore[misc]
+        assert steps(connection, lambda ask=ask: ask("m/", last, 10)) <= first_steps + 2  # type: ignore[misc]
+        assert steps(connection, lambda ask=ask: ask("a", "", 10)) <= first_steps  # type: ignore[misc]
+    first_steps = steps(connection, lambda: reader.due((-1, 0), 9, 10))
+    assert steps(connection, lambda: reader.due((5, COUNT - 10), 9, 10)) <= first_steps + 2
+    assert [len(reader.due(after, 9, 10)) for after in ((-1, 0), (5, COUNT - 10), (5, COUNT))] == [10, 10, 0]
+    connection.close()
+
+
+def state(number: int, path: str, **more: Any) -> StreamState:
+    kind = ContentKind.TEXT
+    return StreamState(
+        id=number, path=path, content_type="text/plain", kind=kind, created_ms=1, accessed_ms=1, tail=0, **more
+    )
