@@ -14,7 +14,7 @@ import pytest
 
 from headwater import limits
 from headwater.engine import Engine
-from headwater.store.embedded import opening
+from headwater.store.embedded import index, opening
 from headwater.store.embedded.backup import restoring
 from headwater.store.embedded.backup.backing_up import open_backup
 from headwater.store.embedded.backup.failures import BackupError, TargetError
@@ -40,6 +40,7 @@ from tests.unit.store.embedded.backup.test_backing_up import (
     UNFOLDED,
     back_up,
     live,
+    now_ms,
     restored,
     settled,
     stepped,
@@ -100,6 +101,14 @@ def promoted(to: Path, target: DirectoryTarget) -> dict[str, bytes]:
     return contents(to)
 
 
+def timeline(directory: Path) -> int:
+    reader = index.IndexReader(index.connect(directory / "index.db", write=False))
+    try:
+        return reader.meta().timeline
+    finally:
+        reader.close()
+
+
 def contents(directory: Path) -> dict[str, bytes]:
     assert check_directory(directory, lambda _: None).problems == []
     from tests.fault.test_backups import contents_of
@@ -134,6 +143,7 @@ def test_a_server_refuses_a_standby_until_it_is_promoted(directory: Path, target
     with pytest.raises(StandbyError, match="headwater promote"):
         open_store(to, UNFOLDED)
     assert promoted(to, target) == {"a": b"one;"}
+    assert timeline(to) > now_ms() * 1000 > timeline(directory)  # offsets of lost data match nothing
     live(to, writing("two;"))
     assert identity_of(to).parent == identity_of(directory).id
     back_up(to, target)  # into the same target, as a new timeline
