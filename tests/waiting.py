@@ -23,15 +23,17 @@ class NeverTrueError(AssertionError):
     """A condition did not become true within the limit."""
 
 
-def wait_until(condition: Callable[[], T | None], what: str = "", limit_s: float = LIMIT_S) -> T:
+def wait_until(
+    condition: Callable[[], T | None], what: str = "", limit_s: float = LIMIT_S, pause_max_s: float = _LONGEST_PAUSE_S
+) -> T:
     """Call `condition` until it returns something true, and return that. `what` describes it in the error."""
     deadline_s = time.monotonic() + limit_s
     pause_s = _FIRST_PAUSE_S
     while not (value := condition()):
         if time.monotonic() > deadline_s:
             raise _never(condition, value, what, limit_s)
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+        time.sleep(min(pause_s, pause_max_s))
+        pause_s = min(pause_s * 1.5, pause_max_s)
     return value
 
 

@@ -6,9 +6,8 @@ import contextlib
 import json
 import os
 import signal
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from bench.servers import Server, headwater
 
 from tests.browser.pages import Browser, browser, website
 from tests.edges import free_port
+from tests.waiting import wait_until
 
 JSON = {"content-type": "application/json"}
 TEXT = {"content-type": "text/plain"}
@@ -42,16 +42,7 @@ def name() -> str:
     return uuid.uuid4().hex
 
 
-def until(true: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.1)
-
-
-def test_must_show_5_an_event_source_sees_each_message_once(
-    chromium: Browser, web: int, name: str, tmp_path: Path
-) -> None:
+def test_an_event_source_sees_each_message_once(chromium: Browser, web: int, name: str, tmp_path: Path) -> None:
     """Feeds end after a second, the server is stopped once and killed once."""
     port = free_port()
     options = ("--port", str(port), "--data-dir", str(tmp_path / "data"), "--limit", "sse_lifetime_s=1")
@@ -82,30 +73,29 @@ def test_must_show_5_an_event_source_sees_each_message_once(
                 source.addEventListener("control", e => {{ window.control = JSON.parse(e.data); }});
             }})()""",
         )
-        until(lambda: len(seen()) == sent)
+        wait_until(lambda: len(seen()) == sent)
         for _ in range(4):  # a feed ends while messages come in, and they come in while there is none
+            before = chromium.run(name, "window.opened")
             send(5)
-            time.sleep(1.0)
-        until(lambda: len(seen()) == sent)
+            wait_until(lambda before=before: chromium.run(name, "window.opened") > before)  # type: ignore[misc]
+        wait_until(lambda: len(seen()) == sent)
         assert chromium.run(name, "window.opened") >= 2
     with headwater(*options) as server:
         send(5)
-        until(lambda: len(seen()) == sent)
+        wait_until(lambda: len(seen()) == sent)
         send(5)
         os.kill(server.pid, signal.SIGKILL)
     with headwater(*options):
         send(5)
-        until(lambda: len(seen()) == sent)
+        wait_until(lambda: len(seen()) == sent)
         assert seen() == list(range(sent))
         httpx.delete(url)
-        until(lambda: bool(chromium.run(name, "window.control.streamDeleted === true")))
-        until(lambda: bool(chromium.run(name, "window.source.readyState === EventSource.CLOSED")))
+        wait_until(lambda: bool(chromium.run(name, "window.control.streamDeleted === true")))
+        wait_until(lambda: bool(chromium.run(name, "window.source.readyState === EventSource.CLOSED")))
     assert seen() == list(range(sent))
 
 
-def test_must_show_5_an_event_source_stops_at_the_end_of_a_closed_stream(
-    chromium: Browser, web: int, name: str
-) -> None:
+def test_an_event_source_stops_at_the_end_of_a_closed_stream(chromium: Browser, web: int, name: str) -> None:
     with headwater("--memory") as server:
         url = f"{server.url}/{name}"
         httpx.put(url, headers={**JSON, "stream-closed": "true"}, content=b"[1,2]")
@@ -118,7 +108,7 @@ def test_must_show_5_an_event_source_stops_at_the_end_of_a_closed_stream(
                 window.source.addEventListener("data", e => window.seen.push(...JSON.parse(e.data)));
             }})()""",
         )
-        until(lambda: bool(chromium.run(name, "window.source.readyState === EventSource.CLOSED")))
+        wait_until(lambda: bool(chromium.run(name, "window.source.readyState === EventSource.CLOSED")))
         assert chromium.run(name, "window.seen") == [1, 2]
 
 
@@ -173,7 +163,7 @@ def attacked(chromium: Browser, web: int, name: str, *options: str) -> Iterator[
         yield server, url, Attacker(chromium, name, url)
 
 
-def test_must_show_5_a_foreign_page_can_neither_read_nor_write(chromium: Browser, web: int, name: str) -> None:
+def test_a_foreign_page_can_neither_read_nor_write(chromium: Browser, web: int, name: str) -> None:
     with attacked(chromium, web, name) as (server, url, page):
         for method in ("GET", "PUT", "POST", "DELETE"):
             assert page.fetch(method) == ["refused"]
@@ -189,9 +179,7 @@ def test_must_show_5_a_foreign_page_can_neither_read_nor_write(chromium: Browser
         assert httpx.head(f"{url}-new").status_code == 404
 
 
-def test_must_show_5_a_page_whose_name_becomes_the_servers_address_gets_nothing(
-    chromium: Browser, web: int, name: str
-) -> None:
+def test_a_page_whose_name_becomes_the_servers_address_gets_nothing(chromium: Browser, web: int, name: str) -> None:
     with attacked(chromium, web, name) as (server, url, page):
         rebound = f"http://evil.example:{server.port}"
         assert chromium.open(name, f"{rebound}/") == 421
@@ -202,19 +190,19 @@ def test_must_show_5_a_page_whose_name_becomes_the_servers_address_gets_nothing(
         assert httpx.get(url).content == b"mine"
 
 
-def test_must_show_5_a_page_of_an_allowed_origin_can_do_everything(chromium: Browser, web: int, name: str) -> None:
+def test_a_page_of_an_allowed_origin_can_do_everything(chromium: Browser, web: int, name: str) -> None:
     with attacked(chromium, web, name, "--allow-origin", f"http://evil.example:{web}") as (_, url, page):
         assert page.fetch("GET") == ["cors", 200, "mine"]
         assert page.fetch("POST") == ["cors", 204, ""]
         assert page.fetch("PUT", f"{url}-new")[:2] == ["cors", 201]
         assert page.tries(LISTEN) == "mineevil"
         assert page.tries(SUBMIT)
-        until(lambda: httpx.get(url).content.startswith(b"mineevilevil=form"))
+        wait_until(lambda: httpx.get(url).content.startswith(b"mineevilevil=form"))
         assert page.fetch("DELETE") == ["cors", 204, ""]
         assert httpx.head(url).status_code == 404
 
 
-def test_must_show_5_a_stored_page_runs_nothing(chromium: Browser, name: str) -> None:
+def test_a_stored_page_runs_nothing(chromium: Browser, name: str) -> None:
     with headwater("--memory") as server:
         url = f"{server.url}/{name}"
         page = b"<!doctype html><title>before</title><script>document.title = 'after'</script>"
@@ -224,7 +212,7 @@ def test_must_show_5_a_stored_page_runs_nothing(chromium: Browser, name: str) ->
         assert chromium.run(name, "self.origin") == "null"  # and it is not of the server's origin
 
 
-def test_must_show_5_a_page_sees_its_own_append(chromium: Browser, web: int, name: str) -> None:
+def test_a_page_sees_its_own_append(chromium: Browser, web: int, name: str) -> None:
     with headwater("--memory") as server:
         url = f"{server.url}/{name}"
         chromium.open(name, f"http://localhost:{web}/")

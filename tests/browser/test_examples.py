@@ -6,10 +6,8 @@ import contextlib
 import os
 import re
 import runpy
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +15,7 @@ from headwater.client import Client
 from tests.browser.pages import Browser, browser
 from tests.edges import free_port
 from tests.example_commands import EXAMPLES, commands, started
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -30,13 +29,6 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def screenshots(tmp_path: Path) -> Path:
     return Path(os.environ.get("HEADWATER_SCREENSHOTS", tmp_path))
-
-
-def until(true: Callable[[], Any], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.1)
 
 
 @contextlib.contextmanager
@@ -73,19 +65,19 @@ def test_live_prices_are_shown_once_each_without_a_replay(chromium: Browser, scr
         table = client.table("prices")
         server.enter_context(started(serve, *options))
         with started(feed, HEADWATER_URL=url):
-            until(lambda: (table.info().last_seqno or 0) > 15)
+            wait_until(lambda: (table.info().last_seqno or 0) > 15)
             chromium.open("prices", f"{page}?server={url}")
-            until(lambda: counts()["shown"] >= 10)
+            wait_until(lambda: counts()["shown"] >= 10)
             chromium.screenshot("prices", screenshots / "live-prices.png")
             found = counts()
             before = found["last"] - found["shown"]
             assert before > 10  # rows that were there before the page, and were not read
             server.close()
-            until(lambda: "lost" in status())
+            wait_until(lambda: "lost" in status())
             shown = counts()["shown"]
             server.enter_context(started(serve, *options))
-            until(lambda: counts()["connections"] == 2 and counts()["shown"] >= shown + 5)
-        until(lambda: counts()["last"] == table.info().last_seqno)
+            wait_until(lambda: counts()["connections"] == 2 and counts()["shown"] >= shown + 5)
+        wait_until(lambda: counts()["last"] == table.info().last_seqno)
         assert counts()["wrong"] == 0
         assert counts()["last"] - counts()["shown"] == before
         assert prices() == {key: row.record for key, row in table.active().items()}
@@ -115,16 +107,16 @@ def test_tokens_reach_every_tab_once_although_the_model_is_killed(
             for tab in ("first", "second"):
                 chromium.open(tab, address)
             ask("first", "What are you?")
-            until(lambda: len(text("first").split()) > 12 and len(text("second").split()) > 12)
+            wait_until(lambda: len(text("first").split()) > 12 and len(text("second").split()) > 12)
             process.kill()
         chromium.open("second", address)  # reloaded, while there is no model
-        until(lambda: text("second").startswith("You asked: “What are you?”. I am"))
+        wait_until(lambda: text("second").startswith("You asked: “What are you?”. I am"))
         assert not whole("second")
         with started(model, HEADWATER_URL=url) as (process, line):
             assert re.fullmatch(r"answer 0 after \d\d tokens\n", line)
             chromium.open("late", address)
-            until(lambda: len(text("late").split()) > 70)
+            wait_until(lambda: len(text("late").split()) > 70)
             chromium.screenshot("late", screenshots / "token-stream.png")
-            until(lambda: all(whole(tab) for tab in ("first", "second", "late")))
+            wait_until(lambda: all(whole(tab) for tab in ("first", "second", "late")))
         expected = runpy.run_path(str(EXAMPLES / "token-stream" / "model.py"))["TEXT"].format(prompt="What are you?")
         assert [text(tab) for tab in ("first", "second", "late")] == [expected] * 3

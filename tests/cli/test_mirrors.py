@@ -107,7 +107,7 @@ def test_kills_at_any_moment_double_and_lose_nothing(source: Table, local: Serve
     def write() -> None:
         for batch in range(400):
             source.append([Put(f"{batch}-{number}", "r" * dice.randrange(300)) for number in range(50)])
-            time.sleep(0.01)
+            time.sleep(0.01)  # a writer that takes longer than several kills; a slow machine has more of them
         source.close()
         done.set()
 
@@ -120,7 +120,7 @@ def test_kills_at_any_moment_double_and_lose_nothing(source: Table, local: Serve
             subprocess.Popen(command, env=environment(local), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             for _ in range(1 + kills % 2)
         ]
-        time.sleep(0.4 + dice.random())
+        time.sleep(0.4 + dice.random())  # killed at any moment
         for follower in followers:
             follower.kill()
             follower.wait()

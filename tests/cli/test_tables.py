@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 
 from headwater.cli import failing
 from tests.table_servers import NOW, TableServer, head, hostile_server, lines, table_server
+from tests.waiting import wait_until
 
 HEADWATER = Path(sys.executable).parent / "headwater"
 
@@ -101,8 +101,7 @@ def test_tail_and_follow_print_what_comes(server: TableServer) -> None:
             env={**os.environ, "HEADWATER_URL": server.url, "HEADWATER_TOKEN": "secret"},
         ) as process:
             seen = len(server.requests)
-            while not any(request.startswith("GET") for request in server.requests[seen:]):
-                time.sleep(0.01)
+            wait_until(lambda seen=seen: "GET" in {request[:3] for request in server.requests[seen:]})  # type: ignore[misc]
             number = len(server.tables["prices"].rows)
             server.put("prices", f"+ {'abcde'[number]} {number + 1}")
             assert process.stdout is not None

@@ -7,9 +7,8 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,7 @@ import pytest
 from headwater.client import Client
 from tests.edges import free_port
 from tests.example_commands import EXAMPLES, ROOT, commands, environment, started
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
+from tests.waiting import wait_until
 
 
 def answers(url: str) -> bool:
@@ -117,7 +110,7 @@ def theatre(directory: Path) -> Iterator[tuple[str, str, str]]:
         for uvicorn, port, app in zip(uvicorns, ports[1:], apps, strict=True):
             command = re.sub(r"--port \d+", f"--port {port}", uvicorn)
             stack.enter_context(started(command, says_ready=False, HEADWATER_URL=server))
-            wait_for(lambda app=app: answers(f"{app}/seats"))  # type: ignore[misc]
+            wait_until(lambda app=app: answers(f"{app}/seats"))  # type: ignore[misc]
         yield server, apps[0], apps[1]
 
 
@@ -139,7 +132,7 @@ def test_seats_are_booked_once_by_two_apps(tmp_path: Path) -> None:
             events = client.stream("theatre/seats").read().all()
         assert {event["value"]["guest"] for event in events} == lucky
         for app in apps:
-            wait_for(lambda app=app: {*httpx.get(f"{app}/seats").json().values()} == {None, *lucky})  # type: ignore[misc]
+            wait_until(lambda app=app: {*httpx.get(f"{app}/seats").json().values()} == {None, *lucky})  # type: ignore[misc]
 
         assert said_by_the_page(server, *apps) == [
             {"id": "A1", "guest": "Ann"},
@@ -167,7 +160,7 @@ def said_by_the_page(server: str, first: str, second: str) -> list[Any]:
 
     booked = json.loads(run(put))
     listed = json.loads(run(listing))["A1"]  # at the same app: at once
-    wait_for(lambda: json.loads(run(of_guest)) == {"A1": "Ann"})
+    wait_until(lambda: json.loads(run(of_guest)) == {"A1": "Ann"})
     taken = json.loads(run(again))
     assert run(delete) == ""
     operations = [json.loads(line)["headers"]["operation"] for line in run(read).splitlines()]

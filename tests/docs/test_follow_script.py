@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.table_servers import head, hostile_server, lines, table_server
+from tests.waiting import wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "stp.md"
 
@@ -41,11 +41,8 @@ def following(script: Path, surl: str, file: Path) -> Iterator[subprocess.Popen[
         process.communicate()
 
 
-def wait_for(file: Path, expected: bytes) -> None:
-    deadline = time.monotonic() + 20
-    while not file.exists() or file.read_bytes() != expected:
-        assert time.monotonic() < deadline, file.read_bytes()
-        time.sleep(0.02)
+def content_of(file: Path) -> bytes:
+    return file.read_bytes() if file.exists() else b""
 
 
 def test_it_goes_on_where_it_was_killed(script: Path, tmp_path: Path) -> None:
@@ -54,14 +51,14 @@ def test_it_goes_on_where_it_was_killed(script: Path, tmp_path: Path) -> None:
         server.put("prices", "+ a 1", "+ b two words", "- a")
         surl, stored = f"{server.url}/v1/table/prices", server.tables["prices"].rows
         with following(script, surl, file):
-            wait_for(file, b"".join(stored))
+            wait_for(lambda: content_of(file), b"".join(stored))
             server.put("prices", "+ c 3")
-            wait_for(file, b"".join(stored))
+            wait_for(lambda: content_of(file), b"".join(stored))
         server.put("prices", "+ d 4")
         with file.open("ab") as cut:
             cut.write(stored[4][:9])  # as a crash of the machine may leave it
         with following(script, surl, file):
-            wait_for(file, b"".join(stored))
+            wait_for(lambda: content_of(file), b"".join(stored))
 
 
 def test_duplicates_and_lost_connections_are_harmless(script: Path, tmp_path: Path) -> None:
@@ -77,7 +74,7 @@ def test_duplicates_and_lost_connections_are_harmless(script: Path, tmp_path: Pa
         yield answers[number] if number < len(answers) else head()
 
     with hostile_server(answer) as server, following(script, server.url, file):
-        wait_for(file, lines(1, 2, 3, 7))
+        wait_for(lambda: content_of(file), lines(1, 2, 3, 7))
         assert server.seen[:4] == [f"/?since_id={since}" for since in (0, 1, 1, 2)]
 
 

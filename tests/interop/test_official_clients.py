@@ -6,8 +6,6 @@ import asyncio
 import json
 import shutil
 import subprocess
-import threading
-import time
 import uuid
 
 import durable_streams
@@ -55,21 +53,14 @@ def test_the_python_client(url: str) -> None:
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
 def test_the_python_client_tails(url: str, live: durable_streams.LiveMode) -> None:
     with durable_streams.DurableStream.create(url, content_type="application/json") as handle:
-
-        def write() -> None:
-            for number in range(5):
-                time.sleep(0.05)
-                handle.append({"n": number})
-
-        writer = threading.Thread(target=write)
-        writer.start()
+        handle.append({"n": 0})
         seen = []
         with durable_streams.stream(url, offset="-1", live=live) as response:
             for item in response.iter_json():
                 seen.append(item["n"])
                 if len(seen) == 5:
                     break
-        writer.join()
+                handle.append({"n": len(seen)})  # when all before it have arrived
         assert seen == [0, 1, 2, 3, 4]
 
 

@@ -47,7 +47,7 @@ def append_three(stream: Stream) -> list[str]:
     ends = []
     for messages in ([1], [2, 3], [4]):
         ends.append(stream.append_many(messages).offset)
-        time.sleep(PAUSE_S)
+        time.sleep(PAUSE_S)  # the times of the records differ by at least this
     return ends
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 
@@ -77,7 +76,6 @@ def test_a_follower_gets_each_row_once_until_the_table_is_closed(client: Client,
     def write() -> None:
         for number in range(1, 20):
             table.append([Put("a", str(number))])
-            time.sleep(0.005)
         table.close()
 
     writer = threading.Thread(target=write)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -14,6 +13,7 @@ from headwater.client import Client, Put, RecordFormat, Remove
 from headwater.errors import ConfigurationError, ConflictError, ViewSourceNotFoundError
 from headwater.state import Collection, StreamDB, define_state
 from tests.shells import SHELLS, client_of
+from tests.waiting import wait_for
 
 
 class Price(msgspec.Struct):
@@ -34,13 +34,6 @@ def name() -> str:
     return f"views/{uuid.uuid4().hex}"
 
 
-def eventually(look: Callable[[], object], wanted: object) -> None:
-    deadline = time.monotonic() + 10
-    while (found := look()) != wanted:
-        assert time.monotonic() < deadline, f"{found} is not {wanted}"
-        time.sleep(0.01)
-
-
 def test_a_table_over_a_stream(client: Client) -> None:
     stream, table = client.stream(name()), client.table(name())
     with pytest.raises(ViewSourceNotFoundError):
@@ -55,7 +48,7 @@ def test_a_table_over_a_stream(client: Client) -> None:
     with pytest.raises(ConflictError):
         table.append([Put("k", "1")])
     stream.append(PRICES.insert(Price("tea", 2.4)))
-    eventually(lambda: {key: row.record for key, row in table.active().items()}, {"tea": '{"id":"tea","eur":2.4}'})
+    wait_for(lambda: {key: row.record for key, row in table.active().items()}, {"tea": '{"id":"tea","eur":2.4}'})
     assert table.info().schema == "json"
 
 
@@ -64,7 +57,7 @@ def test_an_entity_type_can_be_any_text(client: Client) -> None:
     stream.create()
     table.create(view_of=stream.url, entity_type="précis 100% 🜂")
     stream.append({"type": "précis 100% 🜂", "key": "k", "value": 1, "headers": {"operation": "insert"}})
-    eventually(lambda: [row.record for row in table.rows()], ["1"])
+    wait_for(lambda: [row.record for row in table.rows()], ["1"])
 
 
 def test_records_as_text(client: Client) -> None:
@@ -72,7 +65,7 @@ def test_records_as_text(client: Client) -> None:
     table.create()
     table.append([Put("k", "free form")])
     stream.create(view_of=table.url, entity_type="note", record=RecordFormat.TEXT)
-    eventually(lambda: [message["value"] for message in stream.read(live=False)], [{"record": "free form"}])
+    wait_for(lambda: [message["value"] for message in stream.read(live=False)], [{"record": "free form"}])
 
 
 def test_a_stream_db_over_a_table(server: Server) -> None:
@@ -83,10 +76,10 @@ def test_a_stream_db_over_a_table(server: Server) -> None:
         stream.create(view_of=table.url, entity_type="price")
         with StreamDB(stream, define_state({"prices": PRICES})) as db:
             db.preload()
-            eventually(lambda: sorted(db.prices), ["coffee", "tea"])
+            wait_for(lambda: sorted(db.prices), ["coffee", "tea"])
             table.append([Remove("coffee"), Put("tea", '{"id":"tea","eur":2.5}')])
-            eventually(lambda: {key: price.eur for key, price in db.prices.items()}, {"tea": 2.5})
+            wait_for(lambda: {key: price.eur for key, price in db.prices.items()}, {"tea": 2.5})
             table.delete()
             table.create(schema="price")
             table.append([Put("water", '{"id":"water","eur":0}')])
-            eventually(lambda: sorted(db.prices), ["water"])
+            wait_for(lambda: sorted(db.prices), ["water"])

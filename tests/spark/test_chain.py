@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from deltalake import DeltaTable
 from headwater.client import Client, Retry, Row
 from tests.fault.hostile import hostile
 from tests.spark.scenes import Scene, scene
+from tests.waiting import wait_until
 
 STREAMS = ("src/a", "src/b")
 AIMS = ("POST /v1/table/out", "POST /v1/stream/_spark/")
@@ -79,8 +79,7 @@ class Follower(threading.Thread):
 
 def kill_at_commit(found: Scene, table: Path) -> None:
     """Kill the first driver after the commit of its second batch, before Spark records it."""
-    while len(list(table.glob("_delta_log/*.json"))) < 3:
-        time.sleep(0.001)
+    wait_until(lambda: len(list(table.glob("_delta_log/*.json"))) >= 3, limit_s=300, pause_max_s=0.001)
     found.kill_driver()
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from bench.servers import ROOT, Server
 
 from headwater.client import Client
 from tests.edges import free_port
+from tests.waiting import wait_for
 
 CLASSES = "org.apache.spark.deploy"
 HOME = Path(pyspark.__file__).parent
@@ -46,10 +46,7 @@ def cluster(directory: Path) -> Iterator[str]:
         stack.enter_context(daemon("master.Master", "127.0.0.1", "--port", str(port), "--webui-port", "0", log=log))
         for host in ("127.0.0.1", "127.0.0.2"):  # Spark speculates on another host only
             stack.enter_context(daemon("worker.Worker", host, *worker, log=log))
-        deadline = time.monotonic() + 60
-        while len(re.findall(r"Registering worker", log.read_text())) < 2:
-            assert time.monotonic() < deadline, log.read_text()[-2000:]
-            time.sleep(0.2)
+        wait_for(lambda: len(re.findall(r"Registering worker", log.read_text())), 2)
         yield url
 
 

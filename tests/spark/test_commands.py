@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 from headwater.client import Client
 from headwater.pipeline import replay
 from headwater.pipeline.lake import Lake
+from tests.waiting import wait_until
 
 PIPELINE = """
 url = "{url}"
@@ -65,11 +65,8 @@ class Command:
         return self.process.returncode, out, err
 
 
-def until(what: Callable[[], Any], within_s: float = 120) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+def until(what: Callable[[], Any]) -> None:
+    wait_until(what, limit_s=120)  # Java starts
 
 
 def _rows(table: str) -> int:

@@ -5,37 +5,30 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 MOVING = re.compile(r" +[0-9.]+ s  shop ([0-9,]+) ")
-FIRST_S = 20.0  # 2 s on an idle machine; tests run beside others
 
 
 @pytest.mark.slow
-def test_the_demo_shows_the_shop_at_once_and_checks_its_results(tmp_path: Path) -> None:
+def test_the_demo_shows_the_shop_while_spark_starts_and_checks_its_results(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headwater", "demo", "--seconds", "3", "--rate", "300", "--port", "0"]
-    began_s = time.monotonic()
     with subprocess.Popen(
         [*command, "--data-dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as demo:
         assert demo.stdout is not None
         assert demo.stderr is not None
         lines = []
-        first_s = None
         for line in demo.stdout:
             lines.append(line.rstrip())
-            if first_s is None and MOVING.match(line):
-                first_s = time.monotonic() - began_s
         error = demo.stderr.read()
     told = "\n".join([*lines, error])
     assert demo.returncode == 0, told
-    assert first_s is not None, told
-    assert first_s < FIRST_S, told
     moving = [line for line in lines if MOVING.match(line)]
+    assert moving, told
     assert "Spark starting" in moving[0]
     assert "Traceback" not in error, error
     assert len([line for line in lines if line.endswith("as expected")]) == 4, told

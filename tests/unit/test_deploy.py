@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 import uuid
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from tests.certificates import make_pair
 from tests.edges import free_port
 from tests.programs import missing, not_run, program
 from tests.servers import serving
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -214,10 +214,8 @@ def container() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_the_image_is_built_and_becomes_healthy(container: str) -> None:
-    deadline = time.monotonic() + 60
-    while run("docker", "inspect", "-f", "{{.State.Health.Status}}", container).stdout.strip() != "healthy":
-        assert time.monotonic() < deadline, run("docker", "logs", container)
-        time.sleep(1)
+    inspect = ("docker", "inspect", "-f", "{{.State.Health.Status}}", container)
+    wait_for(lambda: run(*inspect).stdout.strip(), "healthy")
     assert run("docker", "exec", container, "id", "-u").stdout.strip() == "10001"
     assert run("docker", "exec", container, "headwater", "create", "a").returncode == 0
     run("docker", "stop", "-t", "20", container)

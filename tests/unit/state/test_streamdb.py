@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from headwater.state import (
 from tests.fault.hostile import Fate, hostile
 from tests.servers import Server
 from tests.shells import SHELLS, client_of, database_of
+from tests.waiting import wait_until, wait_until_async
 
 
 class User(msgspec.Struct):
@@ -55,13 +56,6 @@ def stream(client: Client) -> Stream:
     return made
 
 
-def eventually(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def names(db: Any) -> dict[str, str]:
     return {key: user.name for key, user in db.users.items()}
 
@@ -70,7 +64,7 @@ def test_preload_and_live(stream: Stream) -> None:
     stream.append_many([users.insert(User("1", "Ann")), users.insert(User("2", "Bo"))])
     stream.append(users.delete("1"))
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         assert names(db) == {"2": "Bo"}
         assert db.users["2"] == User("2", "Bo")
         assert "1" not in db.users
@@ -81,33 +75,35 @@ def test_preload_and_live(stream: Stream) -> None:
         db.on_change(lambda change: seen.append((change.operation, change.key)))
         stream.append(users.update(User("2", "Bob")))
         stream.append(users.insert(User("3", "Cy", "blue")))
-        eventually(lambda: len(seen) == 2)
+        wait_until(lambda: len(seen) == 2)
         assert seen == [("update", "2"), ("insert", "3")]
         assert list(db.users.query(team="blue")) == [User("3", "Cy", "blue")]
         stream.append(control_event("reset"))
         stream.append(users.insert(User("4", "Di")))
-        eventually(lambda: names(db) == {"4": "Di"})
+        wait_until(lambda: names(db) == {"4": "Di"})
 
 
 def test_without_live_it_is_the_state_at_that_time(stream: Stream) -> None:
     stream.append(users.insert(User("1", "Ann")))
     with database_of(stream, STATE, live=False) as db:
-        db.preload(10)
+        db.preload(60)
         stream.append(users.insert(User("2", "Bo")))
-        time.sleep(0.05)
+        with database_of(stream, STATE) as live:
+            live.preload(60)
+            wait_until(lambda: names(live) == {"1": "Ann", "2": "Bo"})
         assert names(db) == {"1": "Ann"}
 
 
 def test_a_closed_stream_is_preloaded_too(stream: Stream) -> None:
     stream.append(users.insert(User("1", "Ann")), close=True)
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         assert names(db) == {"1": "Ann"}
 
 
 def test_await_txid(stream: Stream) -> None:
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         with pytest.raises(TimeoutError):
             db.await_txid("t1", 0.05)
         later = threading.Timer(0.1, lambda: stream.append(users.insert(User("1", "Ann"), txid="t1")))
@@ -120,7 +116,7 @@ def test_await_txid(stream: Stream) -> None:
 
 def test_a_transaction_is_shown_appended_and_confirmed(stream: Stream) -> None:
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         with db.transaction(10) as transaction:
             transaction.users.insert(User("1", "Ann"))
             transaction.counters.upsert(7, key="logins")
@@ -133,7 +129,7 @@ def test_a_transaction_is_shown_appended_and_confirmed(stream: Stream) -> None:
 def test_a_transaction_that_fails_is_rolled_back(stream: Stream) -> None:
     stream.append(users.insert(User("1", "Ann")))
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
 
         def change_and_fail() -> None:
             with db.transaction(10) as transaction:
@@ -159,7 +155,7 @@ def test_a_transaction_that_fails_is_rolled_back(stream: Stream) -> None:
 
 def test_an_action_commits_its_own_way_or_is_rolled_back(client: Client, stream: Stream) -> None:
     with Client(client.stream("x").url.rpartition("/")[0]) as elsewhere, database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         backend = elsewhere.stream(stream.url)
 
         def show(transaction: Transaction, name: str) -> None:
@@ -183,10 +179,10 @@ def test_a_checkpoint_is_resumed_without_replay(stream: Stream, tmp_path: Path) 
     path = tmp_path / "state"
     stream.append_many([users.insert(User("1", "Ann"), txid="t1"), users.insert(User("2", "Bo"))])
     with database_of(stream, STATE, checkpoint=path) as db:
-        db.preload(10)
+        db.preload(60)
     stream.append(users.delete("1"))
     with database_of(stream, STATE, checkpoint=path) as db:
-        db.preload(10)
+        db.preload(60)
         assert names(db) == {"2": "Bo"}
         assert db.counts.events == 1  # only what came since
         db.await_txid("t1", 0)
@@ -197,12 +193,12 @@ def test_a_checkpoint_of_a_stream_that_was_made_again_is_discarded(stream: Strea
     path = tmp_path / "state"
     stream.append(users.insert(User("1", "Ann")))
     with database_of(stream, STATE, checkpoint=path) as db:
-        db.preload(10)
+        db.preload(60)
     stream.delete()
     stream.create()
     stream.append_many([users.insert(User("2", "Bo")), users.insert(User("3", "Cy"))])
     with database_of(stream, STATE, checkpoint=path) as db:
-        db.preload(10)
+        db.preload(60)
         assert names(db) == {"2": "Bo", "3": "Cy"}
 
 
@@ -211,7 +207,7 @@ def test_a_damaged_checkpoint_is_not_used(stream: Stream, tmp_path: Path, caplog
     path.write_bytes(b"headwater checkpoint 1\nxxxxnonsense")
     stream.append(users.insert(User("1", "Ann")))
     with database_of(stream, STATE, checkpoint=path) as db:
-        db.preload(10)
+        db.preload(60)
         assert names(db) == {"1": "Ann"}
     assert "damaged" in caplog.text
 
@@ -219,28 +215,31 @@ def test_a_damaged_checkpoint_is_not_used(stream: Stream, tmp_path: Path, caplog
 def test_checkpoints_are_saved_as_it_goes(stream: Stream, tmp_path: Path) -> None:
     path = tmp_path / "state"
     with database_of(stream, STATE, checkpoint=path, checkpoint_every_s=0.01) as db:
-        db.preload(10)
-        stream.append(users.insert(User("1", "Ann")))
-        time.sleep(0.05)
-        stream.append(users.insert(User("2", "Bo")))
-        eventually(path.exists)
+        db.preload(60)
+        keys = itertools.count(1)
+
+        def is_saved() -> bool:
+            stream.append(users.insert(User(str(next(keys)), "Ann")))
+            return path.exists()
+
+        wait_until(is_saved)
 
 
 def test_a_snapshot_is_found_and_the_tail_read_after_it(client: Client, stream: Stream) -> None:
     stream.append_many([users.insert(User(str(n), f"user {n}")) for n in range(50)])
     stream.append_many([users.delete(str(n)) for n in range(40)])
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         snapshot = db.publish_snapshot()
         assert snapshot.head().closed
         assert db.publish_snapshot().url == snapshot.url
     stream.append(users.insert(User("new", "new")))
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         assert len(db.users) == 11
         assert db.counts.events == 1
     with database_of(stream, STATE, snapshots=False) as db:
-        db.preload(10)
+        db.preload(60)
         assert len(db.users) == 11
         assert db.counts.events == 91
 
@@ -255,7 +254,7 @@ def test_a_snapshot_that_is_not_whole_or_not_ours_is_passed_over(client: Client,
     events = [control_event("snapshot-start"), users.insert(User("8", "old")), control_event("snapshot-end")]
     other.create(messages=events, closed=True)
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         assert names(db) == {"1": "Ann"}
 
 
@@ -267,13 +266,13 @@ def test_bad_events_by_policy(stream: Stream, policy: str) -> None:
     with database_of(stream, STATE, on_bad_event=chosen) as db:
         if policy == "raise":
             with pytest.raises(InvalidEventError) as refused:
-                db.preload(10)
+                db.preload(60)
             assert refused.value.skip == 1
             assert names(db) == {}
             with pytest.raises(InvalidEventError):
                 db.await_txid("t", 1)
             return
-        db.preload(10)
+        db.preload(60)
         assert names(db) == {"1": "Ann", "2": "Bo"}
         assert db.counts.bad == 1
     assert len(letters) == (policy == "callback")
@@ -281,7 +280,7 @@ def test_bad_events_by_policy(stream: Stream, policy: str) -> None:
 
 def test_what_goes_wrong_is_raised_by_preload(client: Client) -> None:
     with database_of(client.stream(f"missing/{uuid.uuid4().hex}"), STATE) as db, pytest.raises(StreamNotFoundError):
-        db.preload(10)
+        db.preload(60)
     db = database_of(client.stream("x"), STATE)
     db.close()
     with pytest.raises(ClientError, match="closed"):
@@ -305,7 +304,7 @@ def test_changes_can_be_iterated_over(server: Server) -> None:
             stream = client.stream(f"changes/{uuid.uuid4().hex}")
             await stream.create()
             async with AsyncStreamDB(stream, STATE) as db:
-                await db.preload(10)
+                await db.preload(60)
                 seen: list[tuple[str, str]] = []
 
                 async def look() -> None:
@@ -313,11 +312,11 @@ def test_changes_can_be_iterated_over(server: Server) -> None:
                         seen.append((change.operation, change.key))
 
                 looking = asyncio.create_task(look())
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0)  # it looks from now on
                 await stream.append_many([users.insert(User("1", "Ann")), STATE.counters.insert(1, key="x")])
                 await stream.append(users.delete("1"))
                 await stream.close()
-                await asyncio.wait_for(looking, 10)
+                await asyncio.wait_for(looking, 60)
                 return seen
 
     assert asyncio.run(main()) == [("insert", "1"), ("delete", "1")]
@@ -338,10 +337,10 @@ def test_following_goes_on_through_a_bad_network(server: Server, shell: str) -> 
         stream = client.stream(f"cut/{uuid.uuid4().hex}")
         stream.create()
         with database_of(stream, STATE) as db:
-            db.preload(10)
+            db.preload(60)
             for number in range(10):
                 stream.append(users.insert(User(str(number), "x" * 400)))
-                eventually(partial(db.users.__contains__, str(number)))
+                wait_until(partial(db.users.__contains__, str(number)))
         assert proxy.fates["cut"] >= 5
     assert all(isinstance(report.error, NetworkError) for report in reports)
 
@@ -356,24 +355,21 @@ def test_changes_shows_what_is_optimistic_at_once_and_bounds_what_waits(
             stream = client.stream(f"changes/{uuid.uuid4().hex}")
             await stream.create()
             async with AsyncStreamDB(stream, STATE) as db:
-                await db.preload(10)
+                await db.preload(60)
                 seen = db.changes("users")
 
                 async def change_and_fail() -> None:
                     async with db.transaction() as transaction:
                         transaction.users.insert(User("1", "Ann"))
-                        shown = await asyncio.wait_for(anext(seen), 1)
+                        shown = await asyncio.wait_for(anext(seen), 60)
                         assert (shown.operation, shown.optimistic) == ("insert", True)
                         _ = 1 // 0
 
                 with pytest.raises(ZeroDivisionError):
                     await change_and_fail()
-                assert (await asyncio.wait_for(anext(seen), 1)).operation == "delete"
+                assert (await asyncio.wait_for(anext(seen), 60)).operation == "delete"
                 await stream.append_many([users.insert(User(str(n), "x")) for n in range(9)])
-                for _ in range(100):
-                    await asyncio.sleep(0.01)
-                    if len(db.users) == 9:
-                        break
+                await wait_until_async(lambda: len(db.users) == 9)
                 with pytest.raises(ClientError, match="waiting"):
                     await anext(seen)
 
@@ -385,10 +381,10 @@ def test_a_checkpoint_that_cannot_be_saved_does_not_stop_the_state(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     db = database_of(stream, STATE, checkpoint=tmp_path / "file" / "state", checkpoint_every_s=0)
-    db.preload(10)
+    db.preload(60)
     for number in range(3):
         stream.append(users.insert(User(str(number), "x")))
-    eventually(lambda: len(db.users) == 3)
+    wait_until(lambda: len(db.users) == 3)
     assert db.error is None
     assert "was not saved" in caplog.text
     with pytest.raises(OSError, match="file"):
@@ -408,8 +404,8 @@ def test_a_transaction_where_nothing_can_come_back_is_refused(stream: Stream) ->
     with database_of(stream, STATE, live=False) as db:
         with pytest.raises(ClientError, match="preload"), db.transaction():
             pass
-        db.preload(10)
-        eventually(lambda: _refuses_transactions(db))
+        db.preload(60)
+        wait_until(lambda: _refuses_transactions(db))
         with pytest.raises(ClientError, match="not followed"):
             db.await_txid("t", 10)
 
@@ -421,10 +417,10 @@ def test_a_snapshot_has_every_type_and_the_values_as_written(client: Client, str
     stream.append(users.insert(User("1", "Ann", "blue")))
     stream.append(STATE.counters.insert(7, key="n"))
     with database_of(stream, define_state({"users": Collection("user", Bare)})) as db:
-        db.preload(10)
+        db.preload(60)
         db.publish_snapshot()
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         assert db.counts.events == 0
         assert db.users["1"] == User("1", "Ann", "blue")
         assert db.counters["n"] == 7
@@ -432,7 +428,7 @@ def test_a_snapshot_has_every_type_and_the_values_as_written(client: Client, str
 
 def test_no_event_stops_a_live_database(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         stream.append_body(b'{"type":"counter","key":"n","value":1e999,"headers":{"operation":"insert"}}')
         stream.append_body(b'{"type":"","key":"n","value":1,"headers":{"operation":"insert"}}')
         stream.append_body(
@@ -441,7 +437,7 @@ def test_no_event_stops_a_live_database(stream: Stream, caplog: pytest.LogCaptur
         stream.append_body(b'{"type":"counter","key":"n","value":7,"old_value":1e999,"headers":{"operation":"update"}}')
         stream.append_body(b'{"type":7,"headers":{"operation":"insert","control":"pause"}}')
         stream.append(users.insert(User("1", "Ann")))
-        eventually(lambda: names(db) == {"1": "Ann"})
+        wait_until(lambda: names(db) == {"1": "Ann"})
         assert dict(db.counters) == {"n": 7}
         assert (db.counts.bad, db.counts.controls, db.counts.ignored) == (2, 1, 1)
         assert db.error is None
@@ -460,7 +456,7 @@ def test_the_key_of_an_event_is_the_primary_key_of_its_row(stream: Stream, tmp_p
     expected = {"1": User("1", "Ann"), "2": User("2", "Bo"), "3": User("3", "Cy")}
     for _ in range(2):  # the second time from the checkpoint
         with database_of(stream, STATE, checkpoint=tmp_path / "state") as db:
-            db.preload(10)
+            db.preload(60)
             assert dict(db.users) == expected
             assert db.counts.bad == 0
             with db.transaction(10) as transaction:
@@ -476,7 +472,7 @@ def test_changes_arrive_in_batches_with_the_headers_of_their_events(stream: Stre
         return int(change.headers.custom["n"])
 
     with database_of(stream, STATE) as db:
-        db.preload(10)
+        db.preload(60)
         batches: list[list[Any]] = []
         seen: list[int] = []
         db.on_batch(lambda changes: batches.append([(change.collection, change.key) for change in changes]))
@@ -485,7 +481,7 @@ def test_changes_arrive_in_batches_with_the_headers_of_their_events(stream: Stre
         stream.append_many(
             [first, STATE.counters.insert(1, key="n", headers={"n": 2}), users.delete("1", headers={"n": 3})]
         )
-        eventually(lambda: seen)
+        wait_until(lambda: seen)
         end()
         assert batches == [[("users", "1"), ("counters", "n"), ("users", "1")]]
         assert seen == [1, 2, 3]
@@ -507,7 +503,7 @@ def test_a_snapshot_is_built_on_the_last_one(server: Server, shell: str) -> None
         stream.append_many([users.insert(User(str(n), "old")) for n in range(20)])
         stream.append({"type": "unknown", "key": "1", "value": {"any": "thing"}, "headers": {"operation": "insert"}})
         with database_of(stream, STATE) as db:
-            db.preload(10)
+            db.preload(60)
             first = db.publish_snapshot()
             stream.append_many(
                 [users.delete("1"), users.update(User("2", "new")), users.insert(User("x", "new"), txid="t")]
@@ -529,7 +525,7 @@ def test_a_snapshot_is_built_on_the_last_one(server: Server, shell: str) -> None
         stream.create()
         stream.append(users.insert(User("9", "again")))
         with database_of(stream, STATE) as db:
-            db.preload(10)
+            db.preload(60)
             third = db.publish_snapshot()
             assert [event["key"] for event in third.read().all() if "key" in event] == ["9"]
 
@@ -537,5 +533,5 @@ def test_a_snapshot_is_built_on_the_last_one(server: Server, shell: str) -> None
 def test_a_snapshot_that_never_ends_does_not_turn_checkpoints_off(stream: Stream, tmp_path: Path) -> None:
     stream.append_many([control_event("snapshot-start"), users.insert(User("1", "Ann"))])
     with database_of(stream, STATE, checkpoint=tmp_path / "state") as db:
-        db.preload(10)
+        db.preload(60)
         assert db.save_checkpoint()
