@@ -1,4 +1,4 @@
-"""Bounds that hold whatever a client sends: how long the event loop is held, memory, and the latency of Notify.
+"""Bounds that hold whatever a client sends: how long the event loop is held, memory, hostile input, and Notify.
 
 Each figure has a goal, and `python -m bench` fails if one is missed. They are measured with the default limits, without
 other load: `bench.hostile` has attacks during ordinary traffic.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import statistics
+import struct
+import tempfile
 import threading
 import time
 import urllib.error
@@ -17,11 +19,21 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 from bench.report import Row
 from bench.server_bench import Bench
 from bench.servers import Server, headwater
 from bench.stalls import Stall, watched
+from headwater.errors import NotAcceptableError
+from headwater.log.events import Appended
+from headwater.protocol.globs import glob
+from headwater.protocol.streams.sse import EventReader
+from headwater.protocol.tables.accept import check_accept
+from headwater.protocol.tables.content_type import TableType
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.journal import encode_records, read_segments, segment_name
+from headwater.store.embedded.journal_writer import JournalWriter
 
 LARGE = 16 * 1024 * 1024
 STALL_MS_MAX = 50  # of processor time
@@ -276,7 +288,65 @@ def measure_notify(bench: Bench) -> None:
     bench.note(Row("append to notification", "headwater", median_ms, "ms", goal=f"< {NOTIFY_MS_MAX}", note="median"))
 
 
+# Input that would be slow with a careless algorithm
+
+
+def long_line() -> None:
+    reader = EventReader()
+    line = b"data: " + b"x" * (32 << 20) + b"\n\n"
+    for at in range(0, len(line), 65_536):
+        reader.feed(line[at : at + 65_536])
+
+
+def many_stars() -> None:
+    for pattern, path in (
+        ("*a*/*a*/*a*/*a*/x", "/".join(["a" * 250] * 4)),
+        ("**a**b*c*d", "a" * 340 + "b" * 340 + "c" * 340),
+        ("**a*a*b/**a*a*b", "/".join(["a" * 200] * 5)),
+    ):
+        glob(pattern).fullmatch(path)
+
+
+def accept_headers() -> None:
+    for part in ('"', '"\\', '\\"', 'a/b;c="', "a/b;", ',"', "a/b;c=d,"):
+        with contextlib.suppress(NotAcceptableError):
+            check_accept((part * 1024)[:1024], TableType())
+
+
+def journal_bait() -> None:
+    """The content of an incomplete batch looks like batches."""
+    with tempfile.TemporaryDirectory() as directory:
+        disk = RealDisk(Path(directory))
+        writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 25, salt=lambda: 99)
+        bait = struct.pack("<4sQIII", b"HWB\n", 70_000, 0, 4_000_000, 0) * 200_000
+        writer.place(encode_records([(Appended(1, 0, 5, bait),)])).sync()
+        writer.close()
+        path = Path(directory) / segment_name(1)
+        path.write_bytes(path.read_bytes()[:-1])
+        if any(segment.batches for segment in read_segments(disk, 0, 1)):
+            raise RuntimeError("an incomplete batch was read")
+
+
+HOSTILE_INPUT: dict[str, tuple[Callable[[], None], int]] = {  # and its limit in ms
+    "a line of 32 MiB of server-sent events": (long_line, 2_000),
+    "globs with many stars": (many_stars, 1_000),
+    "seven hostile Accept headers": (accept_headers, 14),
+    "recovery of content that looks like batches": (journal_bait, 2_000),
+}
+
+
+def measure_hostile_input(bench: Bench) -> None:
+    for name, (work, goal_ms) in HOSTILE_INPUT.items():
+        times = []
+        for _ in range(3):
+            began_s = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - began_s)
+        bench.note(Row(name, "headwater", min(times) * 1000, "ms", goal=f"< {goal_ms}", note="best of 3"))
+
+
 def run_bounds(bench: Bench) -> None:
+    measure_hostile_input(bench)
     measure_stalls(bench)
     measure_memory(bench)
     measure_notify(bench)

@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import json
 import tempfile
-import time
 from functools import lru_cache
 from pathlib import Path
 
@@ -36,14 +35,12 @@ RULES = Rules(
     Caller(ANONYMOUS, parse_scopes(["read:open"])),
     signing_secret=b"k" * 32,
 )
-SECONDS_MAX = 2.0
 
 
 def scopes(data: bytes) -> None:
     """A scope and a path, against a matcher that goes through both a character at a time."""
     choices = Choices(data)
     text, path = choices.line().decode("utf-8", "replace"), choices.rest().decode("utf-8", "replace")[:300]
-    started = time.monotonic()
     try:
         scope = parse_scope(text)
     except ValueError:
@@ -56,7 +53,6 @@ def scopes(data: bytes) -> None:
             assert not covered
         elif "[" not in text and scope.streams and len(path) < 40 and not path.startswith("\x01"):
             assert covered == _matches(scope.path, path), (text, path)
-    assert time.monotonic() - started < SECONDS_MAX
 
 
 @lru_cache(maxsize=10_000)

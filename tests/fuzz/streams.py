@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -41,8 +40,6 @@ from headwater.server.observing.access_log import Entry, as_combined_line, as_js
 from headwater.server.references import stream_path, table_path
 from headwater.server.routes import resolve
 from tests.fuzz.inputs import Choices, Target
-
-SECONDS_MAX = 2.0  # that any of these may take, on a machine with other things to do
 
 
 def offsets(data: bytes) -> None:
@@ -121,7 +118,6 @@ def header_values(data: bytes) -> None:
 def conditional(data: bytes) -> None:
     """If-Match and If-None-Match against lists that are taken apart a character at a time."""
     text = data.decode("latin-1")
-    started = time.monotonic()
     try:
         found = conditions.parse_stream_ends({"if-match": text})
     except BadRequestError:
@@ -133,7 +129,6 @@ def conditional(data: bytes) -> None:
         assert found is None or {format_offset(end) for end in found} >= set(known)
     tag = etags.etag(7, 0, 12, closed=False)
     assert (etags.matched(f"{tag}, {text.replace('*', '')}", tag) or tag) == tag
-    assert time.monotonic() - started < SECONDS_MAX
 
 
 def _tags(text: str) -> list[str] | None:

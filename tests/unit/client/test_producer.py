@@ -171,7 +171,7 @@ def test_cancelling_a_producer_leaves_in_time() -> None:
                     await asyncio.sleep(60)
 
             task = asyncio.create_task(produce())
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # it retries meanwhile; that it is at any step does not matter
             started = asyncio.get_running_loop().time()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

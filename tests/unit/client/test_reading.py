@@ -207,12 +207,10 @@ def test_a_deletion_ends_a_feed_at_once() -> None:
             return events(deleted)
         return answer(b"[1]") if request.url.params["offset"] == "-1" else httpx.Response(404)
 
-    patient = Retry(attempts=4, first_s=20.0, most_s=20.0)
+    patient = Retry(attempts=4, first_s=600.0, most_s=600.0)  # a retry would fail the test
     http = httpx.Client(transport=httpx.MockTransport(handle))
-    started = time.monotonic()
     with Client("http://server", http=http, retry=patient) as there, pytest.raises(StreamNotFoundError):
         there.stream("s").read(live="sse").all()
-    assert time.monotonic() - started < 5
 
 
 def test_a_server_that_neither_waits_nor_moves_is_not_hammered() -> None:
@@ -457,13 +455,12 @@ def test_header_values_are_checked_before_they_are_sent() -> None:
         Client("http://127.0.0.1:99999")
 
 
-def test_a_long_line_is_read_in_time() -> None:
+def test_a_long_line_is_read() -> None:
+    """`bench/bounds_bench.py` measures that it is read in time."""
     reader = EventReader()
     line = b"data: " + b"x" * (32 << 20) + b"\n\n"
-    started_s = time.monotonic()
     seen = [event for at in range(0, len(line), 65_536) for event in reader.feed(line[at : at + 65_536])]
     assert [len(data) for _, data in seen] == [32 << 20]
-    assert time.monotonic() - started_s < 2
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -55,8 +54,7 @@ def test_a_segment_of_stars_may_be_empty_and_a_character_is_not_a_slash(
         ("**a*a*b/**a*a*b", "/".join(["a" * 200] * 5)),
     ],
 )
-def test_no_path_makes_matching_slow(pattern: str, path: str) -> None:
+def test_patterns_with_many_stars(pattern: str, path: str) -> None:
+    """`bench/bounds_bench.py` measures that they are matched in time."""
     assert len(path) <= PATH_BYTES_MAX
-    began_s = time.perf_counter()
     assert glob(pattern).fullmatch(path) is None
-    assert time.perf_counter() - began_s < 1

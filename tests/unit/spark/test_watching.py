@@ -24,9 +24,7 @@ def test_the_wait_ends_when_a_stream_has_new_data(server: Server) -> None:
         assert threading.active_count() == threads
         later = threading.Timer(0.1, lambda: stream.append(1))
         later.start()
-        started = time.monotonic()
-        assert watcher.wait(ends, 5)
-        assert time.monotonic() - started < 3
+        assert watcher.wait(ends, 60)
         later.join()
 
 
@@ -49,9 +47,7 @@ def test_the_wait_ends_when_a_table_has_new_rows(server: Server) -> None:
         assert not watcher.wait({"watching/table": "0"}, 0.1)
         later = threading.Timer(0.1, lambda: table.append([Put("a", "1")]))
         later.start()
-        started = time.monotonic()
-        assert watcher.wait({"watching/table": "0"}, 5)
-        assert time.monotonic() - started < 3
+        assert watcher.wait({"watching/table": "0"}, 60)
         later.join()
         table.close()
         started = time.monotonic()

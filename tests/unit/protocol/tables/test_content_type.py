@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 import pytest
 from hypothesis import given
@@ -195,12 +194,7 @@ def test_any_accept_header_is_parsed_or_refused(parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("part", ['"', '"\\', '\\"', 'a/b;c="', "a/b;", ',"', "a/b;c=d,"])
-def test_a_hostile_accept_header_takes_no_longer_than_another(part: str) -> None:
-    accept = (part * 1024)[:1024]
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        with contextlib.suppress(NotAcceptableError):
-            check_accept(accept, TableType())
-        times.append(time.perf_counter() - began)
-    assert min(times) < 0.002
+def test_a_hostile_accept_header_is_parsed_or_not_acceptable(part: str) -> None:
+    """`bench/bounds_bench.py` measures that it takes no longer than another."""
+    with contextlib.suppress(NotAcceptableError):
+        check_accept((part * 1024)[:1024], TableType())

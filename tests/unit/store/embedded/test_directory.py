@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -91,14 +90,7 @@ WHOLE = b"start;" + b"".join(f"{number}:{'x' * 300};".encode() for number in ran
 
 async def settled(directory: Path) -> None:
     """Wait until everything is folded."""
-    for _ in range(200):
-        await asyncio.sleep(0.05)
-        with sqlite3.connect(directory / "index.db") as connection:
-            row = connection.execute("SELECT state FROM streams WHERE path = 'fork'").fetchone()
-        connection.close()
-        if row is not None:
-            return
-    raise AssertionError("nothing was folded")
+    await settled_path(directory, "fork")
 
 
 @pytest.mark.slow
@@ -271,17 +263,9 @@ def test_space_of_deleted_streams_is_reclaimed(tmp_path: Path) -> None:
         await create(engine, "big")
         for _ in range(100):
             await append(engine, "big", random.Random(1).randbytes(50_000))
-        for _ in range(100):
-            await asyncio.sleep(0.05)
-            if size() > 4_500_000:
-                break
-        assert size() > 4_500_000
+        await wait_until_async(lambda: size() > 4_500_000)
         await engine.execute(Delete("big", engine.now_ms()))
-        for _ in range(200):
-            await asyncio.sleep(0.05)
-            if size() < 1_000_000:
-                return
-        raise AssertionError(f"{size()} bytes are left")
+        await wait_until_async(lambda: size() < 1_000_000)
 
     live(directory, body, limits)
 
@@ -401,13 +385,13 @@ def test_a_timeline_begins_by_command_in_a_directory_that_was_set_back(tmp_path:
 
 async def worker_pid(directory: Path, before: int) -> int:
     """Wait for a new fold worker. Returns its process id."""
-    for _ in range(200):
-        await asyncio.sleep(0.05)
-        lock = directory / "fold.lock"
-        pid = int(lock.read_text() or 0) if lock.exists() else 0
-        if pid not in (0, before, os.getpid()):
-            return pid
-    raise AssertionError("no fold worker was started")
+    lock = directory / "fold.lock"
+
+    def pid() -> int:
+        found = int(lock.read_text() or 0) if lock.exists() else 0
+        return 0 if found in (before, os.getpid()) else found
+
+    return int(await wait_until_async(pid, "a fold worker is started"))
 
 
 @pytest.mark.slow
@@ -438,18 +422,15 @@ def test_the_write_ahead_log_shrinks_after_a_long_read(tmp_path: Path) -> None:
         reader = sqlite3.connect(directory / "index.db")
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM streams").fetchone()  # as a backup does
-        for _ in range(40):
+
+        async def is_long() -> bool:
             await append(engine, "a", random.Random(1).randbytes(50_000))
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(0.5)
-        assert log.stat().st_size > 1_000_000
+            return log.stat().st_size > 1_000_000
+
+        await wait_until_async(is_long)
         reader.close()
         await append(engine, "a", b"more")
-        for _ in range(100):
-            await asyncio.sleep(0.05)
-            if log.stat().st_size < 500_000:
-                return
-        raise AssertionError(f"the log still has {log.stat().st_size} bytes")
+        await wait_until_async(lambda: log.stat().st_size < 500_000)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headwater.limits.WAL_PAGES_MAX", 50)
@@ -458,14 +439,11 @@ def test_the_write_ahead_log_shrinks_after_a_long_read(tmp_path: Path) -> None:
 
 
 async def settled_path(directory: Path, path: str) -> None:
-    for _ in range(200):
-        await asyncio.sleep(0.05)
-        connection = sqlite3.connect(directory / "index.db")
-        row = connection.execute("SELECT 1 FROM streams WHERE path = ?", (path,)).fetchone()
-        connection.close()
-        if row is not None:
-            return
-    raise AssertionError("nothing was folded")
+    def is_folded() -> bool:
+        with contextlib.closing(sqlite3.connect(directory / "index.db")) as connection:
+            return connection.execute("SELECT 1 FROM streams WHERE path = ?", (path,)).fetchone() is not None
+
+    await wait_until_async(is_folded, f"{path} is folded")
 
 
 @pytest.mark.slow
@@ -496,9 +474,7 @@ def test_a_hung_fold_worker_does_not_keep_the_server_from_stopping(
         await create(engine, "a", body=b"x" * 1000)
         os.kill(await worker_pid(directory, 0), signal.SIGSTOP)
 
-    started = time.monotonic()
-    live(directory, body, FOLDED)
-    assert time.monotonic() - started < 20
+    live(directory, body, FOLDED)  # it ends, although the worker never answers
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from headwater.limits import READ_AHEAD_BYTES_MIN, READ_AHEAD_PIECES_MAX
 from headwater.store.embedded.read_ahead import ReadAhead
 from headwater.store.pieces import Piece
+from tests import virtual_time
 
 SIZE = READ_AHEAD_BYTES_MIN
 
@@ -39,7 +40,7 @@ def test_each_piece_is_read_once_and_ahead() -> None:
             await asyncio.sleep(0.01)
             assert index.asked == [(1, at * SIZE) for at in range(min(number + 2, 4))]
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 def test_small_reads_do_not_read_ahead() -> None:
@@ -49,7 +50,7 @@ def test_small_reads_do_not_read_ahead() -> None:
         await asyncio.sleep(0.01)
         assert index.asked == [(1, 0)]
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 @pytest.mark.parametrize(("end", "bytes_max"), [(SIZE + 10, SIZE), (9 * SIZE, SIZE - 10)])
@@ -62,7 +63,7 @@ def test_no_read_gets_more_than_it_requested(end: int, bytes_max: int) -> None:
         assert piece.next <= end
         assert len(piece.data) <= bytes_max
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 def test_few_pieces_are_kept_and_the_oldest_are_dropped() -> None:
@@ -78,7 +79,7 @@ def test_few_pieces_are_kept_and_the_oldest_are_dropped() -> None:
         assert index.asked == [(0, SIZE)]
         ahead.close()
 
-    asyncio.run(main())
+    virtual_time.run(main())
 
 
 def test_a_temporary_error_is_not_kept() -> None:
@@ -95,4 +96,4 @@ def test_a_temporary_error_is_not_kept() -> None:
         with pytest.raises(LookupError, match="damaged"):
             await ahead.read(1, 3 * SIZE, 9 * SIZE, SIZE)
 
-    asyncio.run(main())
+    virtual_time.run(main())
