@@ -10,7 +10,6 @@ import logging
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ import pytest
 
 from tests.edges import free_port
 from tests.public_urls import program as program_at
+from tests.waiting import wait_for, wait_until
 
 CHANGES = int(os.environ.get("CHANGES", "5000"))
 KILLS = 6  # minimum; kills continue as long as there are changes
@@ -112,24 +112,20 @@ def write(a: Link, moments: random.Random) -> None:
             time.sleep(moments.random() * 0.05)
 
 
-def wait_for(link: Link, seqno: int, within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
+def wait_for_row(link: Link, seqno: int) -> None:
+    def has_arrived() -> bool:
         answer = httpx.head(link.url)
-        if answer.status_code == 200 and int(answer.headers["stp-last-seqno"]) >= seqno:
-            return
-        time.sleep(0.02)
-    pytest.fail(f"row {seqno} did not arrive within {within_s} s: {httpx.get(link.followers).text}")
+        return answer.status_code == 200 and int(answer.headers["stp-last-seqno"]) >= seqno
+
+    wait_until(has_arrived, f"row {seqno} arrived")
 
 
 def wait_for_status(link: Link, **expected: object) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        (status,) = httpx.get(link.followers).json()["followers"]
-        if expected.items() <= status.items():
-            return
-        assert time.monotonic() < deadline, status
-        time.sleep(0.02)
+    def status() -> dict[str, object]:
+        (found,) = httpx.get(link.followers).json()["followers"]
+        return {key: found[key] for key in expected}
+
+    wait_for(status, expected)
 
 
 @pytest.mark.slow
@@ -150,7 +146,7 @@ def test_every_change_arrives_exactly_once_whichever_server_is_killed(program: l
                 victim.start()
             kills += 1
         writer.join()
-        wait_for(c, CHANGES, 30)
+        wait_for_row(c, CHANGES)
         log.info("%d changes, %d times killed, %.0f s", CHANGES, kills, time.monotonic() - begun)
         rows = [httpx.get(link.url, params={"timeout": "0"}, timeout=60).content for link in (a, b, c)]
         assert rows[0].count(b"\n") == CHANGES
@@ -164,35 +160,26 @@ def test_every_change_arrives_exactly_once_whichever_server_is_killed(program: l
             assert link.end(signal.SIGTERM) == 0  # followers stop with their server
 
 
-def latencies_s(a: Link, c: Link, count: int, pause_s: float) -> list[float]:
-    """The time from an append to A until a reader of C has the row."""
-    found = []
+def pass_on(a: Link, c: Link, count: int) -> None:
+    """Append changes to A, each when a reader of C has the one before it."""
     with httpx.Client() as client, httpx.Client() as writer:
         writer.post(a.url, content="+\tk\t0\n", headers=TYPE).raise_for_status()
-        wait_for(c, 1, 30)
+        wait_for_row(c, 1)
         params = {"since_id": "1", "timeout": "300", "idle": "60"}
         with client.stream("GET", c.url, params=params, timeout=60) as answer:
             lines = answer.iter_lines()
             for number in range(count):
-                time.sleep(pause_s)
-                begun = time.perf_counter()
                 writer.post(a.url, content=f"+\tk\t{number}\n", headers=TYPE).raise_for_status()
                 assert next(lines).endswith(f"\t{number}")
-                found.append(time.perf_counter() - begun)
-    return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [HEADWATER, POLLING], ids=["held", "polling"])
-def test_with_notify_a_change_arrives_within_50_ms(program: list[str], tmp_path: Path) -> None:
+def test_with_notify_each_change_arrives_before_the_next(program: list[str], tmp_path: Path) -> None:
     with chain(tmp_path, program) as (a, b, c):
         wait_for_status(b, notify="registered")
         wait_for_status(c, notify="registered")
-        found = latencies_s(a, c, 100, 0.02)
-        # Several rounds of 20, because other processes may keep the machine busy.
-        median_s = min(statistics.median(found[begin : begin + 20]) for begin in range(0, 100, 20))
-        log.info("median latency with Notify: %.1f ms", median_s * 1000)
-        assert median_s < 0.05
+        pass_on(a, c, 100)
 
 
 @pytest.mark.slow
@@ -201,7 +188,5 @@ def test_without_notify_changes_still_arrive(program: list[str], count: int, tmp
     with chain(tmp_path, program) as (a, b, c):
         wait_for_status(b, notify="refused: answered 403")
         wait_for_status(c, notify="refused: answered 403")
-        found = latencies_s(a, c, count, 0.02)
-        log.info("median latency without Notify: %.1f ms", statistics.median(found) * 1000)
-        assert len(found) == count
+        pass_on(a, c, count)
         assert a.nurls() == b.nurls() == []

@@ -25,6 +25,7 @@ from headwater.store.memory import MemoryStore
 from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, lines, table_server
 from tests.unit.client import test_tables as scripts
 from tests.unit.engine.test_engine import with_engine
+from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.slow  # servers, and time-outs that pass
 
@@ -52,12 +53,14 @@ async def rows(engine: Engine) -> bytes:
 
 
 async def until(followers: Followers, wanted: Callable[[FollowerStatus], object]) -> FollowerStatus:
-    async with asyncio.timeout(20):
-        while True:
-            status = followers.status()[0]
-            if wanted(status):
-                return status
-            await asyncio.sleep(0.005)
+    found: list[FollowerStatus] = []
+
+    def holds() -> bool:
+        found[:] = [followers.status()[0]]
+        return bool(wanted(found[0]))
+
+    await wait_until_async(holds)
+    return found[0]
 
 
 async def notified(followers: Followers, name: str, surl: str) -> bool:
