@@ -32,7 +32,13 @@ from headwater.protocol.streams.sse import EventReader
 from headwater.protocol.tables.accept import check_accept
 from headwater.protocol.tables.content_type import TableType
 from headwater.store.embedded.disk import RealDisk
-from headwater.store.embedded.journal import encode_records, read_segments, segment_name
+from headwater.store.embedded.journal import (
+    BATCH_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    encode_records,
+    read_segments,
+    segment_name,
+)
 from headwater.store.embedded.journal_writer import JournalWriter
 
 LARGE = 16 * 1024 * 1024
@@ -319,10 +325,11 @@ def journal_bait() -> None:
         disk = RealDisk(Path(directory))
         writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 25, salt=lambda: 99)
         bait = struct.pack("<4sQIII", b"HWB\n", 70_000, 0, 4_000_000, 0) * 200_000
-        writer.place(encode_records([(Appended(1, 0, 5, bait),)])).sync()
+        records = encode_records([(Appended(1, 0, 5, bait),)])
+        writer.place(records).sync()
         writer.close()
         path = Path(directory) / segment_name(1)
-        path.write_bytes(path.read_bytes()[:-1])
+        path.write_bytes(path.read_bytes()[: HEADER_BYTES + BATCH_OVERHEAD_BYTES + len(records) - 1])
         if any(segment.batches for segment in read_segments(disk, 0, 1)):
             raise RuntimeError("an incomplete batch was read")
 
