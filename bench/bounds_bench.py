@@ -10,7 +10,6 @@ import contextlib
 import socket
 import statistics
 import struct
-import tempfile
 import threading
 import time
 import urllib.error
@@ -19,7 +18,6 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 from bench.report import Row
 from bench.server_bench import Bench
@@ -27,19 +25,12 @@ from bench.servers import Server, headwater
 from bench.stalls import Stall, watched
 from headwater.errors import NotAcceptableError
 from headwater.log.events import Appended
+from headwater.log.moments import Moment
 from headwater.protocol.globs import glob
 from headwater.protocol.streams.sse import EventReader
 from headwater.protocol.tables.accept import check_accept
 from headwater.protocol.tables.content_type import TableType
-from headwater.store.embedded.disk import RealDisk
-from headwater.store.embedded.journal import (
-    BATCH_OVERHEAD_BYTES,
-    HEADER_BYTES,
-    encode_records,
-    read_segments,
-    segment_name,
-)
-from headwater.store.embedded.journal_writer import JournalWriter
+from headwater.store.embedded.journal import encode_batch, encode_header, encode_records, read_segment
 
 LARGE = 16 * 1024 * 1024
 STALL_MS_MAX = 50  # of processor time
@@ -321,17 +312,10 @@ def accept_headers() -> None:
 
 def journal_bait() -> None:
     """The content of an incomplete batch looks like batches."""
-    with tempfile.TemporaryDirectory() as directory:
-        disk = RealDisk(Path(directory))
-        writer = JournalWriter(disk, number=1, sequence=1, segment_bytes=1 << 25, salt=lambda: 99)
-        bait = struct.pack("<4sQIII", b"HWB\n", 70_000, 0, 4_000_000, 0) * 200_000
-        records = encode_records([(Appended(1, 0, 5, bait),)])
-        writer.place(records).sync()
-        writer.close()
-        path = Path(directory) / segment_name(1)
-        path.write_bytes(path.read_bytes()[: HEADER_BYTES + BATCH_OVERHEAD_BYTES + len(records) - 1])
-        if any(segment.batches for segment in read_segments(disk, 0, 1)):
-            raise RuntimeError("an incomplete batch was read")
+    bait = struct.pack("<4sQIIQQQQI", b"HWB\n", 70_000, 0, 4_000_000, 0, 0, 0, 0, 0) * 100_000
+    batch = encode_batch(1, Moment(1, 1, 1, 1), encode_records([(Appended(1, 0, 5, bait),)]), 99)
+    if read_segment("bait", encode_header(1, 99, 0) + batch[:-1], 1, last=True, sequence=1).batches:
+        raise RuntimeError("an incomplete batch was read")
 
 
 HOSTILE_INPUT: dict[str, tuple[Callable[[], None], int]] = {  # and its limit in ms

@@ -67,6 +67,7 @@ HeadwaterError
 │   │   └── OutOfMemoryError       503
 │   ├── TransferEncodingError      501
 │   ├── StoppingError              503
+│   ├── LeaseLostError             503   the server may not take writes: another one holds its lease
 │   └── StorageFullError           507
 ├── OutboundError                        a request from the server to a URL that a client gave failed
 │   ├── TargetRefusedError         403   the server does not send requests to this URL; nothing was sent

@@ -460,7 +460,7 @@ def test_a_refused_batch_is_rolled_back_and_its_writers_get_an_error() -> None:
         refused = [
             asyncio.ensure_future(engine.execute(append(engine, "a", b"two", documents=(WriteDocument("d", b""),)))),
             asyncio.ensure_future(engine.execute(create(engine, "b"))),
-            asyncio.ensure_future(engine.execute(Delete("a", engine.now_ms()))),
+            asyncio.ensure_future(engine.execute(append(engine, "b", b"four"))),
         ]
         await turn()
         waiting = asyncio.ensure_future(engine.execute(create(engine, "c")))
