@@ -132,7 +132,7 @@ def _ask(question: Callable[[], Coroutine[Any, Any, T]]) -> T | str:
 
 
 async def _pages(store: EmbeddedStore) -> list[dict[str, object]]:
-    return [_shown(state) for state in await store.page("", "", 1000)]
+    return [_shown(state) for state in (await store.page("", "", 1000)).states]
 
 
 async def _load(store: EmbeddedStore, path: str) -> dict[str, object] | None:

@@ -20,7 +20,7 @@ from headwater.errors import (
 from headwater.log import json_framing
 from headwater.log.content import ContentKind, kind_of, same_type
 from headwater.log.json_boundaries import elements
-from headwater.log.offsets import Offset
+from headwater.log.offsets import BEGINNING, Offset
 from headwater.protocol import conditions
 from headwater.protocol.state.view_headers import parse_stream_view, parse_table_view
 from headwater.protocol.streams import etags, headers
@@ -73,7 +73,9 @@ def queries(data: bytes) -> None:
     except BadRequestError:
         return
     again = [] if query.until is None else [f"until={format_offset(query.until)}"]
-    if query.offset is None or query.offset.id:
+    if query.as_head:
+        assert query.offset == BEGINNING
+    elif query.offset is None or query.offset.id:
         again.append("offset=now" if query.offset is None else f"offset={format_offset(query.offset)}")
     else:
         again.append("offset=-1")

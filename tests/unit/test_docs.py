@@ -36,7 +36,9 @@ def test_every_command_and_option_is_documented() -> None:
         *commands
     }
     for command in commands:
-        text = {"serve": OPERATIONS + OPTIONS, "check": OPERATIONS, "restore": BACKUP, "promote": BACKUP}.get(str(command), CLI)
+        text = {"serve": OPERATIONS + OPTIONS, "check": OPERATIONS, "restore": BACKUP, "promote": BACKUP}.get(
+            str(command), CLI
+        )
         assert f"headwater {command}" in text
         shown = CliRunner().invoke(app, [str(command), "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
         for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:

@@ -12,6 +12,7 @@ import pytest
 from headwater import limits
 from headwater.store.embedded.backup import leases
 from headwater.store.embedded.backup.failures import BackupError, TargetError
+from headwater.store.embedded.backup.formats import FORMAT, FORMAT_NAME
 from headwater.store.embedded.backup.leases import Lease, LeaseHolder, LeaseState, Renewal, directory_id, holder_id
 from headwater.store.embedded.backup.targets import DirectoryTarget, Target, claim, open_target
 from tests.unit.store.embedded.backup.test_s3 import bucket, endpoint
@@ -87,7 +88,7 @@ def test_the_time_of_a_renewal_counts_from_before_it(tmp_path: Path) -> None:
             clock.advance(4)
 
     target = Slow(tmp_path)
-    target.put("FORMAT", b"headwater backup, format 1\n")
+    target.put(FORMAT_NAME, FORMAT)
     lease = holder(target, clock)
     lease.renew()
     clock.advance(5.9)
