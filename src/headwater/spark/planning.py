@@ -34,7 +34,7 @@ from headwater.spark.catalogue import Catalogue
 from headwater.spark.options import EARLIEST, LATEST, ReadOptions
 from headwater.spark.parallel import in_parallel
 from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
-from headwater.spark.sharing import Division, Limits, Walked, moment
+from headwater.spark.sharing import BatchLimits, Division, Walked, moment
 
 log = logging.getLogger(__name__)
 
@@ -145,9 +145,9 @@ class Planner:
             return EARLIEST_PLACE
         return Place(before.offset, before.skip, before.end)
 
-    # What the division of limits asks (`sharing.Streams`)
+    # What the division of limits asks (`sharing.StreamSurvey`)
 
-    def walk(self, shares: Mapping[str, tuple[Place, Place, Limits]]) -> dict[str, Walked]:
+    def walk(self, shares: Mapping[str, tuple[Place, Place, BatchLimits]]) -> dict[str, Walked]:
         walks = [_Walk(self, path, start, end) for path, (start, end, _) in shares.items()]
         ends = in_parallel(lambda one: one[0].bounded(one[1]), [(w, shares[w.path][2]) for w in walks])
         found = {}
@@ -363,7 +363,7 @@ class _Walk:
         self.records = 0
         self.bytes = 0
 
-    def bounded(self, share: Limits) -> Place:
+    def bounded(self, share: BatchLimits) -> Place:
         """The position after this many records or bytes."""
         end, (records, size) = self._end, share
         if size is not None and not self._start.skip:

@@ -20,7 +20,7 @@ import msgspec
 from headwater import limits
 from headwater.spark.positions import Place
 
-Limits = Sequence[int | None]  # records, bytes
+BatchLimits = Sequence[int | None]  # records, bytes
 
 
 class Walked(msgspec.Struct, frozen=True):
@@ -32,10 +32,10 @@ class Walked(msgspec.Struct, frozen=True):
     records_in: Callable[[int], int]  # the first bytes
 
 
-class Streams(Protocol):
+class StreamSurvey(Protocol):
     """What the division asks about streams. Each call is for many streams at a time."""
 
-    def walk(self, shares: Mapping[str, tuple[Place, Place, Limits]]) -> dict[str, Walked]:
+    def walk(self, shares: Mapping[str, tuple[Place, Place, BatchLimits]]) -> dict[str, Walked]:
         """How far each stream can be read within its share, which is at least one message."""
 
     def next_times(self, places: Mapping[str, Place]) -> dict[str, int] | None:
@@ -51,7 +51,7 @@ class Streams(Protocol):
 class Division:
     """One batch. `behind` has the place and the end of each stream with unread data."""
 
-    def __init__(self, streams: Streams, behind: Mapping[str, tuple[Place, Place]], most: Limits) -> None:
+    def __init__(self, streams: StreamSurvey, behind: Mapping[str, tuple[Place, Place]], most: BatchLimits) -> None:
         self._streams = streams
         self._behind = behind
         self._left: list[int | None] = list(most)
@@ -143,7 +143,7 @@ class Division:
         return self._places[path].is_at(self._behind[path][1])
 
 
-def _minus(left: Limits, walked: Iterable[Walked]) -> list[int | None]:
+def _minus(left: BatchLimits, walked: Iterable[Walked]) -> list[int | None]:
     """What is left of the limits."""
     used = [(one.records, one.size) for one in walked]
     return [

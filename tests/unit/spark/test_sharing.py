@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.spark.positions import Place, byte_position
-from headwater.spark.sharing import Division, Limits, Walked
+from headwater.spark.sharing import BatchLimits, Division, Walked
 
 SIZE = 10  # bytes of a record, which is one message
 
@@ -30,7 +30,7 @@ class Records:
         self._times = times
         self._has_times = has_times
 
-    def walk(self, shares: Mapping[str, tuple[Place, Place, Limits]]) -> dict[str, Walked]:
+    def walk(self, shares: Mapping[str, tuple[Place, Place, BatchLimits]]) -> dict[str, Walked]:
         found = {}
         for path, (start, end, (records, size)) in shares.items():
             counts = [number_of(end) - number_of(start)]
@@ -57,7 +57,7 @@ class Records:
 
 
 def batches(
-    times: Mapping[str, list[int]], most: Limits, *, has_times: bool = True
+    times: Mapping[str, list[int]], most: BatchLimits, *, has_times: bool = True
 ) -> list[dict[str, tuple[int, int]]]:
     """The ranges of records that each batch reads."""
     streams = Records(times, has_times=has_times)
@@ -93,7 +93,7 @@ def test_a_busy_and_a_quiet_stream_use_the_whole_limit() -> None:
 
 
 @pytest.mark.parametrize("most", [(100, None), (None, 1000)])
-def test_without_times_streams_get_shares_by_what_they_have_left(most: Limits) -> None:
+def test_without_times_streams_get_shares_by_what_they_have_left(most: BatchLimits) -> None:
     times = {"busy": [0] * 900, "quiet": [0] * 100}
     first = batches(times, most, has_times=False)[0]
     assert first == {"busy": (0, 90), "quiet": (0, 10)}
