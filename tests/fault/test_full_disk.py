@@ -35,6 +35,7 @@ class Machine:
     """A simulated machine whose disk can be filled."""
 
     reserve_bytes = 4 * SEGMENT
+    limits = LIMITS
 
     def __init__(self, seed: int = 0) -> None:
         self.disk = SimDisk(random.Random(seed))
@@ -54,11 +55,11 @@ class Machine:
             salt=lambda: disk.random.getrandbits(32),
             reserve=Reserve(disk, self.reserve_bytes),
         )
-        return EmbeddedStore(parts, recover(disk, connect(disk, self.index)), LIMITS)
+        return EmbeddedStore(parts, recover(disk, connect(disk, self.index)), self.limits)
 
     def run(self, body: Callable[[Engine], Awaitable[None]]) -> None:
         async def live() -> None:
-            engine = Engine(self.store(), LIMITS, clock=LoopClock())
+            engine = Engine(self.store(), self.limits, clock=LoopClock())
             await engine.start()
             await body(engine)
             await engine.stop()

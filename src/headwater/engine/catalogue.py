@@ -8,6 +8,10 @@ for a while.
 from __future__ import annotations
 
 import asyncio
+from array import array
+from collections.abc import Collection
+
+import msgspec
 
 from headwater import limits as bounds
 from headwater.engine.messages import StreamInfo
@@ -20,45 +24,27 @@ from headwater.log.state import Document, StreamState, evolve, evolve_document
 _NO_TABLE = -1
 
 
-class LoadedStream:
-    """A stream in memory: the newest state for writers, the durable state for readers."""
+class LoadedStream(msgspec.Struct, eq=False, gc=False):
+    """A stream in memory: the newest state for writers, the durable state for readers. `loaded_stream` makes one.
 
-    __slots__ = (
-        "_described",
-        "_info",
-        "_version",
-        "closed",
-        "deleted",
-        "id",
-        "last_seqno",
-        "live",
-        "path",
-        "pending",
-        "state",
-        "tail",
-        "touched_ms",
-        "used",
-    )
+    There are many, so the garbage collector does not look at them. It could not free one that is part of a cycle. The
+    only possible cycle is through the live readers in `live`, and `LiveReaders` clears that when the last one leaves.
+    """
 
-    def __init__(self, state: StreamState, *, durable: bool) -> None:
-        self.id = state.id
-        self.path = state.path
-        self.state = state  # includes accepted events that are not durable yet
-        self.tail = state.tail if durable else state.start  # the durable tail, for readers
-        self.closed = state.closed and durable
-        self.last_seqno = _NO_TABLE  # durable, for readers
-        if state.kind >= ROWS:
-            self.last_seqno = state.last_seqno if durable else 0
-        self.deleted: type[HeadwaterError] | None = None  # the error for readers after the stream was deleted
-        self.pending = 0  # number of accepted events that are not durable yet
-        self.live: Tail | None = None
-        self.used = True  # since the last eviction
-        self.touched_ms = state.accessed_ms  # time of the last stored renewal
-        self._info: StreamInfo | None = None  # cached
-        self._described: StreamState | None = None  # the state of the cached info,
-        self._version = (0, 0, False)  # and its version, tail and whether it is closed
-        if state.soft_deleted and durable:
-            self.deleted = StreamGoneError
+    id: int
+    path: str
+    state: StreamState  # includes accepted events that are not durable yet
+    tail: int  # the durable tail, for readers
+    closed: bool
+    last_seqno: int  # durable, for readers
+    touched_ms: int  # time of the last stored renewal
+    deleted: type[HeadwaterError] | None = None  # the error for readers after the stream was deleted
+    pending: int = 0  # number of accepted events that are not durable yet
+    live: Tail | None = None
+    used: bool = True  # since the last eviction
+    _info: StreamInfo | None = None  # cached
+    _described: StreamState | None = None  # the state of the cached info,
+    _version: tuple[int, int, bool] = (0, 0, False)  # and its version, tail and whether it is closed
 
     def info(self) -> StreamInfo:
         """The stream as readers see it. The result is cached until the stream changes."""
@@ -92,14 +78,29 @@ class LoadedStream:
             raise StreamNotFoundError("the stream was deleted")
 
 
-class LoadedDocument:
-    __slots__ = ("durable", "key", "newest", "pending", "used")
+def loaded_stream(state: StreamState, *, durable: bool) -> LoadedStream:
+    """A stream with this newest state. If it is not durable, readers see an empty stream."""
+    last_seqno = _NO_TABLE
+    if state.kind >= ROWS:
+        last_seqno = state.last_seqno if durable else 0
+    return LoadedStream(
+        state.id,
+        state.path,
+        state,
+        state.tail if durable else state.start,
+        state.closed and durable,
+        last_seqno,
+        state.accessed_ms,
+        StreamGoneError if state.soft_deleted and durable else None,
+    )
 
-    def __init__(self, key: str, document: Document | None) -> None:
-        self.key = key
-        self.newest = self.durable = document
-        self.pending = 0
-        self.used = True
+
+class LoadedDocument(msgspec.Struct, eq=False, gc=False):
+    key: str
+    newest: Document | None
+    durable: Document | None
+    pending: int = 0
+    used: bool = True
 
 
 class Catalogue:
@@ -169,7 +170,7 @@ class Catalogue:
         state = evolve(None, event)
         if state is None:
             raise RuntimeError("a created stream has a state")
-        stream = LoadedStream(state, durable=False)
+        stream = loaded_stream(state, durable=False)
         self._paths[stream.path] = self._ids[stream.id] = stream
         self.count += 1
         return stream
@@ -207,8 +208,9 @@ class Catalogue:
     def documents_loaded(self) -> int:
         return len(self._documents)
 
-    def all_visible(self) -> list[LoadedStream]:
-        return list(self._visible.values())
+    def all_visible(self) -> Collection[LoadedStream]:
+        """The streams that readers see now. As a copy of the dictionary: the garbage collector would look at a list."""
+        return self._visible.copy().values()
 
     def show(self, stream: LoadedStream) -> None:
         self._visible[stream.path] = stream
@@ -234,7 +236,7 @@ class Catalogue:
         if state.id in self._deleting:
             return False
         if state.id not in self._ids:
-            stream = LoadedStream(state, durable=True)
+            stream = loaded_stream(state, durable=True)
             self._ids[stream.id] = self._paths[stream.path] = self._visible[stream.path] = stream
             self.producers += _producers_of(state)
         return True
@@ -243,14 +245,15 @@ class Catalogue:
         return self._documents.get(key)
 
     def add_document(self, key: str, document: Document | None) -> None:
-        self._documents[key] = LoadedDocument(key, document)
+        self._documents[key] = LoadedDocument(key, document, document)
 
     # Eviction and rollback
 
     async def evict(self, streams_max: int, documents_max: int) -> None:
         """If too many are loaded, evict streams and documents that were not used since the last call."""
         too_many = len(self._ids) > streams_max or self.producers > bounds.PRODUCERS_LOADED_MAX
-        for count, stream_id in enumerate(list(self._ids) if too_many else ()):
+        # The garbage collector looks at the elements of a list, but not at those of an array.
+        for count, stream_id in enumerate(array("q", self._ids if too_many else ())):
             if count % bounds.YIELD_EVERY_STREAMS == bounds.YIELD_EVERY_STREAMS - 1:
                 await asyncio.sleep(0)
             stream = self._ids.get(stream_id)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from headwater import limits as bounds
-from headwater.engine.catalogue import Catalogue, LoadedStream
+from headwater.engine.catalogue import Catalogue, LoadedStream, loaded_stream
 from headwater.engine.large_reads import LargeReads
 from headwater.engine.live import LiveReaders
 from headwater.engine.loading import Loader
@@ -65,7 +65,7 @@ class Reader:
         now_ms = self._now_ms()
         page = []
         for state in states:
-            stream = self._catalogue.visible(state.path) or LoadedStream(state, durable=True)
+            stream = self._catalogue.visible(state.path) or loaded_stream(state, durable=True)
             if stream.deleted is None and not stream.state.soft_deleted and not is_expired(stream.state, now_ms):
                 page.append(stream.info())
         return StreamPage(tuple(page), next_after)

@@ -52,9 +52,14 @@ class Busiest(msgspec.Struct, frozen=True):
     over_s: float  # the time between the two samples; 0.0 for the first sample, which has no rates
 
 
+class _Seen(msgspec.Struct, frozen=True, gc=False):
+    tail: int
+    version: int
+
+
 class _Look(msgspec.Struct):
     at_s: float
-    seen: dict[int, tuple[int, int]]  # id → tail and version
+    seen: dict[int, _Seen]  # by id
 
 
 class Sampler:
@@ -73,7 +78,7 @@ class Sampler:
             if self._last is None or now_s - self._last.at_s >= limits.TOP_LOOK_S:
                 look = _Look(now_s, {})
                 for count, stream in enumerate(self._catalogue.all_visible(), 1):
-                    look.seen[stream.id] = stream.tail, stream.state.version
+                    look.seen[stream.id] = _Seen(stream.tail, stream.state.version)
                     if count % limits.TOP_STREAMS_PER_TURN == 0:
                         await asyncio.sleep(0)
                 self._before, self._last = self._last, look
@@ -103,7 +108,7 @@ class Sampler:
         if first is None or then is None:
             return 0.0, 0.0
         # The version can decrease: a batch that does not fit on the disk is rolled back.
-        return max(0, then[0] - first[0]) / over_s, max(0, then[1] - first[1]) / over_s
+        return max(0, then.tail - first.tail) / over_s, max(0, then.version - first.version) / over_s
 
     def _forget_later(self) -> None:
         """Drop the sample if it is not requested for a while, because rates over a long time are not useful."""

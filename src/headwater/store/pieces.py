@@ -13,6 +13,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from headwater.limits import ARRAY_RECORDS_MIN
+
 
 class UnalignedReadError(ValueError):
     """A read that starts inside a record."""
@@ -130,16 +132,14 @@ def position_at(run: Run, at_ms: int) -> int | None:
     return run.start + (run.ends[index - 1] if index else 0)
 
 
-class GrowingRun:
-    """Records of one stream, in memory."""
+class GrowingRun(msgspec.Struct, eq=False, gc=False):
+    """Records of one stream, in memory. There are many of these, so the garbage collector does not look at them. It
+    looks at arrays but not at tuples of numbers, so a run has arrays only if it is long."""
 
-    __slots__ = ("_data", "_times", "ends", "start")
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.ends = array("Q")
-        self._data = bytearray()
-        self._times = array("Q")
+    start: int
+    ends: tuple[int, ...] | array[int] = ()
+    _times: tuple[int, ...] | array[int] = ()
+    _data: bytearray = msgspec.field(default_factory=bytearray)
 
     @property
     def end(self) -> int:
@@ -147,8 +147,14 @@ class GrowingRun:
 
     def append(self, data: bytes, at_ms: int) -> None:
         self._data += data
-        self.ends.append(len(self._data))
-        self._times.append(at_ms)
+        ends, times = self.ends, self._times
+        if isinstance(ends, tuple) or isinstance(times, tuple):
+            self.ends, self._times = (*ends, len(self._data)), (*times, at_ms)
+            if len(self.ends) >= ARRAY_RECORDS_MIN:
+                self.ends, self._times = array("Q", self.ends), array("Q", self._times)
+        else:
+            ends.append(len(self._data))
+            times.append(at_ms)
 
     def slice(self, first: int, stop: int) -> bytes:
         return bytes(memoryview(self._data)[first:stop])
@@ -158,8 +164,8 @@ class GrowingRun:
 
 
 class SingleRecord(msgspec.Struct, gc=False):
-    """One record, in memory: a large one, which is not copied, or the only one of a stream. There are many of these, so
-    the garbage collector does not look at them."""
+    """One record, in memory: a large one, which is not copied, or the only one of a stream. As
+    `GrowingRun`, without garbage collection."""
 
     start: int
     data: bytes

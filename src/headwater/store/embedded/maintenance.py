@@ -1,5 +1,9 @@
-"""Background work of the embedded store: seal segments when the store is idle, prepare the next segment, and end the
-state of a full disk. `folding.py` folds the sealed segments.
+"""Background work of the embedded store: seal segments, prepare the next segment, and end the state of a full disk.
+`folding.py` folds the sealed segments.
+
+A segment is sealed when it is full or has changed many streams, and before that if nothing was written for a while, or
+some time after a stream was deleted in it. Space returns only after the fold, and a segment with little traffic may
+not be full for hours.
 
 While the disk is full, only commands that free space are accepted. They need room themselves: the records go into
 segments whose blocks are allocated already (the current one and the spare one), and the fold gets the space of the
@@ -35,6 +39,9 @@ class Owner(Protocol):
     @property
     def has_unfolded(self) -> bool: ...
 
+    def has_deletions(self, segment: int) -> bool:
+        """Whether streams were deleted in a segment."""
+
     async def folded(self, segment: int) -> None:
         """Called when a segment was folded."""
 
@@ -62,6 +69,7 @@ class Maintenance:
         self._owner = owner
         self._task: asyncio.Task[None] | None = None
         self._idle_ticks = 0
+        self._deleted_ticks = 0  # since streams were deleted in the current segment
         self._room_checks = 0  # consecutive checks that found space on a disk that was full
 
     async def start(self) -> None:
@@ -90,7 +98,7 @@ class Maintenance:
         """Note that a batch became durable. On a full disk it is folded at once, since it frees space."""
         self._idle_ticks = 0
         self.note_sealed()
-        if self.is_full:
+        if self.is_full or self._deletions_are_due:
             self.fold_soon()
 
     # Sealing
@@ -100,6 +108,7 @@ class Maintenance:
         while self.segment < self._journal.number:
             self.folding.add(self.segment)
             self.segment += 1
+            self._deleted_ticks = 0
         self.folding.wake()
 
     def note_changes(self, count: int) -> None:
@@ -143,12 +152,17 @@ class Maintenance:
         else:
             await self._prepare()
         idle_ticks_max = max(1, round(self._limits.fold_idle_s / bounds.MAINTAIN_S))
-        if self.is_full:
+        self._deleted_ticks += self._owner.has_deletions(self.segment)
+        if self.is_full or self._deletions_are_due:
             self.fold_soon()
         elif self._idle_ticks >= idle_ticks_max and not self.writing and self._owner.has_unfolded:
             self._roll()
         self._idle_ticks += 1
         self.folding.reclaim_soon()
+
+    @property
+    def _deletions_are_due(self) -> bool:
+        return self._deleted_ticks * bounds.MAINTAIN_S >= bounds.FOLD_DELETED_S
 
     # Called by folding
 

@@ -253,6 +253,9 @@ class EmbeddedStore:
     def has_unfolded(self) -> bool:
         return not self._unfolded.empty
 
+    def has_deletions(self, segment: int) -> bool:
+        return self._unfolded.has_deletions(segment)
+
     async def folded(self, segment: int) -> None:
         """Drop a folded segment from memory, and continue with a batch that waited for it."""
         await self._unfolded.forget(segment)
@@ -368,7 +371,7 @@ class EmbeddedStore:
 
     async def boundary(self, stream_id: int, position: int) -> int:
         self._check_exists(stream_id)
-        for _, run in reversed(self._unfolded.runs.get(stream_id, ())):
+        for run in reversed(self._unfolded.runs_from(stream_id, 0)):
             if run.start <= position:
                 return boundary_in(run, position)
         return await self._ask_index(lambda index: index.boundary(stream_id, position))

@@ -1,11 +1,18 @@
 """Durable data that is not in the index yet, in memory: states, paths, bytes and documents.
 
 Each is kept until the last segment that changed it is folded.
+
+There may be hundreds of thousands of streams here, and the garbage collector looks at all of its objects in one turn of
+the event loop. So it does not look at these: what is kept for each stream is a number, a string or a structure with
+`gc=False`, in a dictionary. Python does not track a dictionary of such values, but it tracks every set and list.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import TypeAlias
+
+import msgspec
 
 from headwater import limits
 from headwater.log.events import Appended, Created, Deleted, StreamEvent
@@ -14,24 +21,44 @@ from headwater.store.deadlines import Deadlines
 from headwater.store.pieces import GrowingRun, SingleRecord
 from headwater.store.sorted_keys import SortedKeys, page_of
 
+Bytes: TypeAlias = GrowingRun | SingleRecord
+
+
+class _Run(msgspec.Struct, eq=False, gc=False):
+    """Bytes of a stream that one segment added."""
+
+    segment: int
+    run: Bytes
+
+
+class _Runs(_Run, eq=False, gc=False):
+    """All unfolded bytes of a stream: the newest run, and the runs before it, of which most streams have none."""
+
+    older: tuple[_Run, ...] = ()  # oldest first
+
+    def begin(self, segment: int, run: Bytes) -> None:
+        """Make a run the newest one."""
+        self.older = (*self.older, _Run(self.segment, self.run))
+        self.segment, self.run = segment, run
+
 
 class _Touched:
-    """What one segment changed."""
+    """What one segment changed. The dictionaries are used as sets."""
 
     __slots__ = ("deleted", "documents", "streams")
 
     def __init__(self) -> None:
-        self.streams: set[int] = set()
-        self.deleted: list[tuple[int, str]] = []  # ids and paths
-        self.documents: set[str] = set()
+        self.streams: dict[int, None] = {}
+        self.deleted: dict[int, str] = {}  # ids and paths
+        self.documents: dict[str, None] = {}
 
 
 class Unfolded:
     def __init__(self) -> None:
         self.states: dict[int, StreamState] = {}
         self.paths: dict[str, int | None] = {}  # None: deleted, although the index may have it
-        self.deleted: set[int] = set()
-        self.runs: dict[int, tuple[tuple[int, GrowingRun | SingleRecord], ...]] = {}  # stream → segment and bytes
+        self.deleted: dict[int, None] = {}  # used as a set
+        self._runs: dict[int, _Runs] = {}
         self.documents: dict[str, Document | None] = {}  # None: deleted
         self._sorted_paths = SortedKeys[str]()
         self._sorted_keys = SortedKeys[str]()
@@ -71,23 +98,23 @@ class Unfolded:
     def add_bytes(self, event: StreamEvent, segment: int) -> None:
         """Add an event of a stream whose state in the index is damaged: only its bytes, which forks may read."""
         if isinstance(event, Deleted):
-            self.deleted.add(event.id)
+            self.deleted[event.id] = None
         elif isinstance(event, Appended) and event.data:
-            self._touch(segment).streams.add(event.id)
+            self._touch(segment).streams[event.id] = None
             self._grow(event.id, event.position, event.data, event.at_ms, segment)
 
     def _keep(self, stream_id: int, state: StreamState, segment: int) -> None:
         self.states[stream_id] = state
         if self._last.get(stream_id) != segment:
             self._last[stream_id] = segment
-            self._touch(segment).streams.add(stream_id)
+            self._touch(segment).streams[stream_id] = None
             self.deadlines.watch(state)
 
     def add_document(self, key: str, document: Document | None, segment: int) -> None:
         self.documents[key] = document
         self._sorted_keys.add(key)
         self._last_document[key] = segment
-        self._touch(segment).documents.add(key)
+        self._touch(segment).documents[key] = None
 
     def _set_path(self, path: str, stream_id: int | None) -> None:
         self.paths[path] = stream_id
@@ -112,30 +139,29 @@ class Unfolded:
         return touched
 
     def _grow(self, stream_id: int, position: int, data: bytes, at_ms: int, segment: int) -> None:
-        """Small records are joined. The runs are a tuple, because there are many streams: a deque takes 600 bytes more,
-        and the garbage collector looks at a list in each of its passes."""
-        runs = self.runs.get(stream_id)
+        """Small records are joined."""
+        runs = self._runs.get(stream_id)
         if runs is None:
-            self.runs[stream_id] = ((segment, SingleRecord(position, data, at_ms)),)
+            self._runs[stream_id] = _Runs(segment, SingleRecord(position, data, at_ms))
             return
-        newest, run = runs[-1]
-        if newest == segment and len(data) <= limits.LARGE_RECORD_BYTES:
+        run = runs.run
+        if runs.segment == segment and len(data) <= limits.LARGE_RECORD_BYTES:
             if isinstance(run, GrowingRun):
                 run.append(data, at_ms)
                 return
             if run.end - run.start <= limits.LARGE_RECORD_BYTES:
-                self.runs[stream_id] = (*runs[:-1], (segment, run.grown(data, at_ms)))
+                runs.run = run.grown(data, at_ms)
                 return
-        self.runs[stream_id] = (*runs, (segment, SingleRecord(position, data, at_ms)))
+        runs.begin(segment, SingleRecord(position, data, at_ms))
 
     def _delete(self, state: StreamState, segment: int) -> None:
-        self.deleted.add(state.id)
+        self.deleted[state.id] = None
         self.states.pop(state.id, None)
-        self.runs.pop(state.id, None)
+        self._runs.pop(state.id, None)
         self.deadlines.forget(state.id)
         if self.paths.get(state.path, state.id) == state.id:
             self._set_path(state.path, None)
-        self._touch(segment).deleted.append((state.id, state.path))
+        self._touch(segment).deleted[state.id] = state.path
 
     async def forget(self, segment: int) -> None:
         """Drop what a folded segment changed and no later one did, in small steps."""
@@ -151,14 +177,14 @@ class Unfolded:
         """Each step also frees what it has dropped, because freeing everything at the end would take long."""
         for _ in range(limits.YIELD_EVERY_STREAMS):
             if touched.streams:
-                self._forget_stream(touched.streams.pop(), segment)
+                self._forget_stream(touched.streams.popitem()[0], segment)
             elif touched.deleted:
-                stream_id, path = touched.deleted.pop()
-                self.deleted.discard(stream_id)
+                stream_id, path = touched.deleted.popitem()
+                self.deleted.pop(stream_id, None)
                 if path in self.paths and self.paths[path] is None:
                     self._drop_path(path)
             elif touched.documents:
-                self._forget_document(touched.documents.pop(), segment)
+                self._forget_document(touched.documents.popitem()[0], segment)
 
     def _forget_document(self, key: str, segment: int) -> None:
         if self._last_document.get(key) == segment:
@@ -166,11 +192,12 @@ class Unfolded:
             self._sorted_keys.discard(key)
 
     def _forget_stream(self, stream_id: int, segment: int) -> None:
-        runs = self.runs.get(stream_id)
+        runs = self._runs.get(stream_id)
         if runs is not None:
-            self.runs[stream_id] = left = tuple([run for run in runs if run[0] != segment])
-            if not left:
-                del self.runs[stream_id]
+            if runs.segment == segment:  # segments are folded in order, so there is no older run
+                del self._runs[stream_id]
+            else:
+                runs.older = tuple([run for run in runs.older if run.segment != segment])
         if self._last.get(stream_id) == segment:
             del self._last[stream_id]
             self.deadlines.forget(stream_id)
@@ -183,5 +210,14 @@ class Unfolded:
         touched = self._segments.get(segment)
         return 0 if touched is None else len(touched.streams) + len(touched.deleted) + len(touched.documents)
 
-    def runs_from(self, stream_id: int, start: int) -> list[GrowingRun | SingleRecord]:
-        return [run for _, run in self.runs.get(stream_id, ()) if run.end > start]
+    def has_deletions(self, segment: int) -> bool:
+        """Whether a segment deleted streams."""
+        touched = self._segments.get(segment)
+        return touched is not None and bool(touched.deleted)
+
+    def runs_from(self, stream_id: int, start: int) -> list[Bytes]:
+        """The runs of a stream that end after a position, oldest first."""
+        runs = self._runs.get(stream_id)
+        if runs is None:
+            return []
+        return [run.run for run in (*runs.older, runs) if run.run.end > start]
