@@ -21,6 +21,8 @@ import msgspec
 
 from bench.hostile_tools import MIB, at_once, connect, head, many, post, put, send
 from bench.servers import Server
+from headwater.store.embedded import index
+from headwater.store.embedded.layout import INDEX_NAME
 
 CONNECTIONS = 24
 PIPELINED = 16
@@ -73,7 +75,14 @@ class Scene:
 
     def disk_bytes(self) -> int:
         """The size of the index. The journal and the reserve have a fixed size, however many streams there are."""
-        return sum(path.stat().st_blocks * 512 for path in self.data_dir.glob("index.db"))
+        return (self.data_dir / INDEX_NAME).stat().st_blocks * 512
+
+    def folded(self) -> tuple[int, int]:
+        """The number of streams in the index, and of deleted ones whose space is not returned yet."""
+        with contextlib.closing(index.connect(self.data_dir / INDEX_NAME, write=False)) as connection:
+            streams = index.IndexReader(connection).meta().streams
+            [garbage] = connection.execute("SELECT count(*) FROM garbage").fetchone()
+        return streams, int(garbage)
 
 
 def pipelined(server: Server, count: int, request: Callable[[int], bytes]) -> dict[int, int]:
@@ -259,6 +268,8 @@ def life_of_many_streams(scene: Scene) -> None:
         list_all(scene.server)
     with scene.timed("expire a quarter"):
         scene.wait("a quarter expired", lambda: scene.metric("headwater_streams") < 3 * quarter + 100)
+    with scene.timed("fold them"):  # before, the index may be almost empty
+        scene.wait("folded", lambda: 3 * quarter <= scene.folded()[0] < 3 * quarter + 100)
     largest_bytes = scene.disk_bytes()
     with scene.timed("delete half"):
         delete_many(scene, "gone/", 2 * quarter)
@@ -266,6 +277,7 @@ def life_of_many_streams(scene: Scene) -> None:
         if (listed := list_all(scene.server)) > quarter + 100:
             scene.broken.append(f"{listed:,} streams are in the list, {quarter:,} are left")
     with scene.timed("disk space returns"):
+        scene.wait("deletions folded", lambda: scene.folded()[0] < quarter + 100 and not scene.folded()[1])
         scene.wait("disk space returned", lambda: scene.disk_bytes() < DISK_SHARE_MAX * largest_bytes)
     scene.notes.append(f"disk: {largest_bytes / MIB:,.0f} MiB, then {scene.disk_bytes() / MIB:,.0f} MiB")
 

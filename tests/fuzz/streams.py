@@ -265,7 +265,7 @@ def references(data: bytes) -> None:
             path = read(f"/v1/{name}/{text}", "")
         except BadRequestError:
             continue
-        assert resolve(f"/v1/{name}/{text}")[1] == path
+        assert resolve(f"/v1/{name}/{text}").path == path
     try:
         resolve(text)
     except HeadwaterError as error:

@@ -49,7 +49,8 @@ class Dispatcher:
         shared: Headers = ()
         try:
             shared = self._access.check(request)
-            routes, path = resolve(request.path)
+            resolved = resolve(request.path)
+            routes, path = resolved.routes, resolved.path
             route = routes.get(request.method)
             if route is not None:
                 request.route = route.number
@@ -87,7 +88,8 @@ class Dispatcher:
             shared = self._access.check(request)
             if self._admission is not None:
                 self._admission.meet(request)
-            routes, path = resolve(request.path)
+            resolved = resolve(request.path)
+            routes, path = resolved.routes, resolved.path
             route = routes.get(request.method)
             if route is None:
                 self._answer_without_route(request, routes, shared, respond)

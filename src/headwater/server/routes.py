@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from headwater import __version__
 from headwater.errors import InvalidPathError, UnknownRouteError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATHS_CACHED_MAX, ROUTES_MAX
@@ -128,14 +130,18 @@ for _route in ROUTES:
         _FIXED.setdefault(_route.template, {})[_route.method] = _route
 
 
-Resolved: TypeAlias = tuple[dict[str, Route], str]
+class Resolved(msgspec.Struct, frozen=True, gc=False):
+    """The routes of a path by method, and the path in the log that it names. Many are cached, so the garbage collector
+    does not look at them."""
+
+    routes: dict[str, Route]
+    path: str
 
 
 def _resolve(path: str) -> Resolved:
-    """The routes of a path by method, and the path in the log that it names."""
     fixed = _FIXED.get(path)
     if fixed is not None:
-        return fixed, ""
+        return Resolved(fixed, "")
     if path.startswith(TABLE_ROOT):
         return _resolve_table(path[len(TABLE_ROOT) :])
     if not path.startswith(STREAM_ROOT):
@@ -147,7 +153,7 @@ def _resolve(path: str) -> Resolved:
     parsed = parse_path(name)
     if parsed == RESERVED or parsed.startswith(f"{RESERVED}/"):
         raise InvalidPathError(f"paths below {RESERVED} are reserved")
-    return _STREAM, parsed
+    return Resolved(_STREAM, parsed)
 
 
 def _resolve_table(name: str) -> Resolved:
@@ -155,7 +161,7 @@ def _resolve_table(name: str) -> Resolved:
         known = [template for template in _FIXED if template.startswith(TABLE_CONTROL_ROOT)]
         raise UnknownRouteError(f"no such control API; there is {', '.join(known)}")
     address = tables.parse_address(name)
-    return _NURL if address.notify else _TABLE, tables.log_path(address.name)
+    return Resolved(_NURL if address.notify else _TABLE, tables.log_path(address.name))
 
 
 class _Known(dict[str, Resolved]):

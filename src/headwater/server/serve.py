@@ -64,8 +64,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     store = MemoryStore() if settings.memory else open_store(settings.data_dir, limits)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.freeze()  # objects loaded by now are permanent: exclude them from garbage collection
-    gc.set_threshold(10_000, 10, 20)  # requests create almost no cycles; with more, a pass takes too long
+    _set_up_collection()
     return uvloop.run(_serve_leased(store, settings, ready, sockets))
 
 
@@ -114,6 +113,15 @@ def _keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in ((-8, 1), (-1, 64 << 20), (-3, 16 << 20)):  # arenas, trim, mmap threshold
             mallopt(parameter, value)
+
+
+def _set_up_collection() -> None:
+    """A pass of the garbage collector stops the loop, and its time grows with the objects that it looks at. It does not
+    look at what is loaded by now. What there is for each stream or cached path is not tracked (`gc=False`). The rest
+    is for each connection and request, and requests create almost no cycles; with higher thresholds, a pass takes too
+    long."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 20)
 
 
 def _handle_signals(stop: asyncio.Event, reload: Callable[[], None]) -> None:
