@@ -22,7 +22,7 @@ ROUTES = {
     f"GET {STREAM_CONTROL}/splits": "Offsets at which a range of a stream can be cut into parts.",
     f"GET {STREAM_CONTROL}/records": "Offset and time of each record of a range.",
     f"GET {STREAM_CONTROL}/top": "Load of the server and its busiest or largest streams.",
-    f"GET {STREAM_CONTROL}/usage": "What the path prefixes with quotas hold, and their quotas, as JSON. See [Operations](../operations.md#limits-and-overload).",
+    f"GET {STREAM_CONTROL}/usage": "What the path prefixes and tokens with quotas hold, and their quotas, as JSON. See [Operations](../operations.md#limits-and-overload).",
     f"POST {STREAM_CONTROL}/sign": "A signed URL of a stream or table. See [Signed URLs](../security.md#signed-urls).",
     f"PUT {STREAM}": "Create a stream, a fork or a view. A body is its first append.",
     f"POST {STREAM}": "Append to a stream, close it, or both.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,6 +12,8 @@ from bench.servers import headwater
 
 from headwater.client import Client
 from headwater.errors import StreamFullError, TooManyStreamsError
+from headwater.server.auth.editing import add_token
+from headwater.server.auth.rules import parse_token_quota
 from tests.edges import NATIVE, UVICORN, edge
 from tests.waiting import wait_for, wait_until
 
@@ -70,6 +73,47 @@ def test_one_tenant_does_not_take_what_belongs_to_others() -> None:
         assert 'headwater_prefix_quota{prefix="tenants/a",what="bytes"} 10.0' in metrics
         assert client.delete("/tenants/a/1").status_code == 204
         assert client.put("/tenants/a/3", headers=TEXT).status_code == 201
+
+
+@both
+def test_a_token_has_a_quota_that_the_auth_file_changes(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "auth.toml"
+    token, _ = add_token(file, "ci", ["admin:**"], None, parse_token_quota("streams=2 bytes=10 live_readers=1"))
+    other, _ = add_token(file, "other", ["admin:**"], None)
+
+    def refused(answer: httpx.Response) -> tuple[int, str]:
+        return answer.status_code, answer.json()["type"].rsplit(":", 1)[-1]
+
+    with (
+        edge(name, auth=file) as server,
+        httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {token}"}) as client,
+        httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {other}"}) as others,
+    ):
+        assert client.put("/1", headers=TEXT, content=b"123456").status_code == 201
+        assert client.put(server.url.replace("/stream", "/table") + "/2").status_code == 201
+        for _ in range(3):  # what is refused does not count
+            assert refused(client.put("/3", headers=TEXT)) == (403, "too-many-streams")
+            assert refused(client.post("/1", headers=TEXT, content=b"12345")) == (403, "quota-exceeded")
+            assert refused(others.post("/1", headers=TEXT, content=b"12345")) == (403, "quota-exceeded")
+        assert others.put("/3", headers=TEXT, content=b"1" * 20).status_code == 201
+        producer = {**TEXT, "producer-id": "p", "producer-epoch": "0", "producer-seq": "0"}
+        for status in (200, 204, 204):  # a retry does not count
+            assert client.post("/1", headers=producer, content=b"1").status_code == status
+        live = {"offset": "-1", "live": "sse"}
+        with client.stream("GET", "/1", params=live) as feed:
+            pieces = feed.iter_bytes()
+            next(pieces)
+            assert refused(client.get("/3", params=live)) == (429, "too-many-requests")
+            with others.stream("GET", "/1", params=live) as theirs:
+                assert theirs.status_code == 200
+            report = others.get("/__ds/usage").json()
+        quota = {"streams": 2, "bytes": 10, "live_readers": 1}
+        assert report["tokens"] == [{"token": "ci", "streams": 2, "bytes": 7, "live_readers": 1, "quota": quota}]
+        file.write_text(file.read_text().replace("streams = 2", "streams = 3"))
+        wait_until(lambda: client.put("/4", headers=TEXT).status_code == 201, "the quota is loaded")
+        assert refused(client.put("/5", headers=TEXT)) == (403, "too-many-streams")
+        assert client.delete("/1").status_code == 204
+        assert client.put("/5", headers=TEXT, content=b"1" * 10).status_code == 201
 
 
 @both

@@ -12,7 +12,7 @@ from headwater.cli.output import print_json, print_list, say
 from headwater.cli.prefixes import is_below
 from headwater.errors import ProtocolError
 
-COLUMNS = ["prefix", "streams", "bytes", "live_readers", "quota"]
+COLUMNS = ["prefix", "token", "streams", "bytes", "live_readers", "quota"]
 
 
 def command(
@@ -20,7 +20,7 @@ def command(
     prefix: Annotated[
         str,
         typer.Argument(
-            help="Count the streams and tables at and below this path. Without it: the prefixes with quotas.",
+            help="Count the streams and tables at and below this path. Without it: what has quotas.",
             autocompletion=complete_path,
         ),
     ] = "",
@@ -29,16 +29,16 @@ def command(
     """Show what is below a prefix of paths: streams and tables, and their bytes.
 
     With a prefix, the command lists what the token may read and counts it. Without one, the server reports the prefixes
-    that have quotas, which needs the scope admin:**.
+    and tokens that have quotas, which needs the scope admin:**.
     """
     rows = [_counted(server, prefix.strip("/"))] if prefix.strip("/") else _reported(server)
     if as_json:
         for row in rows:
             print_json(row)
     elif rows:
-        print_list([{**row, "quota": _shown(row.get("quota", {}))} for row in rows], COLUMNS)
+        print_list([{**row, "quota": format_limits(row.get("quota", {}))} for row in rows], COLUMNS)
     else:
-        say("no prefix has a quota; give a prefix to count what is below it", err=True)
+        say("no prefix and no token has a quota; give a prefix to count what is below it", err=True)
 
 
 def _counted(server: Server, prefix: str) -> dict[str, Any]:
@@ -58,10 +58,12 @@ def _reported(server: Server) -> list[dict[str, Any]]:
     with httpx.Client(headers=server.all_headers(), timeout=ANSWER_TIMEOUT_S, verify=tls_context()) as http:
         answer = asked(http, f"{server.url.rstrip('/')}/__ds/usage", {})
     try:
-        return msgspec.json.decode(answer, type=dict[str, list[dict[str, Any]]])["prefixes"]
+        found = msgspec.json.decode(answer, type=dict[str, list[dict[str, Any]]])
+        return found["prefixes"] + found.get("tokens", [])  # earlier servers have no quotas of tokens
     except (msgspec.DecodeError, KeyError) as error:
         raise ProtocolError(f"the server does not support headwater usage: {error}") from None
 
 
-def _shown(quota: dict[str, int]) -> str:
+def format_limits(quota: dict[str, int]) -> str:
+    """A quota as options write it."""
     return " ".join(f"{name}={number}" for name, number in quota.items())

@@ -66,9 +66,10 @@ class Engine:
         clock: Clock | None = None,
         fatal: Callable[[BaseException], None] = _ignore,
         fence: Callable[[], HeadwaterError | None] | None = None,
-        prefixes: Prefixes | None = None,
+        usage: Usage | None = None,
     ) -> None:
-        """`prefixes` are those that have quotas."""
+        """`usage` has the quotas of prefixes and tokens."""
+        self._usage = usage = Usage(Prefixes(())) if usage is None else usage
         self.limits = limits = limits or Limits()
         self._clock = clock or SteadyClock(store.latest)
         self.now_ms = self._clock.now_ms
@@ -77,7 +78,7 @@ class Engine:
         loader = Loader(store, catalogue)
         opened, make_room = fence or _open, self._make_room
         self._writer = Writer(
-            store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, opened, make_room, prefixes
+            store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, opened, make_room, usage
         )
         # Execute a command. `answered` is called with the reply or the error as soon as it is final.
         self.submit: Callable[[Command, Answered], None] = self._writer.submit
@@ -126,9 +127,9 @@ class Engine:
         await self._catalogue.evict(len(self._catalogue) // 2, 0)
 
     @property
-    def usage(self) -> Usage | None:
-        """What prefixes with quotas use; None if there are none."""
-        return self._writer.usage
+    def usage(self) -> Usage:
+        """The quotas of prefixes and tokens, and what they use."""
+        return self._usage
 
     # Writing
 

@@ -43,7 +43,7 @@ from headwater.log.events import (
     SoftDeleted,
     Touched,
 )
-from headwater.log.quotas import Prefixes, Quotas, Usage
+from headwater.log.quotas import Quotas, Usage
 from headwater.log.row_framing import last_seqno_of
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import NoMemoryError, RefusedError, Store
@@ -65,7 +65,7 @@ class Writer:
         fetch_record: FetchRecord,
         fence: Callable[[], HeadwaterError | None],
         make_room: Callable[[], Awaitable[bool]],
-        prefixes: Prefixes | None = None,
+        usage: Usage | None = None,
     ) -> None:
         self._store = store
         self._catalogue = catalogue
@@ -75,7 +75,7 @@ class Writer:
         self._fence = fence  # returns an error while the server may not take writes
         self._make_room = make_room  # deletes some expired streams; returns whether there were any
         self._limits = limits
-        self.usage = Usage(prefixes) if prefixes else None
+        self.usage = usage or None  # None: nothing is counted
         self._quotas = Quotas(limits.streams_max, limits.stream_bytes_max, self.usage) or None
         self._preparer = Preparer(catalogue, loader, limits, fetch_record)
         self.committer = Committer(
@@ -102,16 +102,16 @@ class Writer:
         self._catalogue.count = self._store.streams
 
     async def count_usage(self) -> None:
-        """Count what the prefixes with quotas use. Called before the first command."""
+        """Count what the prefixes and tokens with quotas use. Called before the first command."""
         if self.usage is None:
             return
-        for prefix in self.usage.prefixes.outermost:
-            for path in (f"{kind}{prefix}" for kind in bounds.PATH_KINDS):
-                after: str | None = ""
-                while after is not None:
-                    states, after = await self._store.page(path, after, bounds.LIST_PAGE_MAX)
-                    for state in states:
-                        self.usage.add(state.path, 1, state.tail - state.start)
+        prefixes = [f"{kind}{prefix}" for prefix in self.usage.prefixes.outermost for kind in bounds.PATH_KINDS]
+        for prefix in [""] if self.usage.counts_owners else prefixes:
+            after: str | None = ""
+            while after is not None:
+                states, after = await self._store.page(prefix, after, bounds.LIST_PAGE_MAX)
+                for state in states:
+                    self.usage.add(state.path, state.owner, 1, state.tail - state.start)
 
     def drain(self) -> None:
         """Refuse new commands and end all live reads."""

@@ -81,6 +81,7 @@ AUTH_CALLERS_CACHED_MAX = 4_096  # verified credentials
 AUTH_DECISIONS_CACHED_MAX = 1_024  # per caller: decisions on an action and a path
 AUTH_CHECK_S = 0.5  # interval at which the permissions of live readers are checked again
 AUTH_SCOPES_MAX = 256  # of one token
+QUOTA_MAX = 2**63 - 1  # of each number of a quota
 AUTH_SCOPE_LENGTH_MAX = 1_100
 AUTH_SCOPE_STARS_MAX = 2  # `**` in a glob, and `*` in one of its segments; each makes matching slower
 AUTH_NAME_LENGTH_MAX = 128  # of an identity

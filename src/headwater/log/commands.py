@@ -52,6 +52,7 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
     framed: FramedBody | None = None
     fork: ForkRequest | None = None
     documents: tuple[WriteDocument, ...] = ()  # written in the same record
+    owner: str = ""  # the token that the stream counts for
 
 
 class Append(msgspec.Struct, frozen=True):

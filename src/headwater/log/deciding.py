@@ -253,6 +253,7 @@ def _fresh(command: Create, messages_max: int) -> Created:
         expires_ms=command.expires_ms,
         closed=command.closed,
         data=_kept(kind, command, messages_max, 0, command.now_ms),
+        owner=command.owner,
     )
 
 
@@ -305,6 +306,7 @@ def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) 
         timelines=names.timelines,
         data=_kept(source.kind, command, messages_max, last_seqno, at_ms),
         last_seqno=last_seqno,
+        owner=command.owner,
     )
     return created, (ForkAdded(source.id), created)
 

@@ -40,6 +40,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_on
     data: bytes = b""
     last_seqno: int = 0  # of a fork of a table: the last inherited row
     timelines: tuple[Timeline, ...] = ()  # of a fork: those of the inherited bytes
+    owner: str = ""  # the name of the token that created it, for quotas; empty: none
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):

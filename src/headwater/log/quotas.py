@@ -1,4 +1,4 @@
-"""Quotas: limits on the number of streams and on their size, for the whole log and for prefixes of paths.
+"""Quotas: limits on the number of streams and on their size, for the whole log, for prefixes of paths and for tokens.
 
 They are checked on the events of a decision. So a request that adds nothing (a retry, a create of an existing stream, a
 close) is never refused. A fork counts as a stream. Its inherited bytes do not count. A deleted stream that forks still
@@ -7,6 +7,10 @@ read counts.
 A prefix covers the path of that name and all paths below it: `a` covers `a` and `a/b`, not `ab`. Several prefixes can
 cover a path; each is checked. What a prefix uses is counted with every accepted event, so that a check looks nothing
 up. The counts are made when the engine starts, from the streams below the prefixes.
+
+A stream counts for the token that created it, its owner, whoever appends to it. Owners are names, so that a token that
+replaces another one of the same name takes over its streams. If a token has a quota of streams or bytes when the engine
+starts, what every owner has is counted, so that quotas of other tokens can be added and changed later.
 """
 
 from __future__ import annotations
@@ -31,21 +35,60 @@ class Streams(Protocol):
     def get(self, stream_id: int) -> StreamState: ...
 
 
-class PrefixQuota(msgspec.Struct, frozen=True):
-    """The quota of a prefix. 0: no limit. The rate and the readers are limited where requests arrive."""
+class Quota(msgspec.Struct, frozen=True):
+    """What the streams of a prefix or a token may use. 0: no limit. The rate and the readers are limited where requests
+    arrive."""
 
-    prefix: str
+    name: str
     streams_max: int = 0
     bytes_max: int = 0
     appends_per_s: int = 0
     live_readers_max: int = 0
+
+    @property
+    def key(self) -> str:
+        """What is used is counted under this key. No identity of a request begins like it."""
+        raise NotImplementedError
+
+    @property
+    def where(self) -> str:
+        """Which streams these are, for messages."""
+        raise NotImplementedError
+
+
+class PrefixQuota(Quota, frozen=True):
+    """The quota of a prefix, for all streams and tables at and below it."""
+
+    @property
+    def key(self) -> str:
+        return f"below {self.name}"
+
+    @property
+    def where(self) -> str:
+        return f"below {self.name!r}"
+
+
+class TokenQuota(Quota, frozen=True):
+    """The quota of a token, for the streams and tables that it created, its appends and its live readers."""
+
+    @property
+    def key(self) -> str:
+        return owner_key(self.name)
+
+    @property
+    def where(self) -> str:
+        return f"of the token {self.name!r}"
+
+
+def owner_key(owner: str) -> str:
+    return f"token {owner}"
 
 
 class Prefixes:
     """Finds the quotas of a path."""
 
     def __init__(self, quotas: Iterable[PrefixQuota]) -> None:
-        self.by_prefix = {quota.prefix: quota for quota in quotas}
+        self.by_prefix = {quota.name: quota for quota in quotas}
         self._known: dict[str, tuple[PrefixQuota, ...]] = {}  # by path; bounded, because clients choose paths
 
     def __bool__(self) -> bool:
@@ -77,28 +120,65 @@ class Prefixes:
             yield self.by_prefix[path]
 
 
+class TokenQuotas:
+    """The quotas of tokens, by name. They change while the server runs."""
+
+    def __init__(self, quotas: Iterable[TokenQuota] = ()) -> None:
+        self.use(quotas)
+
+    def use(self, quotas: Iterable[TokenQuota]) -> None:
+        self.by_name = {quota.name: quota for quota in quotas}
+
+    @property
+    def limits_storage(self) -> bool:
+        return any(quota.streams_max or quota.bytes_max for quota in self.by_name.values())
+
+    def of(self, name: str) -> tuple[TokenQuota, ...]:
+        """The quota of a token, if it has one. Callers without a token have no name."""
+        quota = self.by_name.get(name) if name else None
+        return () if quota is None else (quota,)
+
+
 class Use(msgspec.Struct):
-    """What the streams below a prefix use."""
+    """What the streams of a prefix or an owner use."""
 
     streams: int = 0
     bytes: int = 0
 
 
 class Usage:
-    """What each prefix uses, including events that are not durable yet."""
+    """What each prefix with a quota and each owner uses, including events that are not durable yet. Owners are counted
+    only if a token has a quota of streams or bytes from the start (`counts_owners`)."""
 
-    def __init__(self, prefixes: Prefixes) -> None:
+    def __init__(self, prefixes: Prefixes, tokens: TokenQuotas | None = None) -> None:
         self.prefixes = prefixes
-        self._uses = {prefix: Use() for prefix in prefixes.by_prefix}
+        self.tokens = tokens or TokenQuotas()
+        self.counts_owners = self.tokens.limits_storage
+        self._uses: dict[str, Use] = {}  # by the key of a quota; those that are 0 are not kept
 
-    def __getitem__(self, prefix: str) -> Use:
-        return self._uses[prefix]
+    def __bool__(self) -> bool:
+        return bool(self.prefixes) or self.counts_owners
 
-    def add(self, path: str, streams: int, size_bytes: int) -> None:
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a token has a quota of streams or bytes that needs a restart, because owners are not counted."""
+        return not self.counts_owners and self.tokens.limits_storage
+
+    def of(self, quota: Quota) -> Use:
+        return self._uses.get(quota.key) or Use()
+
+    def add(self, path: str, owner: str, streams: int, size_bytes: int) -> None:
         for quota in self.prefixes.of(path):
-            use = self._uses[quota.prefix]
-            use.streams += streams
-            use.bytes += size_bytes
+            self._add(quota.key, streams, size_bytes)
+        if owner and self.counts_owners:
+            self._add(owner_key(owner), streams, size_bytes)
+
+    def _add(self, key: str, streams: int, size_bytes: int) -> None:
+        use = self._uses.setdefault(key, Use())
+        use.streams += streams
+        use.bytes += size_bytes
+        if not use.streams and not use.bytes:
+            del self._uses[key]
 
     def note(self, record: Record, state_of: Callable[[int], StreamState], sign: int = 1) -> None:
         """Count a record that was accepted, or, with the sign -1, one that was withdrawn."""
@@ -106,31 +186,35 @@ class Usage:
             if isinstance(event, Created | Appended | Deleted):
                 state = state_of(event.id)
                 streams, size_bytes = _change(event, state)
-                self.add(state.path, sign * streams, sign * size_bytes)
+                self.add(state.path, state.owner, sign * streams, sign * size_bytes)
 
     def check(self, streams: Streams, record: Record) -> None:
-        added: dict[PrefixQuota, Use] = {}
+        added: dict[Quota, Use] = {}
         for event in record:
             if isinstance(event, Created | Appended | Deleted):
                 state = None if isinstance(event, Created) else streams.get(event.id)
-                path = event.path if isinstance(event, Created) else streams.get(event.id).path
+                stream = event if isinstance(event, Created) else streams.get(event.id)
                 more_streams, more_bytes = _change(event, state)
-                for quota in self.prefixes.of(path):
+                for quota in self._quotas_of(stream.path, stream.owner):
                     use = added.setdefault(quota, Use())
                     use.streams += more_streams
                     use.bytes += more_bytes
         for quota, more in added.items():
             self._check(quota, more)
 
-    def _check(self, quota: PrefixQuota, more: Use) -> None:
-        use = self._uses[quota.prefix]
+    def _quotas_of(self, path: str, owner: str) -> tuple[Quota, ...]:
+        owned = self.tokens.of(owner) if self.counts_owners else ()
+        return (*self.prefixes.of(path), *owned)
+
+    def _check(self, quota: Quota, more: Use) -> None:
+        use = self.of(quota)
         if quota.streams_max and more.streams > 0 and use.streams + more.streams > quota.streams_max:
             raise TooManyStreamsError(
-                f"there are {use.streams} streams and tables below {quota.prefix!r}; the limit is {quota.streams_max}"
+                f"there are {use.streams} streams and tables {quota.where}; the limit is {quota.streams_max}"
             )
         if quota.bytes_max and more.bytes > 0 and use.bytes + more.bytes > quota.bytes_max:
             raise QuotaExceededError(
-                f"the streams and tables below {quota.prefix!r} have {use.bytes} bytes; {more.bytes} more exceed the "
+                f"the streams and tables {quota.where} have {use.bytes} bytes; {more.bytes} more exceed the "
                 f"limit of {quota.bytes_max}"
             )
 
@@ -149,7 +233,7 @@ class Quotas(msgspec.Struct, frozen=True):
 
     streams_max: int = 0
     stream_bytes_max: int = 0
-    usage: Usage | None = None  # None: there are no quotas of prefixes
+    usage: Usage | None = None  # None: there are no quotas of prefixes and tokens
 
     def __bool__(self) -> bool:
         return bool(self.streams_max or self.stream_bytes_max or self.usage)

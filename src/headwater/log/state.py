@@ -51,6 +51,7 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     timelines: tuple[Timeline, ...] = ()  # in which the bytes were appended, if the store was restored; oldest first
     forks: int = 0  # number of existing forks
     soft_deleted: bool = False
+    owner: str = ""  # the name of the token that created it; empty: none
     version: int = 1  # number of events; a shared store can use it to detect a concurrent write
 
     @property
@@ -170,6 +171,7 @@ def _created(event: Created) -> StreamState:
         lineage=event.lineage,
         timelines=event.timelines,
         last_seqno=event.last_seqno,
+        owner=event.owner,
     )
     state.tail = state.start + len(event.data)
     if state.kind >= ROWS and event.data:

@@ -32,6 +32,7 @@ from headwater.errors import (
     OutOfMemoryError,
 )
 from headwater.limits import Limits
+from headwater.log.quotas import Usage
 from headwater.outbound import open_outbound
 from headwater.server.access import Access, parse_public_url
 from headwater.server.asgi_requests import DisconnectedError, Message, Receive, RequestReader, Scope, Send, peer_of
@@ -127,24 +128,25 @@ class App:
 
     async def _start(self) -> Dispatcher:
         try:
+            authority = self._start_auth()
             store = await asyncio.to_thread(self._open_store)
-            engine = Engine(store, self._limits, prefixes=self._prefixes)
+            usage = Usage(self._prefixes, None if authority is None else authority.quotas)
+            engine = Engine(store, self._limits, usage=usage)
             await engine.start()
-            service = await self._start_service(engine)
+            service = await self._start_service(engine, authority)
         except BaseException:
             self._starting = None  # the next request tries again
             raise
         self._dispatcher = Dispatcher(service, self._access)
         return self._dispatcher
 
-    async def _start_service(self, engine: Engine) -> Service:
+    async def _start_service(self, engine: Engine, authority: Authority | None) -> Service:
         active = ActiveViews()
         views = Views(engine, active)
         try:
             await views.start()
             outbound = open_outbound(development=self._development, limits=self._limits)
             notifier = Notifier(engine, self._limits, outbound, public_url=self._public_url)
-            authority = self._start_auth()
             followers = open_followers(engine, self._policy, self._limits, self._public_url, authority)
             await notifier.start()
             await followers.start()
@@ -164,15 +166,18 @@ class App:
             views=views,
             authority=authority,
             memory=memory,
-            places=LivePlaces(self._prefixes),
-            upkeep=Upkeep(lambda: [*self._watcher.watched, *([] if self._auth is None else [self._auth.keeper])]),
+            places=LivePlaces(engine.usage.prefixes, engine.usage.tokens),
+            upkeep=Upkeep(
+                lambda: [*self._watcher.watched, *([] if self._auth is None else [self._auth.keeper])], engine.usage
+            ),
         )
 
     def _start_auth(self) -> Authority | None:
         if self._auth_file is None:
             return None
-        client = open_outbound(development=self._development, limits=self._limits)
-        self._auth = open_authority(self._auth_file, client, self._watcher)
+        if self._auth is None:  # an earlier start may have failed after this
+            client = open_outbound(development=self._development, limits=self._limits)
+            self._auth = open_authority(self._auth_file, client, self._watcher)
         self._auth.start()
         self._watcher.start()
         return self._auth.authority

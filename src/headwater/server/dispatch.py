@@ -21,7 +21,7 @@ from headwater.server.compression import check_request_encoding
 from headwater.server.http import NO_ROUTE, Headers, Request, Respond, Response
 from headwater.server.observing.audit import audited
 from headwater.server.problems import problem
-from headwater.server.quotas import PrefixRates
+from headwater.server.quotas import QuotaRates
 from headwater.server.routes import ROUTES, Read, Route, resolve
 from headwater.server.service import Service
 
@@ -35,8 +35,7 @@ class Dispatcher:
         self._authority = service.authority
         self._admission = Admission(service.limits, service.memory) or None
         self._audit = service.observer.audit
-        usage = service.engine.usage
-        self._prefix_rates = None if usage is None else PrefixRates(usage.prefixes)
+        self._quota_rates = QuotaRates(service.engine.usage.prefixes, service.engine.usage.tokens)
 
     def trusts(self, peer: str) -> bool:
         """Whether an address is that of a trusted proxy."""
@@ -62,6 +61,8 @@ class Dispatcher:
                 raise _not_allowed(request, routes)
             if self._admission is not None:
                 self._admission.foresee(request)
+            if self._quota_rates and route is not None and route.action is APPEND:
+                self._quota_rates.foresee(path, request.caller.owner)
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
             return self._refused(request, error, shared)
         return None
@@ -101,8 +102,8 @@ class Dispatcher:
                 self._authority.authorize(request, route.action, path)
             if self._admission is not None:
                 respond = self._admission.admit(request, respond)
-            if self._prefix_rates is not None and route.action is APPEND:
-                self._prefix_rates.take(path)
+            if self._quota_rates and route.action is APPEND:
+                self._quota_rates.take(path, request.caller.owner)
             if "content-encoding" in request.headers:
                 check_request_encoding(request.headers["content-encoding"])
             if route.write is not None:

@@ -1,4 +1,4 @@
-"""Limits on live readers: in total, per identity, and below a prefix of paths.
+"""Limits on live readers: in total, per identity, below a prefix of paths, and per token.
 
 A place is claimed when the response is created and taken when it opens, because the client may disconnect in between.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from headwater.errors import OverloadedError, TooManyRequestsError
 from headwater.limits import LIVE_RETRY_AFTER_S, Limits
-from headwater.log.quotas import Prefixes
+from headwater.log.quotas import Prefixes, Quota, TokenQuotas
 from headwater.server.admission import identity_of
 from headwater.server.http import Request, Response
 from headwater.server.quotas import check_readers
@@ -50,25 +50,27 @@ class Place:
 
 
 class LivePlaces:
-    """`prefixes` are those with quotas. Their readers are counted even if the quota does not limit them."""
+    """`prefixes` and `tokens` are those with quotas. Their readers are counted even if the quota does not
+    limit them."""
 
-    def __init__(self, prefixes: Prefixes | None = None) -> None:
-        self._prefixes = prefixes or None
+    def __init__(self, prefixes: Prefixes | None = None, tokens: TokenQuotas | None = None) -> None:
+        self._prefixes = prefixes or Prefixes(())
+        self._tokens = tokens or TokenQuotas()
         self._taken = 0
-        self._of: dict[str, int] = {}  # by identity, or by prefix
+        self._of: dict[str, int] = {}  # by identity, or by the key of a quota
 
     def __len__(self) -> int:
         return self._taken
 
-    def below(self, prefix: str) -> int:
-        """The live readers below a prefix with a quota."""
-        return self._of.get(_key(prefix), 0)
+    def of(self, quota: Quota) -> int:
+        """The live readers of a prefix or token with a quota."""
+        return self._of.get(quota.key, 0)
 
     def claim(self, limits: Limits, request: Request, path: str = "") -> Place | None:
         """Claim a place for a live reader of a path in the log; None if there is no limit. Raises an error if
         there is no place left."""
         most, each = limits.live_readers_max, limits.live_readers_per_identity_max
-        quotas = () if self._prefixes is None else self._prefixes.of(path)
+        quotas = (*self._prefixes.of(path), *self._tokens.of(request.caller.owner))
         if not most and not each and not quotas:
             return None
         key = identity_of(request) if each else ""
@@ -78,12 +80,12 @@ class LivePlaces:
                 retry_after_s=LIVE_RETRY_AFTER_S,
             )
         for quota in quotas:
-            check_readers(quota, self.below(quota.prefix))
+            check_readers(quota, self.of(quota))
         if most and self._taken >= most:
             raise OverloadedError(
                 f"{most} live readers are open, and no more may be (live_readers_max)", retry_after_s=LIVE_RETRY_AFTER_S
             )
-        return Place(self, (key, *(_key(quota.prefix) for quota in quotas)))
+        return Place(self, (key, *(quota.key for quota in quotas)))
 
     def add(self, keys: Sequence[str], change: int) -> None:
         self._taken += change
@@ -93,7 +95,3 @@ class LivePlaces:
                 self._of[key] = left
             else:
                 self._of.pop(key, None)
-
-
-def _key(prefix: str) -> str:
-    return f"below {prefix}"  # no identity begins like this

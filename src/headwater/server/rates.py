@@ -15,7 +15,7 @@ _ROUNDING_S = 1e-9
 
 class TokenBuckets:
     def __init__(self, per_s: float, keys_max: int = RATE_KEYS_MAX) -> None:
-        self._per_s = per_s
+        self.per_s = per_s
         self._burst_s = max(RATE_BURST_S, 1 / per_s)  # at least one request
         self._keys_max = keys_max
         self._full_s: OrderedDict[str, float] = OrderedDict()  # when each bucket is full
@@ -27,12 +27,12 @@ class TokenBuckets:
         """Seconds until `cost` can be taken; 0: now. If the cost exceeds the capacity, it can be taken from a full
         bucket, which is then in debt."""
         used_s = max(0.0, self._full_s.get(key, 0.0) - now_s)
-        wait_s = used_s + min(cost / self._per_s, self._burst_s) - self._burst_s
+        wait_s = used_s + min(cost / self.per_s, self._burst_s) - self._burst_s
         return wait_s if wait_s > _ROUNDING_S else 0.0
 
     def take(self, key: str, cost: float, now_s: float) -> None:
         full_s = self._full_s
-        full_s[key] = max(full_s.get(key, 0.0), now_s) + cost / self._per_s
+        full_s[key] = max(full_s.get(key, 0.0), now_s) + cost / self.per_s
         full_s.move_to_end(key)
         if len(full_s) > self._keys_max:
             full_s.popitem(last=False)

@@ -23,6 +23,7 @@ from headwater import limits as bounds
 from headwater.engine import Engine
 from headwater.errors import OptionError
 from headwater.limits import SWITCH_INTERVAL_S, Limits
+from headwater.log.quotas import Usage
 from headwater.outbound import open_outbound
 from headwater.server.activation import address_of, inherited_sockets
 from headwater.server.auth.opening import open_authority
@@ -193,20 +194,20 @@ async def serve_store(
         observer.reopen()
 
     _handle_signals(stop, reload)
-    prefixes, refusal = settings.prefixes(), None if fence is None else fence.refusal
-    engine = Engine(store, limits, fatal=fatal, fence=refusal, prefixes=prefixes)
-    outbound = open_outbound(development=settings.is_development, limits=limits)
-    notifier = Notifier(engine, limits, outbound, public_url=public_url)
     auth = None
     if settings.auth is not None:
         auth = open_authority(settings.auth, open_outbound(development=settings.is_development, limits=limits), watcher)
         auth.token_changed = observer.token_changed
     authority = None if auth is None else auth.authority
+    usage = Usage(settings.prefixes(), None if authority is None else authority.quotas)
+    engine = Engine(store, limits, fatal=fatal, fence=None if fence is None else fence.refusal, usage=usage)
+    outbound = open_outbound(development=settings.is_development, limits=limits)
+    notifier = Notifier(engine, limits, outbound, public_url=public_url)
     followers = open_followers(engine, settings.policy(), limits, public_url, authority)
     active = ActiveViews()
     views = Views(engine, active)
     memory = open_memory(limits, engine, active)
-    upkeep = Upkeep(lambda: [*watcher.watched, *([] if auth is None else [auth.keeper])])
+    upkeep = Upkeep(lambda: [*watcher.watched, *([] if auth is None else [auth.keeper])], usage)
     service = Service(
         engine,
         limits,
@@ -219,7 +220,7 @@ async def serve_store(
         memory=memory,
         fence=fence,
         upkeep=upkeep,
-        places=LivePlaces(prefixes),
+        places=LivePlaces(usage.prefixes, usage.tokens),
     )
     edge = NativeEdge(Dispatcher(service, settings.access()), limits, memory)
     await engine.start()

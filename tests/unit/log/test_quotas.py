@@ -7,16 +7,18 @@ from headwater.log.commands import Append, Command, Create, Delete, ForkRequest
 from headwater.log.deciding import decide
 from headwater.log.events import Deleted
 from headwater.log.producers import ProducerTuple
-from headwater.log.quotas import Prefixes, PrefixQuota, Quotas, Usage
+from headwater.log.quotas import Prefixes, PrefixQuota, Quota, Quotas, TokenQuota, TokenQuotas, Usage
 from tests.unit.log.world import World
 
 
 class Bounded(World):
     """A world with quotas."""
 
-    def __init__(self, streams_max: int = 0, stream_bytes_max: int = 0, *prefixes: PrefixQuota) -> None:
+    def __init__(self, streams_max: int = 0, stream_bytes_max: int = 0, *quotas: Quota) -> None:
         super().__init__()
-        self.usage = Usage(Prefixes(prefixes))
+        self.tokens = TokenQuotas(quota for quota in quotas if isinstance(quota, TokenQuota))
+        prefixes = Prefixes(quota for quota in quotas if isinstance(quota, PrefixQuota))
+        self.usage = Usage(prefixes, self.tokens)
         self.quotas = Quotas(streams_max, stream_bytes_max, self.usage)
 
     @property
@@ -132,7 +134,7 @@ def test_streams_below_a_prefix() -> None:
     world.create("a/2")  # exists
     world.ask(Delete("a/b/1", 3))
     world.create("a/3")
-    assert (world.usage["a"].streams, world.usage["a/b"].streams) == (2, 0)
+    assert (world.usage.of(PrefixQuota("a")).streams, world.usage.of(PrefixQuota("a/b")).streams) == (2, 0)
 
 
 def test_bytes_below_a_prefix() -> None:
@@ -148,7 +150,7 @@ def test_bytes_below_a_prefix() -> None:
     world.create("b", b"5")
     world.ask(Append("a/2", 3, b"", close=True))  # adds nothing
     world.ask(Delete("a/1", 4))
-    assert world.usage["a"].bytes == 4
+    assert world.usage.of(PrefixQuota("a")).bytes == 4
     world.append("a/3", b"123456")
 
 
@@ -157,6 +159,59 @@ def test_a_withdrawn_record_is_not_counted() -> None:
     world.create("a/1", b"123")
     events = decide(world, Append("a/1", 2, b"4567", "text/plain"), 100, 100).events
     world.usage.note(events, world.get)
-    assert world.usage["a"].bytes == 7
+    assert world.usage.of(PrefixQuota("a")).bytes == 7
     world.usage.note(events, world.get, -1)
-    assert (world.usage["a"].streams, world.usage["a"].bytes) == (1, 3)
+    assert (world.usage.of(PrefixQuota("a")).streams, world.usage.of(PrefixQuota("a")).bytes) == (1, 3)
+
+
+# Tokens
+
+
+def used(world: Bounded, owner: str) -> tuple[int, int]:
+    use = world.usage.of(TokenQuota(owner))
+    return use.streams, use.bytes
+
+
+def test_streams_and_bytes_of_a_token() -> None:
+    world = Bounded(0, 0, TokenQuota("ci", streams_max=2, bytes_max=10), PrefixQuota("a", streams_max=3))
+    world.create("a/1", b"123456", owner="ci")
+    world.create("b", owner="ci")
+    with pytest.raises(TooManyStreamsError, match="of the token 'ci'; the limit is 2"):
+        world.create("c", owner="ci")
+    world.create("a/1", b"123456", owner="ci")  # exists
+    world.create("a/2", b"1" * 20, owner="other")
+    world.create("a/3", b"1" * 20)
+    world.append("b", b"1234")  # counts for the owner, whoever appends
+    with pytest.raises(QuotaExceededError, match="of the token 'ci' have 10 bytes; 1 more exceed the limit of 10"):
+        world.append("b", b"5")
+    with pytest.raises(TooManyStreamsError, match="below 'a'"):
+        world.create("a/4", owner="other")
+    assert (used(world, "ci"), used(world, "other")) == ((2, 10), (1, 20))
+    world.ask(Delete("a/1", 4))
+    assert used(world, "ci") == (1, 4)
+    world.create("c", b"123456", owner="ci")
+
+
+def test_the_quotas_of_tokens_change() -> None:
+    world = Bounded(0, 0, TokenQuota("ci", streams_max=1))
+    for path in ("1", "2"):
+        world.create(path, owner="other")  # counted from the start, although it has no quota
+    world.create("3", owner="ci")
+    world.tokens.use([TokenQuota("other", streams_max=2)])
+    with pytest.raises(TooManyStreamsError, match="of the token 'other'; the limit is 2"):
+        world.create("4", owner="other")
+    world.create("4", owner="ci")
+    world.tokens.use([])
+    world.create("5", owner="other")
+    world.tokens.use([TokenQuota("other", streams_max=2)])
+    assert used(world, "other") == (3, 0)  # more than it may have
+    world.append("5", b"x")
+    assert not world.usage.is_incomplete
+
+
+def test_the_first_quota_of_streams_needs_a_count_at_the_start() -> None:
+    world = Bounded(0, 0, TokenQuota("ci", appends_per_s=1, live_readers_max=1))
+    assert not world.usage
+    world.tokens.use([TokenQuota("ci", bytes_max=1)])
+    assert world.usage.is_incomplete
+    world.create("1", b"12", owner="ci")  # is not refused by a count that is not known

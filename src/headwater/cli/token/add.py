@@ -9,6 +9,7 @@ import typer
 from headwater.cli.output import say
 from headwater.cli.token.files import NOT_ASKED, Audit, File, after, audit, file_errors
 from headwater.server.auth.editing import add_token
+from headwater.server.auth.rules import parse_token_quota
 
 
 def command(
@@ -26,6 +27,15 @@ def command(
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="A name for lists and logs.", show_default=False)
     ] = None,
+    quota: Annotated[
+        str | None,
+        typer.Option(
+            "--quota",
+            metavar="LIMITS",
+            help="What the token may use, as 'streams=1000 bytes=10000000000 appends_per_s=100 live_readers=50'.",
+            show_default=False,
+        ),
+    ] = None,
     audit_log: Audit = None,
 ) -> None:
     """Add a token to an auth file and print it. The file holds only its hash, so it cannot be shown again.
@@ -34,7 +44,7 @@ def command(
     """
     moment = None if expires is None else after(expires)
     with file_errors(file):
-        token, entry = add_token(file, name, scope, moment)
+        token, entry = add_token(file, name, scope, moment, None if quota is None else parse_token_quota(quota))
     audit(audit_log, "grant", entry.name)
     until = "" if moment is None else f", until {moment:%Y-%m-%d %H:%M} UTC"
     say(f"headwater: added token {entry.name!r} to {file}{until}; it is shown only now", err=True)

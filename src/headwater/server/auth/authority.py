@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 
 from headwater import limits
 from headwater.errors import HeadwaterError, UnauthorizedError
+from headwater.log.quotas import TokenQuotas
 from headwater.outbound import Target
 from headwater.server.auth import signing
 from headwater.server.auth.callers import Caller
@@ -40,12 +41,14 @@ class Authority:
     def __init__(self, rules: Rules, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._held = HeldReads()
+        self.quotas = TokenQuotas()
         self.use(rules)
 
     def use(self, rules: Rules) -> None:
         """Replace the rules. Live reads that the new rules do not allow end."""
         self.rules = rules
         self._tokens = {token.id: token for token in rules.tokens.values()}
+        self.quotas.use(token.quota for token in rules.tokens.values() if token.quota is not None)
         self._scopes: dict[str, Scopes] = {}  # of tokens that were used, by their ids: parsing them takes milliseconds
         rules.anonymous.renewed = lambda: self.rules.anonymous
         self.forget()
@@ -123,7 +126,9 @@ class Authority:
         scopes = self._scopes.get(token.id)
         if scopes is None:
             scopes = self._scopes[token.id] = parse_scopes(token.scopes)
-        return Caller(token.name, scopes, until_s, token.id)
+        caller = Caller(token.name, scopes, until_s, token.id)
+        caller.owner = token.name
+        return caller
 
     def _jwt_caller(self, text: str) -> Caller:
         if not self.rules.issuers:

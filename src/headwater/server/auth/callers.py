@@ -18,13 +18,14 @@ class Caller:
     access is not checked. Positive decisions are cached in `allowed`, up to a limit.
     """
 
-    __slots__ = ("allowed", "id", "name", "renewed", "scopes", "signature", "until_s")
+    __slots__ = ("allowed", "id", "name", "owner", "renewed", "scopes", "signature", "until_s")
 
     def __init__(self, name: str, scopes: Scopes | None, until_s: float = math.inf, id: str = "") -> None:  # noqa: A002
         self.name = name
         self.scopes = scopes
         self.until_s = until_s
         self.id = id  # as the signer of URLs: see `signing`
+        self.owner = ""  # of the streams that it creates: the name of its token in the auth file
         self.signature = ""  # of the signed URL that it uses
         self.renewed: Callable[[], Caller] = lambda: self  # checked by the current rules; may raise UnauthorizedError
         self.allowed: set[tuple[Action, str]] = set()  # cached decisions

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import msgspec
 
-from headwater.server.auth.rules import AuthFile, TokenEntry, parse_token, read_auth_file
+from headwater.server.auth.rules import AuthFile, QuotaEntry, TokenEntry, parse_token, read_auth_file
 from headwater.server.auth.tokens import digest_of, format_hash, new_token
 
-_HEADER = re.compile(r"\s*\[")  # the header of a table in TOML
+_HEADER = re.compile(r"\s*\[(?!\s*token\s*\.)")  # the header of a table in TOML, not that of a part of a token
 _TOKEN_HEADER = re.compile(r"\s*\[\[\s*token\s*\]\]\s*(#.*)?")
 _NAME = re.compile(r"""\s*name\s*=\s*["']([^"']*)["']\s*(#.*)?""")
 _MODE = 0o600
@@ -36,13 +36,15 @@ signing_secret = "{secret}"  # signs URLs; keep it to yourself
 """
 
 
-def add_token(path: Path, name: str | None, scopes: list[str], expires: datetime | None) -> tuple[str, TokenEntry]:
+def add_token(
+    path: Path, name: str | None, scopes: list[str], expires: datetime | None, quota: QuotaEntry | None = None
+) -> tuple[str, TokenEntry]:
     """Add a token to an auth file, which is created if needed. Returns the token, which is stored nowhere, and its
     entry."""
     token = new_token()
     digest = digest_of(token)
     created = datetime.now(UTC).replace(microsecond=0)
-    entry = TokenEntry(name or f"token-{digest.hex()[:8]}", format_hash(digest), scopes, created, expires)
+    entry = TokenEntry(name or f"token-{digest.hex()[:8]}", format_hash(digest), scopes, created, expires, quota)
     parse_token(entry)
     with _locked(path) as real:
         if real.exists():
@@ -81,7 +83,11 @@ def _locked(path: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, text: str, expected: AuthFile) -> None:
-    if msgspec.toml.decode(text, type=AuthFile) != expected:
+    try:
+        is_expected = msgspec.toml.decode(text, type=AuthFile) == expected
+    except msgspec.DecodeError:
+        is_expected = False
+    if not is_expected:
         raise ValueError(f"{path} is written in a way that cannot be changed by this command; change it with an editor")
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # with the mode 0600
     try:
@@ -131,6 +137,9 @@ def _formatted(entry: TokenEntry) -> str:
     for name, moment in (("created", entry.created), ("expires", entry.expires)):
         if moment is not None:
             lines.append(f"{name} = {moment.astimezone(UTC).isoformat()}")
+    if entry.quota is not None:
+        limits = [f"{name} = {number}" for name, number in msgspec.to_builtins(entry.quota).items()]
+        lines.append(f"quota = {{ {', '.join(limits)} }}")
     return "\n".join(lines) + "\n"
 
 

@@ -32,8 +32,11 @@ class OpenAuthority:
         for action, tokens, others in (("revoke", before, rules.tokens), ("grant", rules.tokens, before)):
             for digest in tokens.keys() - others.keys():
                 self.token_changed(action, tokens[digest].name)
+        limited_storage = self.authority.quotas.limits_storage
         self.authority.use(rules)
         self.start()
+        if self.authority.quotas.limits_storage and not limited_storage:
+            log.warning("a quota of streams or bytes of a token needs a restart, unless one was there at the start")
 
     async def stop(self) -> None:
         await self.keeper.stop()

@@ -6,20 +6,34 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from headwater.errors import TargetRefusedError
-from headwater.limits import AUTH_FILE_BYTES_MAX, AUTH_SCOPES_MAX
+from headwater.limits import AUTH_FILE_BYTES_MAX, AUTH_SCOPES_MAX, QUOTA_MAX
+from headwater.log.quotas import TokenQuota
 from headwater.server.auth.callers import ANONYMOUS, Caller
 from headwater.server.auth.issuers import Issuer
 from headwater.server.auth.keys import Key, KeySet, key_of_pem, key_of_secret, keys_of_jwks, keys_of_tables
 from headwater.server.auth.scopes import NOTHING, parse_scopes
 from headwater.server.auth.signing import parse_secret
 from headwater.server.auth.tokens import Token, parse_hash
+from headwater.server.quotas import parse_limits
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+_Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=QUOTA_MAX)] | None
+
+
+class QuotaEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The quota of a token; None: no limit."""
+
+    streams: _Limit = None
+    bytes: _Limit = None
+    appends_per_s: _Limit = None
+    live_readers: _Limit = None
 
 
 class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +42,7 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scopes: list[str]
     created: datetime | None = None
     expires: datetime | None = None
+    quota: QuotaEntry | None = None
 
 
 class IssuerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,9 +136,24 @@ def parse_token(entry: TokenEntry) -> Token:
             entry.scopes,
             _seconds("created", entry.created),
             _seconds("expires", entry.expires),
+            None if entry.quota is None else _quota(entry.name, entry.quota),
         )
     except ValueError as error:
         raise ValueError(f"token {entry.name[:80]!r}: {error}") from None
+
+
+def parse_token_quota(text: str) -> QuotaEntry:
+    """A quota as `headwater token add` takes it: `streams=1000 bytes=10000000000`."""
+    limits = parse_limits(text.split())
+    return QuotaEntry(
+        limits.get("streams_max"), limits.get("bytes_max"), limits.get("appends_per_s"), limits.get("live_readers_max")
+    )
+
+
+def _quota(name: str, entry: QuotaEntry) -> TokenQuota:
+    if entry == QuotaEntry():
+        raise ValueError(f"its quota has no limits; there are {', '.join(QuotaEntry.__struct_fields__)}")
+    return TokenQuota(name, entry.streams or 0, entry.bytes or 0, entry.appends_per_s or 0, entry.live_readers or 0)
 
 
 def check_name(name: str) -> str:

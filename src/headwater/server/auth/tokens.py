@@ -11,6 +11,8 @@ import secrets
 
 import msgspec
 
+from headwater.log.quotas import TokenQuota
+
 PREFIX = "hw_"  # recognised by people and by secret scanners
 HASH_PREFIX = "sha256:"
 _RANDOM_BYTES = 32
@@ -24,6 +26,7 @@ class Token(msgspec.Struct, frozen=True):
     scopes: list[str]
     created_s: float | None = None
     expires_s: float | None = None
+    quota: TokenQuota | None = None
 
     def __repr__(self) -> str:
         return f"Token({self.name!r})"

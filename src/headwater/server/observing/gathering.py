@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headwater import __version__
 from headwater.engine.reporting import EngineReport
+from headwater.log.quotas import TokenQuota
 from headwater.server.following.follower import FollowerState
 from headwater.server.http import NO_ROUTE, waiting
 from headwater.server.memory import resident_bytes
@@ -184,11 +185,12 @@ def _gather_others(found: Gathered, service: Service) -> None:
 
 
 def _gather_usage(found: Gathered, service: Service) -> None:
-    for prefix, used, limits in usage_of(service):
+    for quota, used, limits in usage_of(service):
+        kind = "token" if isinstance(quota, TokenQuota) else "prefix"
         for what, number in used.items():
-            found.add("headwater_prefix_usage", number, prefix, what)
+            found.add(f"headwater_{kind}_usage", number, quota.name, what)
             if limits[what]:
-                found.add("headwater_prefix_quota", limits[what], prefix, what)
+                found.add(f"headwater_{kind}_quota", limits[what], quota.name, what)
 
 
 def _add_states(found: Gathered, name: str, states: Iterable[str], present: Iterable[str]) -> None:

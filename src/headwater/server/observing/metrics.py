@@ -1,7 +1,8 @@
 """Every metric of the server, and their text format for Prometheus.
 
 Tests check `docs/reference/metrics.md`, the dashboard and the alert rules against the list `METRICS`. Labels have few,
-known values: never a path, a name, an address or a token, except the prefixes that the operator has given quotas.
+known values: never a path, a name or an address, except the prefixes and the names of tokens that the operator has
+given quotas, and never a token.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ METRICS = (
     Metric("headwater_memory_short", "gauge", "1 while writes are refused for lack of memory, if there is a mark."),
     Metric("headwater_prefix_usage", "gauge", "What is below a prefix with a quota.", ("prefix", "what")),
     Metric("headwater_prefix_quota", "gauge", "The quota of a prefix, if it limits this.", ("prefix", "what")),
+    Metric("headwater_token_usage", "gauge", "What a token with a quota uses.", ("token", "what")),
+    Metric("headwater_token_quota", "gauge", "The quota of a token, if it limits this.", ("token", "what")),
     Metric("headwater_live_readers", "gauge", "Live readers by kind.", ("kind",)),
     Metric("headwater_loop_delay_seconds", "histogram", "How late the event loop is, measured twice a second."),
     Metric("headwater_commit_batch_records", "histogram", "Records that became durable together (group commit)."),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from headwater.limits import CERTIFICATE_WARNING_S
+from headwater.log.quotas import Usage
 
 _DAY_S = 86_400
 
@@ -36,9 +37,13 @@ class Upkeep:
     """`reloaded` is a function, because the things that are loaded are known later."""
 
     def __init__(
-        self, reloaded: Callable[[], Iterable[Reloaded]] = tuple, clock: Callable[[], float] = time.time
+        self,
+        reloaded: Callable[[], Iterable[Reloaded]] = tuple,
+        usage: Usage | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.reloaded = reloaded
+        self._usage = usage
         self.certificate_until_s: float | None = None  # None: no TLS
         self._clock = clock
 
@@ -47,6 +52,8 @@ class Upkeep:
         for one in self.reloaded():
             if one.fault:
                 yield f"{one.what} cannot be loaded, and the previous content is in use"
+        if self._usage is not None and self._usage.is_incomplete:
+            yield "a token has its first quota of streams or bytes, which needs a restart"
         if self.certificate_until_s is not None:
             left_s = self.certificate_until_s - self._clock()
             if left_s <= 0:

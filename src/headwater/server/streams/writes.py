@@ -64,6 +64,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         closed=headers.parse_closed(given),
         body=request.body,
         fork=_fork_request(request),
+        owner=request.caller.owner,
     )
 
     def answered(answer: Answer) -> None:

@@ -199,6 +199,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         expires_ms=expires_ms,
         closed=headers.parse_closed(given),
         body=request.body,
+        owner=request.caller.owner,
     )
     service.in_background(answer(path, respond, _create(service, request, command, kind, seqno, view)))
 

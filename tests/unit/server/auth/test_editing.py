@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import TargetRefusedError
+from headwater.log.quotas import TokenQuota
 from headwater.server.auth.editing import add_token, revoke_token
 from headwater.server.auth.keys import KeySet
-from headwater.server.auth.rules import Rules, load_rules, read_auth_file
+from headwater.server.auth.rules import QuotaEntry, Rules, load_rules, parse_token_quota, read_auth_file
 from headwater.server.auth.tokens import PREFIX, digest_of
 
 HASH = "sha256:" + "0" * 64
@@ -41,6 +42,25 @@ def test_a_token_is_printed_once_and_kept_as_a_hash(file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert token not in repr(load(file))
     assert load(file).signing_secret is not None
+
+
+def test_a_token_has_a_quota(file: Path) -> None:
+    token, entry = add_token(file, "ci", ["read:a"], None, parse_token_quota("streams=3 live_readers=2"))
+    assert entry.quota == QuotaEntry(streams=3, live_readers=2)
+    assert read_auth_file(file).token == [entry]
+    assert load(file).tokens[digest_of(token)].quota == TokenQuota("ci", streams_max=3, live_readers_max=2)
+    with pytest.raises(ValueError, match="no limits"):
+        add_token(file, "other", ["read:a"], None, parse_token_quota(""))
+
+
+def test_a_token_is_revoked_with_the_table_of_its_quota(file: Path) -> None:
+    of_quota = "[token.quota]\nstreams = 1\n"
+    tokens = [f"[[token]]\nname = '{name}'\nhash = '{HASH[:-1]}{name}'\nscopes = []\n{of_quota}\n" for name in "ab"]
+    file.write_text("".join(tokens))
+    revoke_token(file, "a")
+    assert file.read_text() == tokens[1]
+    revoke_token(file, "b")
+    assert read_auth_file(file).token == []
 
 
 def test_a_file_keeps_what_else_is_in_it(file: Path) -> None:
@@ -122,6 +142,9 @@ BAD = {
     "a hash twice": f"[[token]]\nname='a'\nhash='{HASH}'\nscopes=[]\n[[token]]\nname='b'\nhash='{HASH}'\nscopes=[]",
     "a local time": f"[[token]]\nname='a'\nhash='{HASH}'\nscopes=[]\nexpires=2030-01-01T00:00:00",
     "an unknown key": "tokens = []",
+    "no limits": f"[[token]]\nname = 'a'\nhash = '{HASH}'\nscopes = []\nquota = {{}}\n",
+    "a limit of 0": f"[[token]]\nname = 'a'\nhash = '{HASH}'\nscopes = []\nquota = {{streams = 0}}\n",
+    "an unknown limit": f"[[token]]\nname = 'a'\nhash = '{HASH}'\nscopes = []\nquota = {{stream = 1}}\n",
     "no TOML": "[[",
     "an issuer without keys": "[[issuer]]\nissuer='x'\naudience='y'",
     "an issuer with two": f"[[issuer]]\nissuer='x'\naudience='y'\nsecret='{'s' * 32}'\njwks_file='x'",

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from headwater.engine import Engine
 from headwater.limits import Limits
-from headwater.log.quotas import Prefixes, PrefixQuota
+from headwater.log.quotas import Prefixes, PrefixQuota, TokenQuota, TokenQuotas, Usage
 from headwater.outbound import open_outbound
 from headwater.server.auth.fetching import KeyKeeper
 from headwater.server.fencing import Fence
@@ -60,7 +60,9 @@ async def _nothing() -> None: ...
 async def scraped(store: Store, accept: str = "", encoding: str | None = None) -> Response:
     """The answer of a server that has everything there can be."""
     limits = Limits()
-    engine = Engine(store, limits, prefixes=Prefixes([PrefixQuota("tenants/a", streams_max=1)]))
+    tokens = TokenQuotas([TokenQuota("ci", streams_max=1)])
+    usage = Usage(Prefixes([PrefixQuota("tenants/a", streams_max=1)]), tokens)
+    engine = Engine(store, limits, usage=usage)
     await engine.start()
     outbound = open_outbound(development=True)
     watchers = (AccessLog("/dev/null", str), open_tracer("http://127.0.0.1:9", 0.0))
