@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import struct
+import termios
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
@@ -62,6 +65,7 @@ class ResponseWriter:
     __slots__ = (
         "_chunked",
         "_heads",
+        "_left_bytes",
         "_limits",
         "_observer",
         "_on_end",
@@ -81,6 +85,7 @@ class ResponseWriter:
         self._limits = outlet.limits
         self._observer = outlet.observer
         self._unread = Share(outlet.responses)
+        self._left_bytes = 0  # what the client had not taken at the last check, including the kernel's buffer
         self._stalled_s = 0.0  # deadline for the client to read more
         self.blocked = False  # the transport is full
 
@@ -145,17 +150,32 @@ class ResponseWriter:
 
     def watch(self, now_s: float) -> None:
         """Start to watch whether the client reads."""
-        self._unread.hold(self._transport.get_write_buffer_size())
+        unread_bytes = self._transport.get_write_buffer_size()
+        self._unread.hold(unread_bytes)
+        self._left_bytes = unread_bytes + self._queued_bytes() if unread_bytes else 0
         self._stalled_s = now_s + self._limits.write_stall_s
 
     def stalled(self, now_s: float) -> bool:
         """Whether the client has read nothing for too long. A slow client is allowed."""
-        unread_bytes, before_bytes = self._transport.get_write_buffer_size(), self._unread.held_bytes
-        if unread_bytes != before_bytes:
+        unread_bytes = self._transport.get_write_buffer_size()
+        if unread_bytes != self._unread.held_bytes:
             self._unread.hold(unread_bytes)
-            if unread_bytes < before_bytes or not before_bytes:
-                self._stalled_s = now_s + self._limits.write_stall_s
+        before_bytes = self._left_bytes
+        self._left_bytes = unread_bytes + self._queued_bytes() if unread_bytes else 0
+        if self._left_bytes < before_bytes or not before_bytes:
+            self._stalled_s = now_s + self._limits.write_stall_s
         return unread_bytes > 0 and now_s >= self._stalled_s
+
+    def _queued_bytes(self) -> int:
+        """The bytes in the kernel's buffer. The kernel takes more only when a third of its buffer, which can be several
+        megabytes, is free: without this, a slow client would look as if it read nothing."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is None:
+            return 0
+        try:
+            return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
+        except OSError:  # not a socket of this kind, or closed
+            return 0
 
     @property
     def unread_bytes(self) -> int:
