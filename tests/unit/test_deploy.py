@@ -73,6 +73,19 @@ def test_the_unit_of_the_backup_reads_the_directory_of_the_server() -> None:
     assert "User=headwater\n" in BACKUP_UNIT  # the name that DynamicUser gives to headwater.service
 
 
+def test_the_unit_shows_the_server_what_it_reads_below_proc() -> None:
+    """Without the number of the boot, a restart waits for the lease, and the clock cannot be compared with the journal."""
+    sources = [path.read_text() for path in (DEPLOY.parent / "src" / "headwater").rglob("*.py")]
+    outside = [path for text in sources for path in re.findall(r'"(/proc/(?!self/)[^"]+)"', text)]
+    assert outside
+    assert "ProcSubset=pid\n" not in UNIT
+
+
+def test_a_stop_of_the_unit_reaches_the_server_alone() -> None:
+    """The server ends its fold worker itself, after the last fold."""
+    assert "KillMode=mixed\n" in UNIT
+
+
 @pytest.mark.parametrize("name", UNITS)
 def test_the_unit_is_valid_and_hardened(name: str, tmp_path: Path) -> None:
     program("systemd-analyze")

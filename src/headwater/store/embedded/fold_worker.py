@@ -81,7 +81,7 @@ def open_worker(directory: Path) -> FoldWorker:
 
 
 def main(directory: Path) -> None:
-    # Signals to the server reach its whole process group. The worker ignores them and stops when its input ends.
+    # Some supervisors send their signals to every process of a service. The worker stops when its input ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":  # be killed together with the server

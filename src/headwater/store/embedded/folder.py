@@ -122,6 +122,7 @@ class SubprocessFolder:
                     str(self._directory),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C and signals to the group of the server do not reach it
                 )
             except OSError as error:  # no file descriptor, process or memory
                 raise FoldUnavailableError(f"its process could not be started: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,22 @@ def test_a_worker_may_die_at_any_moment(
         assert len(workers.processes) == 2
         await asking.close()
         assert [process.returncode is None for process in workers.processes] == [False, False]
+
+    run(work())
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run], ids=["uvloop", "asyncio"])
+def test_signals_to_the_group_of_the_server_do_not_reach_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., None]
+) -> None:
+    """Ctrl-C would otherwise end a worker that is just starting and does not ignore it yet."""
+    workers = Workers(monkeypatch, [HEALTHY])
+
+    async def work() -> None:
+        asking = folder.SubprocessFolder(tmp_path)
+        await asking.fold(1)
+        assert os.getpgid(workers.processes[0].pid) == workers.processes[0].pid
+        await asking.close()
 
     run(work())
 
