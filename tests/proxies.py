@@ -43,9 +43,10 @@ def front(name: str, pair: Pair, directory: Path, *options: str) -> Iterator[str
 
 
 @contextlib.contextmanager
-def nginx_before(upstream: int, pair: Pair, directory: Path) -> Iterator[str]:
-    """The URL of nginx in front of a port, whether a server runs there or not."""
-    with _nginx(program("nginx"), pair, directory, upstream) as port:
+def proxy_before(name: str, upstream: int, pair: Pair, directory: Path) -> Iterator[str]:
+    """The URL of Caddy or nginx in front of a port, whether a server runs there or not."""
+    start = caddy if name == "caddy" else _nginx
+    with start(program(name), pair, directory, upstream) as port:
         yield f"https://localhost:{port}"
 
 

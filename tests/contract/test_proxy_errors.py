@@ -13,7 +13,7 @@ from headwater.client import Client, Retry
 from headwater.errors import BodyTooLargeError, ServerError
 from tests.certificates import Pair, make_pair
 from tests.edges import free_port
-from tests.proxies import front, nginx_before
+from tests.proxies import front, proxy_before
 
 pytestmark = pytest.mark.slow
 
@@ -28,10 +28,10 @@ def trust(pair: Pair) -> ssl.SSLContext:
     return pair.trust()
 
 
-@pytest.fixture(scope="module")
-def away(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of nginx in front of a server that does not run."""
-    with nginx_before(free_port(), pair, tmp_path_factory.mktemp("away")) as url:
+@pytest.fixture(scope="module", params=["caddy", "nginx"])
+def away(request: pytest.FixtureRequest, pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a proxy in front of a server that does not run."""
+    with proxy_before(request.param, free_port(), pair, tmp_path_factory.mktemp("away")) as url:
         yield url
 
 
