@@ -166,6 +166,7 @@ def test_the_alerts_name_metrics_and_are_explained() -> None:
         assert used or "job=" in rule["expr"], rule["alert"]
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["annotations"]["summary"]
+        assert rule["annotations"]["runbook"] == "docs/observing.md#alerts"
     assert [rule["alert"] for rule in rules] == re.findall(r"^\| `(Headwater\w+)` \|", page, re.MULTILINE)
 
 
