@@ -23,6 +23,7 @@ from headwater.server.service import Service
 from headwater.store.contract import Store
 from headwater.store.memory import MemoryStore
 from tests.loops import loop_in_thread
+from tests.waiting import LIMIT_S
 
 HOST = "127.0.0.1"
 
@@ -68,8 +69,8 @@ def serving(limits: Limits, tls: ssl.SSLContext | None = None, store: Store | No
     """A server that keeps its streams in memory or in another store, for as long as the block lasts."""
     with loop_in_thread(uvloop.new_event_loop) as loop:
         listening = _listening(limits, tls, store or MemoryStore())
-        port = asyncio.run_coroutine_threadsafe(listening.__aenter__(), loop).result(10)
+        port = asyncio.run_coroutine_threadsafe(listening.__aenter__(), loop).result(LIMIT_S)
         try:
             yield Server(HOST, port, "http" if tls is None else "https")
         finally:
-            asyncio.run_coroutine_threadsafe(listening.__aexit__(None, None, None), loop).result(10)
+            asyncio.run_coroutine_threadsafe(listening.__aexit__(None, None, None), loop).result(LIMIT_S)

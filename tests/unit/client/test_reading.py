@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import tracemalloc
-import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
 
 from headwater import limits
 from headwater.client import Client, Position, Retry, Timeouts
-from headwater.client.effects import Emit, HttpReply, Open, Progress, Receive
+from headwater.client.effects import Effect, Emit, HttpReply, Open, Progress, Receive, Sleep
 from headwater.client.reading import Reading
 from headwater.client.session import Session
+from headwater.client.sync.transport import Transport
 from headwater.errors import (
     ForbiddenError,
     HeadwaterError,
@@ -28,8 +27,11 @@ from headwater.errors import (
     StreamNotFoundError,
     UnauthorizedError,
 )
+from headwater.limits import Limits
 from headwater.protocol.streams.sse import EventReader
-from tests.servers import Server
+from tests.metrics import wait_for_readers_of
+from tests.servers import serving
+from tests.waiting import LIMIT_S
 
 QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -213,8 +215,9 @@ def test_a_deletion_ends_a_feed_at_once() -> None:
         there.stream("s").read(live="sse").all()
 
 
-def test_a_server_that_neither_waits_nor_moves_is_not_hammered() -> None:
+def test_a_server_that_neither_waits_nor_moves_is_not_hammered(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
+    pauses: list[float] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
         nonlocal asked
@@ -223,10 +226,17 @@ def test_a_server_that_neither_waits_nor_moves_is_not_hammered() -> None:
             return answer(b"[]", "1", closed=True)
         return answer(b"[]", "1", up_to_date="live" in request.url.params or asked == 1)
 
-    started_s = time.monotonic()
+    def perform(transport: Transport, effect: Effect) -> Any:
+        if isinstance(effect, Sleep):
+            return pauses.append(effect.seconds)
+        return performed(transport, effect)
+
+    performed = Transport.perform
+    monkeypatch.setattr(Transport, "perform", perform)
     with client(handle) as there:
+        there._session.clock = lambda: 0.0  # every answer comes at once
         assert there.stream("s").read(live="long-poll").all() == []
-    assert time.monotonic() - started_s > 3 * limits.READ_EMPTY_POLL_S
+    assert pauses == [limits.READ_EMPTY_POLL_S] * 3  # the first answer is not one of a long-poll, the last one ends it
 
 
 def test_a_signed_url_keeps_its_query() -> None:
@@ -463,18 +473,21 @@ def test_a_long_line_is_read() -> None:
     assert [len(data) for _, data in seen] == [32 << 20]
 
 
-@pytest.mark.slow
-def test_a_reader_is_closed_from_another_thread(server: Server) -> None:
-    with Client(f"http://{server.host}:{server.port}") as there:
-        stream = there.stream(f"close/{uuid.uuid4().hex}")
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_a_reader_is_closed_from_another_thread(live: Literal["sse", "long-poll"]) -> None:
+    """A feed ends at once: nothing else ends it. A long-poll ends with its answer."""
+    seen: list[Any] = []
+    with (
+        serving(Limits(long_poll_s=1, sse_keep_alive_s=600, sse_lifetime_s=600)) as server,
+        Client(server.url, timeouts=Timeouts(sse_idle_s=600, sse_first_s=600)) as there,
+    ):
+        stream = there.stream("close")
         stream.create()
-        for live in ("sse", "long-poll"):
-            reader = stream.read(live=live)
-            seen: list[Any] = []
-            reading = threading.Thread(target=lambda reader=reader, seen=seen: seen.extend(reader))
-            reading.start()
-            time.sleep(0.2)
-            reader.close()
-            reading.join(1 if live == "sse" else 4)  # a long-poll ends with its answer, here within 2 s
-            assert not reading.is_alive()
-            assert seen == []
+        reader = stream.read(live=live)
+        reading = threading.Thread(target=lambda: seen.extend(reader))
+        reading.start()
+        wait_for_readers_of(server, live)
+        reader.close()
+        reading.join(LIMIT_S)
+        assert not reading.is_alive()
+    assert seen == []

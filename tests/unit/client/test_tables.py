@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from urllib.parse import parse_qs, urlsplit
@@ -16,6 +15,7 @@ from headwater import errors
 from headwater.client import Client, Escape, ProducerTuple, Put, Remove, Report, Retry, TableType, Timeouts
 from tests.shells import SHELLS, client_of
 from tests.table_servers import TableServer, head, hostile_server, lines, table_server
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.slow  # servers, and time-outs that pass
 
@@ -367,12 +367,14 @@ def test_a_view_is_read_anew_after_a_failure(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_silence_is_not_the_end_of_an_answer_that_is_not_held_open(shell: str) -> None:
+    read = threading.Event()
+
     def stalled(number: int, path: str) -> Iterator[bytes]:
         if "view=active" in path:
             assert since_of(path) == 0  # the rest of a later view would not fit
         rows = lines(*range(since_of(path) + 1, 4))
         yield head(STP_Last_SeqNo="3", Content_Length=str(len(rows))) + (b"" if number % 2 else rows)
-        time.sleep(0.6)
+        read.wait(LIMIT_S)
 
     times = Timeouts(long_poll_s=0.2)
     with (
@@ -382,6 +384,7 @@ def test_silence_is_not_the_end_of_an_answer_that_is_not_held_open(shell: str) -
         for _ in range(2):
             assert [row.seqno for row in client.table(server.url).rows()] == [1, 2, 3]
             assert [*client.table(server.url).active()] == ["k1", "k2", "k3"]
+        read.set()
 
 
 @pytest.mark.parametrize("shell", SHELLS)
