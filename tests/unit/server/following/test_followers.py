@@ -25,7 +25,7 @@ from headwater.store.memory import MemoryStore
 from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, lines, table_server
 from tests.unit.client import test_tables as scripts
 from tests.unit.engine.test_engine import with_engine
-from tests.waiting import wait_until_async
+from tests.waiting import LIMIT_S, wait_until_async
 
 pytestmark = pytest.mark.slow  # servers, and time-outs that pass
 
@@ -188,7 +188,8 @@ def test_a_table_that_does_not_exist_yet_is_waited_for() -> None:
 
 def test_a_server_that_says_when_to_come_back_is_asked_then() -> None:
     def busy(number: int, path: str) -> Iterator[bytes]:
-        yield head("503 Service Unavailable", Retry_After="1") if number < 2 else head() + lines(1)
+        pause_s = "3600" if number == 0 else "1"
+        yield head("503 Service Unavailable", Retry_After=pause_s) if number < 2 else head() + lines(1)
 
     with hostile_server(busy) as server:
 
@@ -446,22 +447,30 @@ def test_notify_wakes_the_follower_of_a_surl(monkeypatch: pytest.MonkeyPatch) ->
         following(server.url, body)
 
 
+def receiving(followers: Followers) -> asyncio.Timeout:
+    """The timeout of the request of the follower of the table t."""
+    found = followers._tasks["t"][0]._receiving
+    assert found is not None
+    return found
+
+
 def test_notify_gives_up_an_answer_that_is_held_open_and_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FOLLOW_NOTIFIED_S", 0.3)
+    monkeypatch.setattr(limits, "FOLLOW_NOTIFIED_S", 3_600.0)
     ended = threading.Event()
 
     def dead(number: int, path: str) -> Iterator[bytes]:
         yield head() + lines(1, 2)[:-3] if not number else head() + lines(1, 2)
         if not number:
-            ended.wait(20)
+            ended.wait(LIMIT_S)
 
     with hostile_server(dead) as server:
 
         async def body(engine: Engine, followers: Followers) -> None:
             await until(followers, lambda status: status.last_seqno == 1)
             assert followers.wake("t", server.url)  # just after a row: the connection is alive
-            await asyncio.sleep(0.7)
+            assert receiving(followers).when() is None
             assert len(server.seen) == 1
+            monkeypatch.setattr(limits, "FOLLOW_NOTIFIED_S", 0.0)  # long after it
             assert followers.wake("t", server.url)
             status = await until(followers, lambda status: status.last_seqno == 2)
             assert status.last_error is None
@@ -471,18 +480,19 @@ def test_notify_gives_up_an_answer_that_is_held_open_and_silent(monkeypatch: pyt
 
 
 def test_notify_does_not_disturb_an_answer_that_brings_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FOLLOW_NOTIFIED_S", 0.5)
+    monkeypatch.setattr(limits, "FOLLOW_NOTIFIED_S", LIMIT_S)
     with table_server() as server:
-        server.idle_s = 60.0
+        server.idle_s = 2 * LIMIT_S
         server.put("t", "+ k 1")
 
         async def body(engine: Engine, followers: Followers) -> None:
             await until(followers, lambda status: status.last_seqno == 1)
-            await asyncio.sleep(0.6)
+            followers._tasks["t"][0]._heard_at -= 2 * LIMIT_S  # long ago
             assert followers.wake("t", f"{server.url}/v1/table/t")
+            assert receiving(followers).when() is not None
             server.put("t", "+ k 2")
             await until(followers, lambda status: status.last_seqno == 2)
-            await asyncio.sleep(0.6)
+            assert receiving(followers).when() is None
             assert len(server.requests) == 1
             assert await rows(engine) == b"".join(server.tables["t"].rows)
 
