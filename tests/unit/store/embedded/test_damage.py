@@ -83,7 +83,7 @@ def test_a_damaged_chunk_is_not_merged_into_a_good_one(directory: Path) -> None:
         for path in ("a",):
             for number in range(50):
                 await append(engine, path, b"y" * 100, seq=f"9{number:04d}")
-        await asyncio.sleep(1)
+        await settled(directory)
 
     live(directory, grow, FOLDED)
     assert any("is damaged" in problem for problem in check_directory(directory, lambda _: None).problems)
@@ -245,7 +245,7 @@ def test_the_fold_worker_imports_nothing_from_the_current_directory(
 
     async def write(engine: Engine) -> None:
         await create(engine, "a", body=b"x")
-        await asyncio.sleep(1)
+        await settled(tmp_path / "data")
 
     live(tmp_path / "data", write, FOLDED)
     assert not os.path.exists("executed")

@@ -37,7 +37,7 @@ from headwater.store.embedded.opening import open_store
 from headwater.store.embedded.salvage import salvage_directory
 from tests.contract.stores import InlineFolder
 from tests.journals import at, new_journal
-from tests.waiting import wait_until_async
+from tests.waiting import LIMIT_S, wait_until_async
 
 UNFOLDED = Limits(fold_idle_s=3600)
 FOLDED = Limits(segment_bytes=40_000, fold_idle_s=0.05)
@@ -90,7 +90,7 @@ WHOLE = b"start;" + b"".join(f"{number}:{'x' * 300};".encode() for number in ran
 
 async def settled(directory: Path) -> None:
     """Wait until everything is folded."""
-    await settled_path(directory, "fork")
+    await wait_until_async(lambda: not list((directory / "journal").glob("0*.journal")), "everything is folded")
 
 
 @pytest.mark.slow
@@ -394,6 +394,14 @@ async def worker_pid(directory: Path, before: int) -> int:
     return int(await wait_until_async(pid, "a fold worker is started"))
 
 
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 @pytest.mark.slow
 def test_a_fold_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     directory = tmp_path / "data"
@@ -449,13 +457,16 @@ async def settled_path(directory: Path, path: str) -> None:
 @pytest.mark.slow
 def test_a_fold_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "data"
-    monkeypatch.setattr("headwater.limits.FOLD_TIMEOUT_S", 3.0)  # enough for the start of a worker
 
     async def body(engine: Engine) -> None:
         await create(engine, "a", body=b"x" * 1000)
         pid = await worker_pid(directory, 0)
+        await settled(directory)
+        monkeypatch.setattr("headwater.limits.FOLD_TIMEOUT_S", 1.0)
         os.kill(pid, signal.SIGSTOP)
         await append(engine, "a", b"y" * 1000)
+        await wait_until_async(lambda: is_gone(pid), "the worker is killed")
+        monkeypatch.setattr("headwater.limits.FOLD_TIMEOUT_S", LIMIT_S)  # the next one may take long to start
         assert await worker_pid(directory, pid) != pid
         assert await content(engine, "a") == b"x" * 1000 + b"y" * 1000
 

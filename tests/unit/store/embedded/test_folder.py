@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from headwater.store.embedded import folder
+from tests.waiting import LIMIT_S
 
 
 def test_a_cancellation_is_not_lost_if_the_response_arrives_at_the_same_time(
@@ -22,15 +23,17 @@ def test_a_cancellation_is_not_lost_if_the_response_arrives_at_the_same_time(
 
     async def run() -> None:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        asked = asyncio.Event()
 
         async def exchange(*_: Any) -> bytes:
+            asked.set()
             return await answer
 
         monkeypatch.setattr(folder, "_exchange", exchange)
         asking = folder.SubprocessFolder(tmp_path)
         asking._process = object()  # type: ignore[assignment]  # never asked
         task = asyncio.create_task(asking.reclaim(urgent=False))
-        await asyncio.sleep(0.01)
+        await asked.wait()
         answer.set_result(b'{"task":"reclaim"}\n')
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -84,7 +87,8 @@ def test_a_worker_may_die_at_any_moment(
 ) -> None:
     """Its task is interrupted, nothing else, and the next task starts another worker."""
     workers = Workers(monkeypatch, [DEATHS[death], HEALTHY])
-    monkeypatch.setattr("headwater.limits.FOLD_TIMEOUT_S", 5.0)  # uvloop does not notice a closed output
+    if "closes" in death:
+        monkeypatch.setattr("headwater.limits.FOLD_TIMEOUT_S", 2.0)  # uvloop does not notice a closed output
 
     async def work() -> None:
         asking = folder.SubprocessFolder(tmp_path)
@@ -95,6 +99,7 @@ def test_a_worker_may_die_at_any_moment(
             except folder.FoldInterruptedError as error:
                 assert "its process ended with code" in str(error)  # noqa: PT017 - it need not fail
                 interruptions += 1
+                monkeypatch.setattr("headwater.limits.FOLD_TIMEOUT_S", LIMIT_S)
             if len(workers.processes) == 1:
                 await workers.processes[0].wait()  # it is idle, and ends before the next task
         assert interruptions == 1

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
 from headwater import limits
 from headwater.store.embedded.folder import FoldInterruptedError, IndexFullError, Reclaimed
 from headwater.store.embedded.folding import Folding
-from tests.fault.sim import SimLoop
+from tests.virtual_time import run
 
 
 class Worker:
@@ -72,15 +70,6 @@ class Owner:
         self.errors.append(error)
 
 
-def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    loop = SimLoop()
-    try:
-        loop.run_until_complete(body())
-    finally:
-        loop.close()
-    assert loop.failures == []
-
-
 def test_repeated_deaths_back_off_and_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
     worker, owner = Worker(), Owner()
     worker.failures = [FoldInterruptedError("killed") for _ in range(20)]
@@ -96,7 +85,7 @@ def test_repeated_deaths_back_off_and_are_logged_once_each(caplog: pytest.LogCap
         assert folding.failures_in_a_row == 0
 
     with caplog.at_level(logging.ERROR):
-        run(body)
+        run(body())
     assert owner.folded_segments == [1]
     assert owner.errors == []
     assert worker.tasks[:21] == ["fold 1"] * 21
@@ -117,7 +106,7 @@ def test_a_death_while_reclaiming_is_repeated_too() -> None:
         assert folding.deaths == 3
         assert worker.tasks == ["reclaim"] * 4
 
-    run(body)
+    run(body())
 
 
 def test_a_full_disk_is_tried_again_at_once_with_the_reserve_and_then_later() -> None:
@@ -129,7 +118,7 @@ def test_a_full_disk_is_tried_again_at_once_with_the_reserve_and_then_later() ->
         folding.wake()
         await folding.join()
 
-    run(body)
+    run(body())
     assert owner.full == [False, True, True]
     assert owner.folded_segments == [4]
     assert worker.times_s[1] == worker.times_s[0]
@@ -144,7 +133,7 @@ def test_any_other_error_stops_the_store() -> None:
         Folding(worker, owner, [4]).wake()
         await asyncio.sleep(1)
 
-    run(body)
+    run(body())
     assert [str(error) for error in owner.errors] == ["corrupt"]
 
 
@@ -164,7 +153,7 @@ def test_garbage_does_not_grow_while_segments_always_wait(deleted_bytes: int) ->
             await asyncio.sleep(0.01)
         await folding.stop()
 
-    run(body)
+    run(body())
     assert owner.folded_segments == list(range(100))
     assert max(left) <= deleted_bytes
 
@@ -179,7 +168,7 @@ def test_a_large_deletion_delays_a_fold_by_a_bounded_number_of_steps() -> None:
         await folding.join()
         await folding.stop()
 
-    run(body)
+    run(body())
     folds = [number for number, task in enumerate(worker.tasks) if task.startswith("fold")]
     steps = {after - before - 1 for before, after in itertools.pairwise(folds)}
     assert steps == {limits.RECLAIM_FACTOR * worker.added_bytes // worker.step_bytes}
@@ -199,4 +188,4 @@ def test_without_other_work_steps_follow_each_other_until_all_space_is_returned(
         took_s = worker.times_s[-1] - began_s
         assert took_s < 2_000 * (0.01 + 2 * limits.RECLAIM_PAUSE_S)
 
-    run(body)
+    run(body())

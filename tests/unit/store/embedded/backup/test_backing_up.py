@@ -38,8 +38,9 @@ from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.journal import UnknownFormatError
 from headwater.store.embedded.salvage import salvage_directory
 from tests.contract.stores import InlineFolder
-from tests.unit.store.embedded.test_directory import append, create
+from tests.unit.store.embedded.test_directory import append, create, settled
 from tests.unit.store.embedded.test_directory import live as run_engine
+from tests.waiting import wait_until, wait_until_async
 
 UNFOLDED = Limits(segment_bytes=200_000, fold_idle_s=3600, disk_reserve_bytes=65_536)
 FOLDED = Limits(segment_bytes=40_000, fold_idle_s=0.02, disk_reserve_bytes=65_536)
@@ -100,10 +101,10 @@ def target(tmp_path: Path) -> DirectoryTarget:
     return DirectoryTarget(tmp_path / "target")
 
 
-async def settled(directory: Path) -> None:
-    """Wait until everything is folded."""
-    while list((directory / "journal").glob("0*.journal")):
-        await asyncio.sleep(0.02)
+async def ticked() -> None:
+    """Wait until the time has changed: what comes next has a later time than all before."""
+    begun_ms = now_ms()
+    await wait_until_async(lambda: now_ms() > begun_ms)
 
 
 Body = Callable[[Engine], Awaitable[None]]
@@ -144,7 +145,8 @@ def test_restores_to_any_time_under_load(
                 written.append((engine.now_ms(), number + 1))
                 if number % 50 == 49:
                     bases += await stepped(backup)
-                    await asyncio.sleep(0.02)
+                    if limits is FOLDED and number % 100 == 99:
+                        await settled(directory)
             bases += await stepped(backup)
             assert bases == 1
 
@@ -205,13 +207,13 @@ def test_a_restore_to_a_time_before_a_deletion(directory: Path, target: Director
         await create(engine, "precious", body=b"all of it")
         with open_backup(directory, target) as backup:
             await stepped(backup)
-            await asyncio.sleep(0.01)
+            await ticked()
             moments.append(engine.now_ms())
-            await asyncio.sleep(0.01)
+            await ticked()
             await engine.execute(Delete("precious", engine.now_ms()))
-            await asyncio.sleep(0.01)
+            await ticked()
             moments.append(engine.now_ms())
-            await asyncio.sleep(0.01)
+            await ticked()
             await stepped(backup)
 
     live(directory, write)
@@ -232,7 +234,7 @@ def test_small_parts_are_merged(directory: Path, target: DirectoryTarget, tmp_pa
                 await append(engine, "a", f"{number:03d};".encode())
                 await stepped(backup)
                 moments.append(engine.now_ms())
-                await asyncio.sleep(0.002)
+                await ticked()
             await stepped(backup)
 
     live(directory, write, FOLDED)
@@ -309,7 +311,7 @@ def test_a_base_that_is_ahead_of_the_journal_when_the_backup_is_killed(
             for text in (b"two;", b"six;"):
                 await append(engine, "a", text)
                 moments.append(engine.now_ms())
-                await asyncio.sleep(0.01)
+                await ticked()
             await settled(directory)
 
         def frozen_later(path: Path) -> object:
@@ -377,7 +379,8 @@ def test_a_restored_directory_is_backed_up_to_the_same_target(
 ) -> None:
     live(directory, writing("one;"))
     back_up(directory, target)
-    time.sleep(0.01)
+    backed_up_ms = now_ms()
+    wait_until(lambda: now_ms() > backed_up_ms)
     live(directory, writing("lost;"))
     back_up(directory, target)
     copy = tmp_path / "copy"
@@ -500,7 +503,7 @@ def test_a_missing_part(directory: Path, target: DirectoryTarget, tmp_path: Path
                 await append(engine, "a", text)
                 await stepped(backup)
                 moments.append(engine.now_ms())
-                await asyncio.sleep(0.02)
+                await ticked()
 
     live(directory, write)
     parts = [name for name in target.sizes("") if "/journal/" in name]
@@ -576,7 +579,8 @@ def test_a_block_that_was_removed_is_copied_again(directory: Path, target: Direc
         first = (directory / "index.db").read_bytes()
         live(directory, writing("two;", folded=directory), FOLDED)
         backup._take_base(new_range=True)
-        time.sleep(0.002)
+        based_ms = now_ms()
+        wait_until(lambda: now_ms() > based_ms)
         assert backup.prune(keep_s=0) > 1
         (directory / "index.db").write_bytes(first)
         backup._take_base(new_range=True)

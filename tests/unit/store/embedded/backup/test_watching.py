@@ -55,10 +55,11 @@ def test_a_target_that_hangs_is_an_error_and_recovers(directory: Path, tmp_path:
         backup.step(FAR_S)
     (done,) = backups_of(directory)
     assert (done.failures, done.failing) == (0, False)
-    target = TimedTarget(inner, HANGING_S)
+    target = TimedTarget(inner, FAR_S)
     live(directory, writing("two;"))
     inner.answers.clear()
     with open_backup(directory, target) as backup:
+        target._limit_s = HANGING_S
         for _ in range(2):  # the second fails at once, since the first still hangs
             with pytest.raises(TargetError, match="has not answered for"):
                 backup.step(FAR_S)
@@ -66,6 +67,7 @@ def test_a_target_that_hangs_is_an_error_and_recovers(directory: Path, tmp_path:
         (hanging,) = backups_of(directory)
         assert hanging == BackupReport(done.reached_ms, 2, failing=True)
         inner.answers.set()
+        target._limit_s = FAR_S
         wait_until(lambda: not [one for one in threading.enumerate() if one.name == "headwater-target"])
         backup.step(FAR_S)
     (again,) = _space(directory).backups  # what the server reads
