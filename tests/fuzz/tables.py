@@ -127,7 +127,8 @@ def _read(pieces: list[bytes]) -> tuple[list[Row], tuple[int, str] | None]:
 def following(data: bytes) -> None:
     """Any answers at all: rows are delivered once and in order, or it is the server's fault."""
     choices = Choices(data)
-    follower = Following(choices.choice((0, 3, -2)), gaps=bool(choices.number(1)))
+    snapshot = bool(choices.number(1))
+    follower = Following(choices.choice((0, 3, -2)), gaps=bool(choices.number(1)), snapshot=snapshot)
     last = -1  # a row may have the SeqNo 0
     for _ in range(4):
         given = {
@@ -139,12 +140,14 @@ def following(data: bytes) -> None:
             given["stp-gapless"] = "true"
         try:
             follower.begin(given)
+            rows: list[Row] = []
             for _ in range(choices.number(3)):
                 line = choices.line()
                 numbered = b"%d\t%b\t+\tk\t%b\n" % (choices.number(9), TIME.encode(), line)
-                for row in follower.feed(choices.choice((numbered, line + b"\n", line))):
-                    assert row.seqno > last
-                    last = row.seqno
+                rows += follower.feed(choices.choice((numbered, line + b"\n", line)))
+            for row in rows + follower.end():
+                assert row.seqno > last
+                last = row.seqno
             assert follower.finish(1.0) >= 0
         except HeadwaterError as error:
             assert isinstance(error, ProtocolError)

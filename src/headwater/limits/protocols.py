@@ -79,6 +79,9 @@ NOTIFY_REASON_LENGTH_MAX = 200  # of the stored reason why a NURL was dropped
 
 # Following a table.
 FOLLOW_ROWS_REMEMBERED = 1_024  # to distinguish a repeated row from another row with the same SeqNo
+FOLLOW_WINDOW_ROWS_MAX = 16_384  # rows of a response that wait for rows with smaller SeqNos
+FOLLOW_WINDOW_BYTES_MAX = 16 * 1024 * 1024  # of these rows, about
+FOLLOW_GAPS_REMEMBERED = 1_024  # ranges of skipped SeqNos, to detect a row that arrives too late
 FOLLOW_REPEATED_BYTES_MAX = 256 * 1024 * 1024  # of repeated rows in a response; with more, the read fails
 FOLLOW_TRIES_MAX = 6  # consecutive responses that lack rows or are cut off
 FOLLOW_POLL_S = 0.5  # first wait after a response that ended at once without a new row

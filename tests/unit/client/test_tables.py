@@ -182,12 +182,15 @@ def honest_from(path: str, last: int = 6) -> bytes:
     return head(STP_Gapless="true", STP_Last_SeqNo=str(last)) + lines(*range(since_of(path) + 1, last + 1))
 
 
+LONG = lines(1, 2) * 20_000  # repeats, so that the rows after them arrive in another piece
+
+
 def out_of_order(number: int, path: str) -> Iterator[bytes]:
-    yield head() + lines(1, 2, 4, 3, 5)
+    yield head() + lines(1, 2, 4) + LONG + lines(3, 5)
 
 
 def out_of_order_gapless(number: int, path: str) -> Iterator[bytes]:
-    yield head(STP_Gapless="true") + lines(1, 2, 4, 3, 5)
+    yield head(STP_Gapless="true") + lines(1, 2, 4) + LONG + lines(3, 5)
 
 
 def missing(number: int, path: str) -> Iterator[bytes]:
@@ -416,3 +419,18 @@ def test_a_type_that_is_asked_for(shell: str) -> None:
     with hostile_server(other) as server, client_of(shell, "http://127.0.0.1:1", retry=QUICK) as client:
         with pytest.raises(errors.SchemaChangedError):
             client.table(server.url, table_type=TableType("price", 1)).rows().all()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("announced", [True, False])
+def test_the_rows_of_a_response_may_come_in_any_order(shell: str, announced: bool) -> None:
+    def shuffled(number: int, path: str) -> Iterator[bytes]:
+        yield head(**({"STP_Last_SeqNo": "9"} if announced else {}))
+        yield lines(9, 1)
+        yield lines(9) * 30_000  # so that the rest arrives in another piece
+        yield lines(4, 2)
+
+    with hostile_server(shuffled) as server, client_of(shell, "http://127.0.0.1:1", retry=QUICK) as client:
+        table = client.table(server.url)
+        assert [row.seqno for row in table.rows()] == [1, 2, 4, 9]
+        assert list(table.active()) == ["k1", "k2", "k4", "k9"]

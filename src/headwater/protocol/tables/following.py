@@ -11,19 +11,27 @@ repeats this until `ended`:
                 deliver(following.feed(piece))
                 if following.is_done():
                     break
+            deliver(following.end())
             wait(following.finish(elapsed_s))
         except HeadwaterError as error:
             back_off(following.failed(error, attempts_max))
 
 The caller may abandon a response at any point: the next `begin` continues after the last row that was taken.
 
-`feed` returns new rows in the order of their SeqNos. Rows at or below the position are repeats and are dropped, so
-overlapping responses, and servers that ignore `since_id`, do no harm.
+`feed` and `end` return new rows in the order of their SeqNos. Rows at or below the position are repeats and are
+dropped, so overlapping responses, and servers that ignore `since_id`, do no harm.
+
+A server may send the rows of a response in any order. A row that continues the position is taken at once. A row after a
+gap is held back, because the rows of the gap may follow: in a snapshot until the response ends, otherwise until the
+rows of its piece have arrived and, if the response announces a last SeqNo, until that SeqNo has been reached. At most
+FOLLOW_WINDOW_ROWS_MAX rows and FOLLOW_WINDOW_BYTES_MAX bytes are held back; above that, the first ones are taken. A row
+that arrives after a later one was taken is an error.
 
 | response                                             | result                                            |
 |------------------------------------------------------|---------------------------------------------------|
 | a repeat that differs from the row that was taken    | HistoryChangedError                               |
 | a row that was missing when a later row was taken    | RowOrderError or HistoryChangedError              |
+| two different rows with one SeqNo                    | HistoryChangedError                               |
 | STP-Last-SeqNo below the position                    | retried, then RowsGoneError                       |
 | a gap, if the server promises gapless SeqNos         | retried from before the gap, then MissingRowError |
 | an end within a line                                 | retried, then InvalidRowError                     |
@@ -59,6 +67,7 @@ from headwater.protocol.streams.headers import parse_closed
 from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type
 from headwater.protocol.tables.headers import parse_gapless, parse_last_seqno
 from headwater.protocol.tables.row_reader import RowReader
+from headwater.protocol.tables.row_window import RowWindow, SkippedSeqNos
 from headwater.protocol.tables.rows import Row
 
 
@@ -96,6 +105,7 @@ class Following:
         self._gaps = gaps
         self._seen: dict[int, int] = {}  # SeqNo → hash of the rows that were taken above the floor
         self._floor = max(since_id, 0)
+        self._skipped = SkippedSeqNos()
         if last_row is not None:
             self._seen[last_row.seqno] = hash(last_row)
             self.position, self._floor = last_row.seqno, last_row.seqno - 1
@@ -110,6 +120,9 @@ class Following:
 
     def _start_answer(self) -> None:
         self._reader = RowReader()
+        self._window = RowWindow()
+        self._highest = 0  # the largest SeqNo of this response
+        self._beyond_bytes = 0  # since the first row after the target
         self.gapless = False  # whether the response promises SeqNos without gaps
         self._new = 0  # rows of this response
         self._verifying = self.since_id != self.position
@@ -137,7 +150,7 @@ class Following:
     @property
     def awaits_rows(self) -> bool:
         """Whether rows of the snapshot are still missing, according to the server."""
-        return self._snapshot_taken and not self.ended
+        return self._snapshot_taken and not self.ended and (self._target is None or self._highest < self._target)
 
     # A response
 
@@ -168,16 +181,14 @@ class Following:
             self.ended = last_seqno == 0 or (position is not None and position >= self._target)
 
     def feed(self, piece: bytes) -> list[Row]:
-        """The new rows that this piece completes. An error after them is raised by `finish`."""
+        """The new rows that can be taken after this piece. An error after them is raised by `finish`."""
         rows: list[Row] = []
         if self.is_done():
             return rows
         try:
-            for row in self._reader.feed(piece):
-                if self._take(row):
-                    rows.append(row)
-                if self.ended:
-                    break
+            self._sort(piece, rows)
+            if self._is_sorted():
+                self._release(rows)
         except HeadwaterError as error:
             self._fault = error
         self._repeated_bytes = 0 if rows else self._repeated_bytes + len(piece)
@@ -185,31 +196,80 @@ class Following:
             self._fault = ProtocolError(f"a response of more than {self._repeated_bytes_max} bytes had no new row")
         return rows
 
-    def _take(self, row: Row) -> bool:
-        """Return whether the row is new, and move the position to it."""
+    def end(self) -> list[Row]:
+        """The rows that were held back until the response ended. Call it before `finish`."""
+        rows: list[Row] = []
+        if self.is_done() or self._reader.is_within_row:  # a response that was cut off is requested again
+            return rows
+        try:
+            self._release(rows)
+        except HeadwaterError as error:
+            self._fault = error
+        return rows
+
+    def _sort(self, piece: bytes, rows: list[Row]) -> None:
+        """Take the rows of a piece that continue the position, and hold back the others."""
+        if self._beyond_bytes:
+            self._beyond_bytes += len(piece)
+        try:
+            for row in self._reader.feed(piece):
+                self._arrive(row, rows)
+                if self.ended:
+                    break
+        except InvalidRowError as error:
+            self._fault = error  # the rows before it are valid
+
+    def _arrive(self, row: Row, rows: list[Row]) -> None:
+        seqno, position, window = row.seqno, self.position, self._window
+        self._highest = max(self._highest, seqno)
+        if position is not None and seqno <= position:
+            self._check_repeat(row, position)
+        elif self._target is not None and seqno > self._target:
+            self._beyond_bytes = self._beyond_bytes or 1
+        elif not window and position is not None and seqno == position + 1:
+            rows.append(self._take(row))
+        else:
+            window.add(row)
+            while window and (window.is_full or (self.position is not None and window.first == self.position + 1)):
+                rows.append(self._take(window.pop()))
+
+    def _is_sorted(self) -> bool:
+        """Whether to take the rows that are held back, although the response has not ended."""
+        if not self._snapshot:
+            return self.last_seqno is None or self._highest >= self.last_seqno
+        if self._beyond_bytes > limits.FOLLOW_WINDOW_BYTES_MAX:
+            return True
+        target, window = self._target, self._window  # the last rows, without a gap
+        are_last = self.position is None and target is not None and len(window) >= -self._asked
+        return are_last and target is not None and window.is_run_to(target)
+
+    def _release(self, rows: list[Row]) -> None:
+        while self._window and not self.ended:
+            rows.append(self._take(self._window.pop()))
+        if self._beyond_bytes:
+            self.ended = True
+
+    def _take(self, row: Row) -> Row:
+        """Move the position to a row above it, which is not beyond the target."""
         seqno, position = row.seqno, self.position
         if position is None:
             self._floor = seqno - 1
-        elif seqno <= position:
-            self._check_repeat(row, position)
-            return False
-        elif self.gapless and seqno != position + 1:
-            raise _doubtful(
-                MissingRowError(
-                    f"row {position + 1} is missing: row {seqno} follows row {position}, "
-                    "and the server promises SeqNos without gaps"
+        elif seqno != position + 1:
+            if self.gapless:
+                raise _doubtful(
+                    MissingRowError(
+                        f"row {position + 1} is missing: row {seqno} follows row {position}, "
+                        "and the server promises SeqNos without gaps"
+                    )
                 )
-            )
-        if self._target is not None and seqno > self._target:
-            self.ended = True
-            return False
+            self._skipped.add(position + 1, seqno - 1)
         self.position = seqno
         self.remember(row)
         self._new += 1
         self._taken += 1
         self._doubts = self._failures = 0
         self.ended = seqno == self._target
-        return True
+        return row
 
     def remember(self, row: Row) -> None:
         """Remember the hash of a row, to distinguish a repeat from another row with the same SeqNo."""
@@ -219,14 +279,15 @@ class Following:
             del self._seen[self._floor]
 
     def _check_repeat(self, row: Row, position: int) -> None:
-        """Check a row at or below the position. Rows at or below the floor are not remembered and count as repeats."""
-        if row.seqno <= self._floor:
+        """Check a row at or below the position. Rows at or below the floor count as repeats, unless their SeqNo was
+        skipped."""
+        if row.seqno <= self._floor and row.seqno not in self._skipped:
             return
         known = self._seen.get(row.seqno)
         if known is not None and known != hash(row):
             raise HistoryChangedError(f"row {row.seqno} differs from the row that was read before with this SeqNo")
         if known is None and self._new:
-            raise RowOrderError(f"row {row.seqno} comes after row {position}")
+            raise RowOrderError(f"row {row.seqno} came after row {position}, which was taken without it")
         if known is None:
             raise HistoryChangedError(f"row {row.seqno} was not there when row {position} was read")
 
@@ -234,6 +295,8 @@ class Following:
         """End a response that took `elapsed_s`. Returns the time to wait before the next request."""
         if self._fault is not None:
             raise self._fault
+        if not self.ended and self._window and not self._reader.is_within_row:
+            raise RuntimeError("rows are held back: call end before finish")
         if not self.ended:
             self._finish_line()
             self._check_target()

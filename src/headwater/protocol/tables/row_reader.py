@@ -30,6 +30,11 @@ class RowReader:
         self._held += rest
         return self._rows(lines)
 
+    @property
+    def is_within_row(self) -> bool:
+        """Whether the bytes so far end within a line."""
+        return bool(self._held)
+
     def finish(self) -> None:
         """Call at the end of the body. Raises an error if it ends within a line."""
         if self._held:

@@ -7,7 +7,8 @@
 | no table, an invalid row, a redirect, others        | reported, retried every FOLLOW_REFUSED_S                   |
 | a local table that cannot be written to             | reported, retried every FOLLOW_REFUSED_S                   |
 | fewer rows than before, as during a restore         | the same a few times, then every FOLLOW_REFUSED_S          |
-| another history, order or schema                    | reported, the follower stops; the mirror stays as it is    |
+| another schema                                      | reported, the follower stops; the mirror stays as it is    |
+| another history, a row that comes too late          | the same, also after a restart, until the mirror is deleted|
 | the remote table is closed                          | the mirror is closed, and the follower stops               |
 """
 
@@ -45,12 +46,15 @@ from headwater.protocol.tables.following import Following
 from headwater.protocol.trace_context import TraceContext
 from headwater.server.following.handshake import Handshake
 from headwater.server.following.mirror import Mirror, open_mirror
+from headwater.server.following.stopped import Stopped, find_stopped, write_stopped
 from headwater.server.observing.tracing import next_header
 
 log = logging.getLogger("headwater.following")
 
 # After these, continuing would mix the rows of two histories, or leave rows out.
 _FINAL = (HistoryChangedError, RowOrderError, SchemaChangedError)
+# These are not seen again after a restart, which asks for the rows after the last one only.
+_LASTING = (HistoryChangedError, RowOrderError)
 _OK = 200
 _NOT_FOUND = 404  # the table may be created later
 
@@ -143,10 +147,10 @@ class Follower:
         failures, reached = 0, -1  # reached: the last row at the previous failure
         while True:
             try:
-                await self._follow_from_mirror()
+                stopped = await self._follow_from_mirror()
             except HeadwaterError as error:
                 if isinstance(error, _FINAL) and not isinstance(error, RowsGoneError):
-                    self._note(FollowerState.STOPPED, error)
+                    await self._stop(error)
                     return
                 failures = failures + 1 if self._last_seqno() == reached else 1
                 reached = self._last_seqno()
@@ -157,17 +161,38 @@ class Follower:
                 self._note(FollowerState.RETRYING, error)
                 wait_s = limits.FOLLOW_REFUSED_S
             else:
-                self._note(FollowerState.STOPPED)
+                self._note(FollowerState.STOPPED, None if stopped is None else stopped.reason)
                 return
             await self._pause(wait_s)
 
-    async def _follow_from_mirror(self) -> None:
+    async def _follow_from_mirror(self) -> Stopped | None:
+        """Follow until the end. Returns why the follower of this mirror stopped earlier, if it did."""
         self._mirror = mirror = await open_mirror(self._engine, self.name)
         try:
-            if not mirror.closed:
+            stopped = await find_stopped(self._engine, self.name, mirror.id)
+            if stopped is None and not mirror.closed:
                 await self._follow(mirror)
+            return stopped
         finally:
             await mirror.abandon()
+
+    async def _stop(self, error: HeadwaterError) -> None:
+        """Stop after a final error, durably if a restart would not see it again."""
+        if not isinstance(error, _LASTING) or self._mirror is None:
+            self._note(FollowerState.STOPPED, error)
+            return
+        advice = f"to follow the table again from its beginning, delete its mirror: headwater table delete {self.name}"
+        stopped = Stopped(self._mirror.id, f"{error}; {advice}")
+        while True:
+            try:
+                await write_stopped(self._engine, self.name, stopped)
+            except HeadwaterError as refusal:
+                log.error("table %r: the reason why its follower stopped could not be stored: %s", self.name, refusal)
+                self._note(FollowerState.STOPPED, stopped.reason)
+                await asyncio.sleep(limits.FOLLOW_REFUSED_S)
+            else:
+                self._note(FollowerState.STOPPED, stopped.reason)
+                return
 
     async def _follow(self, mirror: Mirror) -> None:
         """Retry errors of the remote server; raise errors of the mirror."""
@@ -243,6 +268,8 @@ class Follower:
             except TargetUnreachableError as error:
                 if error.how != "timeout":  # on a table without appends, silence is not a failure
                     raise
+            if rows := following.end():
+                await mirror.add(rows)
 
     def _url(self, since_id: int) -> str:
         surl = str(self.surl)
@@ -274,7 +301,7 @@ class Follower:
                     await self._woken.wait()
         self._woken.clear()
 
-    def _note(self, state: FollowerState, error: Exception | None = None) -> None:
+    def _note(self, state: FollowerState, error: Exception | str | None = None) -> None:
         said = None if error is None else str(error) or type(error).__name__
         if (state, said) == (self._state, self._last_error):
             return

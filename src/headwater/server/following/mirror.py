@@ -32,7 +32,7 @@ class Mirror:
         self.last_seqno = 0 if found is None else found.last_seqno
         self._engine = engine
         self._path = log_path(name)
-        self._id = 0 if found is None else found.id
+        self.id = 0 if found is None else found.id
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._appending: asyncio.Task[None] | None = None
@@ -50,7 +50,7 @@ class Mirror:
         )
         if reply.tail is None:
             raise RuntimeError("a created table has a tail")
-        self._id, self.table = reply.tail.id, table
+        self.id, self.table = reply.tail.id, table
 
     async def add(self, rows: list[Row]) -> None:
         """Queue rows for an append. A failure is passed to `on_failure`, and raised by every later call."""
@@ -118,7 +118,7 @@ class Mirror:
                 rows,
                 format_table_type(self.table),
                 close=close,
-                stream_id=self._id,
+                stream_id=self.id,
             )
         )
 

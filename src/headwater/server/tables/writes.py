@@ -32,6 +32,7 @@ from headwater.protocol.trace_context import TRACEPARENT
 from headwater.server.auth.scopes import Action
 from headwater.server.following import Followers
 from headwater.server.following.admitted import forgotten
+from headwater.server.following.stopped import resolved
 from headwater.server.http import Request, Respond, Response
 from headwater.server.observing.tracing import context_of
 from headwater.server.problems import problem
@@ -264,7 +265,8 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
     views = service.views
     documents = () if views is None else views.documents_of(path)
     ends = parse_table_ends(request.headers)
-    service.engine.submit(Delete(path, service.now_ms, (*documents, forgotten(name_of(path))), ends), answered)
+    documents = (*documents, forgotten(name_of(path)), resolved(name_of(path)))
+    service.engine.submit(Delete(path, service.now_ms, documents, ends), answered)
 
 
 async def _unfollow(followers: Followers, path: str, respond: Respond) -> None:

@@ -2,7 +2,7 @@
 
 The rows of a whole response are parsed at once by Arrow's CSV reader, 10 times as fast as one by one. Rows that it
 does not accept, or would parse differently than `parse_row`, are parsed one by one: records with tabs or carriage
-returns, and invalid rows.
+returns, invalid rows, and rows after a gap, which may have to be sorted.
 """
 
 from __future__ import annotations
@@ -57,11 +57,10 @@ class RowColumns:
             strings_can_be_null=False,
         )
 
-    def parse(self, lines: bytes, after: int, until: int, *, gapless: bool) -> tuple[pa.RecordBatch, int] | None:
+    def parse(self, lines: bytes, after: int, until: int) -> tuple[pa.RecordBatch, int] | None:
         """Parse the rows up to a SeqNo from complete lines. Returns them and the last SeqNo of all lines.
 
-        None unless the lines continue after the row `after`: in order, each once and, if the table is gapless, without
-        gaps.
+        None unless the lines continue after the row `after`: in order, each once and without gaps.
         """
         if b"\r" in lines:
             return None  # Arrow treats it as the end of a line
@@ -70,7 +69,7 @@ class RowColumns:
             found = csv.read_csv(pa.BufferReader(lines), reading, _LINES, self._parsed).combine_chunks()
             columns = {name: found.column(name).combine_chunks() for name in found.schema.names}
             seqnos = columns["seqno"].to_numpy()
-            if not _follow(seqnos, after, gapless=gapless) or not _are_rows(columns):
+            if not _follow(seqnos, after) or not _are_rows(columns):
                 return None
             rows = int(seqnos.searchsorted(until, side="right"))
             return self._batch({name: column[:rows] for name, column in columns.items()}), int(seqnos[-1])
@@ -95,12 +94,10 @@ class RowColumns:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
 
-def _follow(seqnos: np.ndarray, after: int, *, gapless: bool) -> bool:
-    if not len(seqnos) or seqnos[0] <= after:
+def _follow(seqnos: np.ndarray, after: int) -> bool:
+    if not len(seqnos) or seqnos[0] != after + 1:
         return False
-    if gapless and (seqnos[0] != after + 1 or seqnos[-1] - seqnos[0] != len(seqnos) - 1):
-        return False
-    return bool((seqnos[1:] > seqnos[:-1]).all())
+    return bool((seqnos[1:] == seqnos[:-1] + 1).all())
 
 
 def _are_rows(columns: dict[str, pa.Array]) -> bool:

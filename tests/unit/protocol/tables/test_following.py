@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater import errors, limits
+from headwater.protocol.tables import following as following_module
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.row_window import RowWindow
 from headwater.protocol.tables.rows import Row, format_row
 
 TYPE = "text/sequence; charset=utf-8; schema=prices; version=1"
@@ -43,6 +45,7 @@ def answer(following: Following, data: bytes, *, piece: int = 1 << 20, **given: 
             rows += following.feed(data[start : start + piece])
             if following.is_done():
                 break
+        rows += following.end()
         following.finish()
     except errors.HeadwaterError as error:
         following.failed(error, ATTEMPTS)
@@ -102,13 +105,81 @@ def test_gaps_are_allowed_without_a_promise() -> None:
 
 
 @pytest.mark.parametrize("gapless", [True, False])
-def test_rows_out_of_order(gapless: bool) -> None:
+@pytest.mark.parametrize("snapshot", [True, False])
+@pytest.mark.parametrize("last", [None, 3])
+def test_rows_of_one_piece_are_sorted(gapless: bool, snapshot: bool, last: int | None) -> None:
+    following = Following(snapshot=snapshot)
+    assert answer(following, body(3, 1, 2), gapless=gapless, last=last) == [1, 2, 3]
+    assert following.ended == snapshot
+
+
+@pytest.mark.parametrize("piece", [1, 7, 31, 40])
+def test_a_snapshot_sorts_a_whole_response(piece: int) -> None:
+    for last in (None, 9):
+        assert answer(Following(snapshot=True), body(9, 4, 2, 7), piece=piece, last=last) == [2, 4, 7, 9]
+    assert answer(Following(-2, snapshot=True), body(9, 8), piece=piece, last=9) == [8, 9]
+    assert answer(Following(snapshot=True, until_id=4), body(9, 4, 2, 7), piece=piece, last=9) == [2, 4]
+
+
+def test_rows_up_to_the_announced_last_one_are_sorted_over_pieces() -> None:
     following = Following()
-    following.begin(headers(gapless=gapless))
-    taken = [one.seqno for one in following.feed(body(1, 3, 2))]
-    assert taken == [1] if gapless else [1, 3]
-    with pytest.raises(errors.MissingRowError if gapless else errors.RowOrderError):
+    following.begin(headers(last=5))
+    assert following.feed(body(4)) == following.feed(body(2)) == []
+    assert [one.seqno for one in following.feed(body(1))] == [1, 2]  # without a gap: at once
+    assert [one.seqno for one in following.feed(body(5))] == [4, 5]
+    assert [one.seqno for one in following.feed(body(9))] == [9]  # a live row does not wait
+    following.feed(body(7))
+    with pytest.raises(errors.RowOrderError, match="row 7 came after row 9"):
         following.finish()
+
+
+def test_a_row_that_comes_too_late_is_an_error_however_long_ago_its_seqno_was_skipped() -> None:
+    following = Following()
+    assert answer(following, body(1, 3)) == [1, 3]
+    many = range(4, limits.FOLLOW_ROWS_REMEMBERED + 10)
+    assert answer(following, body(*many)) == [*many]
+    assert answer(following, body(1, 3)) == []
+    with pytest.raises(errors.HistoryChangedError, match="row 2 was not there"):
+        answer(following, body(2))
+
+
+def test_the_rows_that_are_held_back_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following_module, "RowWindow", lambda: RowWindow(rows_max=10))
+    following = Following(snapshot=True)
+    following.begin(headers())
+    taken = following.feed(body(*range(100, 0, -1)))
+    assert [one.seqno for one in taken] == [*range(90, 101)]
+    with pytest.raises(errors.RowOrderError):
+        following.finish()
+    large = RowWindow(bytes_max=1_000)
+    large.add(row(1, "x" * 900))
+    assert not large.is_full
+    large.add(row(2, "x" * 900))
+    assert large.is_full
+
+
+def test_a_snapshot_stops_in_a_response_that_goes_on_beyond_its_target() -> None:
+    following = Following(snapshot=True, until_id=3)
+    following.begin(headers(last=9))
+    taken, seqno = following.feed(body(1, 2)), 4
+    while not following.is_done():
+        taken += following.feed(body(row(seqno, "x" * 900_000)))
+        seqno += 1
+    assert ([one.seqno for one in taken], has_ended(following)) == ([1, 2], True)
+    assert seqno * 900_000 < limits.FOLLOW_WINDOW_BYTES_MAX + 10_000_000
+
+
+def test_held_rows_of_a_response_that_is_cut_off_are_requested_again() -> None:
+    following = Following(snapshot=True)
+    assert answer(following, body(1, 3, 5)[:-4], last=5) == [1]
+    assert answer(following, body(1, 5, 3), last=5) == [3, 5]
+    assert following.ended
+
+
+def test_two_rows_with_one_seqno_while_they_are_held_back() -> None:
+    with pytest.raises(errors.HistoryChangedError, match="twice"):
+        answer(Following(snapshot=True), body(3, row(3, "other")))
+    assert answer(Following(snapshot=True), body(3, 3, 1)) == [1, 3]
 
 
 def test_another_row_under_the_same_seqno() -> None:

@@ -21,6 +21,7 @@ from headwater.protocol.tables.paths import log_path
 from headwater.server.following import Followers, follower, open_followers, parse_policy
 from headwater.server.following.admitted import forgotten
 from headwater.server.following.follower import FollowerState, FollowerStatus
+from headwater.server.following.stopped import Stopped, resolved, write_stopped
 from headwater.store.memory import MemoryStore
 from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, lines, table_server
 from tests.unit.client import test_tables as scripts
@@ -639,6 +640,50 @@ def test_a_follower_that_stopped_stops_again_after_a_restart_and_leaves_the_mirr
         with hostile_server(made_again) as second:
             server.url = second.url
             following(server.url, stopped, store=store)
+
+
+def test_a_row_that_came_too_late_is_reported_after_a_restart_until_the_mirror_is_deleted() -> None:
+    store, ordered = LastingStore(), [False]
+
+    def answers(number: int, path: str) -> Iterator[bytes]:
+        since = scripts.since_of(path)
+        seqnos = [seqno for seqno in (1, 2, 3) if seqno > since]
+        yield head(STP_Last_SeqNo="3")
+        if ordered[0]:
+            yield lines(*seqnos)
+        else:
+            yield lines(3) + lines(3) * 40_000 + lines(1, 2)
+
+    async def stopped(engine: Engine, followers: Followers) -> None:
+        status = await until(followers, lambda status: status.state is STOPPED)
+        assert errors.RowOrderError.title in str(status.last_error)
+        assert "headwater table delete t" in str(status.last_error)
+        assert await rows(engine) == lines(3)
+
+    async def resolve(engine: Engine, followers: Followers) -> None:
+        await stopped(engine, followers)
+        await engine.execute(Delete(PATH, engine.now_ms(), (forgotten("t"), resolved("t"))))
+        followers.mirror_deleted("t")
+        await until(followers, lambda status: status.state is FOLLOWING and status.last_seqno == 3)
+        assert await rows(engine) == lines(1, 2, 3)
+
+    with hostile_server(answers) as server:
+        following(server.url, stopped, store=store)
+        ordered[0] = True
+        following(server.url, resolve, store=store)
+
+
+def test_the_fault_of_a_mirror_that_is_gone_does_not_stop_its_successor() -> None:
+    async def before(engine: Engine) -> None:
+        await write_stopped(engine, "t", Stopped(4_711, "a row is missing"))
+
+    async def body(engine: Engine, followers: Followers) -> None:
+        await until(followers, lambda status: status.state is FOLLOWING and status.last_seqno == 1)
+        assert await engine.document("stopped/t") is None
+
+    with table_server() as server:
+        server.put("t", "+ a 1")
+        following(f"{server.url}/v1/table/t", body, before=before)
 
 
 def test_nothing_is_followed_by_default() -> None:

@@ -165,6 +165,15 @@ def test_faults_that_fail_the_task(answer: bytes, error: type[HeadwaterError]) -
         read(f"{other.url}/t", 0, 4, gapless=gapless)
 
 
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_rows_of_one_response_may_be_out_of_order(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    """The last row of the range does not end it, as long as the rows before it may follow."""
+    monkeypatch.setattr("headwater.limits.SPARK_PARSED_BYTES", piece)
+    script: Callable[..., Iterator[bytes]] = lambda *_: iter([head(), lines(1, 7, 4), lines(7) * 30_000, lines(2)])  # noqa: E731
+    with hostile_server(script) as other:
+        assert seqnos(read(f"{other.url}/t", 0, 7)) == [1, 2, 4, 7]
+
+
 def test_tabs_and_carriage_returns_in_foreign_records() -> None:
     rows = lines(1, record="a\tb") + lines(2, record="c\rd") + lines(3)
     script: Callable[..., Iterator[bytes]] = lambda *_: iter([head(), rows])  # noqa: E731
