@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,10 +30,14 @@ def script(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def following(script: Path, surl: str, file: Path) -> Iterator[subprocess.Popen[str]]:
+def following(script: Path, surl: str, file: Path, token: str = "") -> Iterator[subprocess.Popen[str]]:
     """The script in a process group of its own, which is killed."""
     process = subprocess.Popen(
-        ["bash", str(script), surl, str(file)], stderr=subprocess.PIPE, text=True, start_new_session=True
+        ["bash", str(script), surl, str(file)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TOKEN": token},
     )
     try:
         yield process
@@ -90,3 +96,44 @@ def test_a_table_that_was_created_again_is_noticed(script: Path, tmp_path: Path)
     assert process.returncode == 1
     assert "row 2 is not the row that was read before" in said
     assert file.read_bytes() == lines(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (head("404 Not Found"), "check the SURL"),
+        (head("401 Unauthorized"), "TOKEN"),
+        (head(content_type="text/html") + b"<html>\n", "not a row: <html>"),
+        (head() + b"x[$(touch /dev/null)]\tt\t+\tk\tr\n", "not a row"),
+        (head() + lines(1, 3, 2), "row 2 came after row 3"),
+    ],
+)
+def test_a_wrong_surl_and_what_is_not_a_table_end_it(script: Path, tmp_path: Path, answer: bytes, reason: str) -> None:
+    with (
+        hostile_server(lambda *_: iter([answer])) as server,
+        following(script, server.url, tmp_path / "prices.tsv") as process,
+    ):
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert reason in said
+
+
+def test_a_token_is_sent_and_empty_lines_are_skipped(script: Path, tmp_path: Path) -> None:
+    file, sent = tmp_path / "prices.tsv", []
+
+    class Table(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            sent.append(self.headers["authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(lines(1) + b"\n" + lines(2))
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Table) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with following(script, f"http://127.0.0.1:{server.server_port}/t", file, token="secret"):
+            wait_for(lambda: content_of(file), lines(1, 2))
+        server.shutdown()
+    assert sent[0] == "Bearer secret"

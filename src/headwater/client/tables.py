@@ -13,9 +13,9 @@ import msgspec
 from headwater import limits
 from headwater.client import flows
 from headwater.client.answers import UNREADABLE, integer, required
-from headwater.client.effects import Flow, HttpReply, HttpRequest
-from headwater.client.session import Session, exchange, with_query
-from headwater.errors import ProtocolError, StreamNotFoundError
+from headwater.client.effects import CloseReply, Flow, HttpReply, HttpRequest
+from headwater.client.session import Session, exchange, opened, with_query
+from headwater.errors import HeadwaterError, ProtocolError, StreamNotFoundError
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.state.view_headers import format_table_view
@@ -32,6 +32,8 @@ from headwater.protocol.tables.headers import (
 )
 from headwater.protocol.tables.paths import RESERVED
 from headwater.protocol.tables.rows import ADD, DELETE, Action, Row, escaped, format_row
+
+_NO_HEAD = (405, 501)  # Method Not Allowed, Not Implemented
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -116,7 +118,7 @@ def view_headers(source: str | None, entity_type: str | None) -> dict[str, str]:
 def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
     request = _request("HEAD", with_query(url, since_id="-1", timeout="0"))
     try:
-        reply = yield from flows.current(session, request)
+        reply = yield from _headers(session, request)
     except StreamNotFoundError as error:
         error.detail = error.detail or "there is no such table"  # a response to HEAD has no body with the detail
         raise
@@ -133,6 +135,18 @@ def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
         expires_at=reply.headers.get(headers.EXPIRES_AT),
     )
     return found, table
+
+
+def _headers(session: Session, request: HttpRequest) -> Flow[HttpReply]:
+    """The headers of a table. STP only defines GET: a server that does not know HEAD is asked with GET."""
+    try:
+        return (yield from flows.current(session, request))
+    except HeadwaterError as error:
+        if error.status not in _NO_HEAD:
+            raise
+    reply: HttpReply = yield from opened(session, msgspec.structs.replace(request, method="GET"), 200)
+    yield CloseReply()
+    return reply
 
 
 def append(

@@ -434,3 +434,21 @@ def test_the_rows_of_a_response_may_come_in_any_order(shell: str, announced: boo
         table = client.table(server.url)
         assert [row.seqno for row in table.rows()] == [1, 2, 4, 9]
         assert list(table.active()) == ["k1", "k2", "k4", "k9"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_the_reference_parser_of_stp_accepts_is_accepted(shell: str) -> None:
+    """A delete without its empty record, empty lines, and a server that only knows GET."""
+
+    def answer(number: int, path: str) -> Iterator[bytes]:  # HEAD gets 501
+        yield head(STP_Last_SeqNo="3") + lines(1) + b"\n2\t2026-01-08T00:00:00Z\t-\tk1\n\n" + lines(3) + b"\n"
+
+    with hostile_server(answer) as server, client_of(shell, "http://127.0.0.1:1", retry=QUICK) as client:
+        table = client.table(server.url)
+        assert table.info().last_seqno == 3
+        assert [(row.seqno, row.action, row.record) for row in table.rows()] == [
+            (1, "+", "r"),
+            (2, "-", ""),
+            (3, "+", "r"),
+        ]
+        assert list(table.active()) == ["k3"]

@@ -119,7 +119,7 @@ class Following:
         self._start_answer()
 
     def _start_answer(self) -> None:
-        self._reader = RowReader()
+        self._reader = RowReader(lenient=True)
         self._window = RowWindow()
         self._highest = 0  # the largest SeqNo of this response
         self._beyond_bytes = 0  # since the first row after the target

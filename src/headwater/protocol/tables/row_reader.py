@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from headwater import limits
 from headwater.errors import InvalidRowError
-from headwater.protocol.tables.rows import Row, parse_row
+from headwater.protocol.tables.rows import DELETE, Row, parse_row
 
 
 class RowReader:
@@ -14,10 +14,15 @@ class RowReader:
 
     At most one incomplete line is buffered, and it is refused as soon as it is too long. A reader cannot be used after
     an error.
+
+    A `lenient` reader is for the responses of other servers: it also accepts what the reference parser of STP accepts,
+    which are empty lines, and a delete without the tab before its empty record. What is stored as it was received must
+    be read without it.
     """
 
-    def __init__(self, row_bytes_max: int = limits.ROW_BYTES_MAX) -> None:
+    def __init__(self, row_bytes_max: int = limits.ROW_BYTES_MAX, *, lenient: bool = False) -> None:
         self._row_bytes_max = row_bytes_max
+        self._lenient = lenient
         self._held = bytearray()  # the incomplete line
         self._lines = 0  # number of complete lines
 
@@ -44,7 +49,8 @@ class RowReader:
     def _rows(self, lines: list[bytes]) -> Iterator[Row]:
         for line in lines:
             self._lines += 1
-            yield self._row(line)
+            if line or not self._lenient:
+                yield self._row(line)
         if len(self._held) > self._row_bytes_max:
             raise _error(self._lines + 1, self._too_long())
 
@@ -52,7 +58,7 @@ class RowReader:
         if len(line) > self._row_bytes_max:
             raise _error(self._lines, self._too_long())
         try:
-            return parse_row(line.decode())
+            return parse_row((line + b"\t" if self._lenient and _lacks_record(line) else line).decode())
         except UnicodeDecodeError as error:
             raise _error(self._lines, f"byte {error.start} of the row is not UTF-8") from None
         except InvalidRowError as error:
@@ -60,6 +66,10 @@ class RowReader:
 
     def _too_long(self) -> str:
         return f"the row is longer than {self._row_bytes_max} bytes"
+
+
+def _lacks_record(line: bytes) -> bool:
+    return line.count(b"\t") == 3 and line.split(b"\t")[2] == DELETE.encode()
 
 
 def _error(line: int, detail: str) -> InvalidRowError:

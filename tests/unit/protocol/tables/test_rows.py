@@ -108,6 +108,20 @@ def test_invalid_rows(line: str, reason: str) -> None:
         parse_row(line)
 
 
+def test_a_lenient_reader_accepts_a_delete_without_a_record_and_empty_lines() -> None:
+    text = b"\n1\tt\t-\tk\n\n2\tt\t+\tk\tr\n\n"
+    for cut in range(len(text)):
+        reader = RowReader(lenient=True)
+        rows = [*reader.feed(text[:cut]), *reader.feed(text[cut:])]
+        assert rows == [Row(1, "t", "-", "k", ""), Row(2, "t", "+", "k", "r")]
+    assert format_row(rows[0]) == b"1\tt\t-\tk\t\n"
+    for line in (b"1\tt\t+\tk\n", b"1\tt\t-\n", b"1\tt\t-\t\n"):
+        with pytest.raises(InvalidRowError):
+            list(RowReader(lenient=True).feed(line))
+    with pytest.raises(InvalidRowError):
+        list(RowReader().feed(b"1\tt\t-\tk\n"))
+
+
 def test_many_changes_become_rows_in_one_step() -> None:
     lines = [b"+\ta\t1", "+\té\tüber".encode(), b"-\ta\t"]
     assert format_rows(lines, 99, "2026-01-08T00:00:00.123Z") == (

@@ -673,6 +673,18 @@ def test_a_row_that_came_too_late_is_reported_after_a_restart_until_the_mirror_i
         following(server.url, resolve, store=store)
 
 
+def test_a_mirror_of_short_rows_serves_whole_rows() -> None:
+    def answers(number: int, path: str) -> Iterator[bytes]:
+        yield head() + lines(1) + b"\n2\tt\t-\tk1\n"
+
+    async def body(engine: Engine, followers: Followers) -> None:
+        await until(followers, lambda status: status.last_seqno == 2)
+        assert await rows(engine) == lines(1) + b"2\tt\t-\tk1\t\n"
+
+    with hostile_server(answers) as server:
+        following(server.url, body)
+
+
 def test_the_fault_of_a_mirror_that_is_gone_does_not_stop_its_successor() -> None:
     async def before(engine: Engine) -> None:
         await write_stopped(engine, "t", Stopped(4_711, "a row is missing"))
