@@ -124,6 +124,18 @@ class Session:
         self.chance = random.random
         self.clock = time.monotonic
 
+    def __copy__(self) -> Session:
+        session = object.__new__(Session)
+        vars(session).update(vars(self))
+        return session
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs. Its clock, its random numbers and its contact to the server are its own."""
+        return {name: value for name, value in vars(self).items() if name not in ("chance", "clock", "contact")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, chance=random.random, clock=time.monotonic, contact=Contact())
+
     def with_settings(self, headers: Mapping[str, Setting] | None, params: Mapping[str, Setting] | None) -> Session:
         """A copy of the session with additional headers and parameters of a handle."""
         if not headers and not params:

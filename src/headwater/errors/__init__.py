@@ -87,6 +87,7 @@ HeadwaterError
     ├── ProducerReusedError              the server took new messages for duplicates
     ├── MessageError                     a message cannot be decoded to the type that the reader asked for
     │   └── InvalidEventError            a message is not a state event, or its value does not match the schema
+    ├── ForkedError                      a producer, a database or an httpx client of the parent process was used
     ├── OptionError                      an option of the server, a job, a source or a sink is missing or invalid
     ├── SchemaError                      a DataFrame has other columns than the source or sink needs
     ├── UnsupportedTableError            a Delta table uses a feature of Delta that the jobs do not know

@@ -111,6 +111,13 @@ class InvalidEventError(MessageError):
     advice = "Correct the program that writes it. To continue without it, skip bad events or pass a callback for them."
 
 
+class ForkedError(ClientError):
+    """The object was made before `fork()` and cannot be used in the child process. The parent can still use it."""
+
+    title = "Made in the parent process"
+    advice = "Make a new one in the child process, for example in gunicorn's post_fork or Celery's worker_process_init."
+
+
 class OptionError(ClientError):
     title = "Invalid option"
     advice = (

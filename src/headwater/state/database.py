@@ -114,13 +114,15 @@ class Database:
         on_bad_event: OnBadEvent = LOG,
         txids_kept: int,
         lock: contextlib.AbstractContextManager[Any] | None = None,
+        read_lock: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         if not callable(on_bad_event) and on_bad_event not in (LOG, RAISE, SKIP):
             raise ValueError(f"on_bad_event is 'log', 'raise', 'skip' or a function, not {on_bad_event!r}")
         self.lock = lock or contextlib.nullcontext()
+        self.read_lock = read_lock or self.lock  # it may refuse a read
         self._changes: list[Change[Any]] = []
         self.tables: dict[str, Table[Any]] = {
-            name: Table(name, made, self.lock, self._changes) for name, made in definition.items()
+            name: Table(name, made, self.read_lock, self._changes) for name, made in definition.items()
         }
         self.counts = Counts()
         self._in_snapshot = False

@@ -12,9 +12,18 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from headwater.client import forking
 from headwater.client.effects import Batch
+from headwater.client.forking import Unpicklable
 from headwater.client.reading import LiveMode
-from headwater.errors import ClientError, HeadwaterError, InvalidEventError, InvalidOffsetError, OffsetGoneError
+from headwater.errors import (
+    ClientError,
+    ForkedError,
+    HeadwaterError,
+    InvalidEventError,
+    InvalidOffsetError,
+    OffsetGoneError,
+)
 from headwater.positions import BEGINNING, Position
 from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoint
 from headwater.state.checkpoints import load
@@ -54,6 +63,7 @@ RESERVED = frozenset(
     }
 )
 EVENTS = EventDecoder(msgspec.Raw)
+_NO_LOCK = contextlib.nullcontext()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +164,20 @@ class Following:
         return self.position.offset
 
 
-class FollowedState:
+class ReadLock:
+    """The lock for reads of a state. It is that of the follower, which may refuse a read."""
+
+    def __init__(self, lock: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock().__enter__()
+
+    def __exit__(self, *failure: Any) -> None:
+        self._lock().__exit__(*failure)
+
+
+class FollowedState(Unpicklable):
     """The interface to the state that both kinds of StreamDB share."""
 
     error: Exception | None
@@ -165,8 +188,11 @@ class FollowedState:
     _closing: bool
     _over: bool
     _worker: object | None  # the task or thread that follows the stream
+    _process: int  # the process of the worker
 
     def __getattr__(self, name: str) -> Table[Any]:
+        if "_process" in self.__dict__:
+            self._check_process()
         try:
             return self.__dict__["_database"].tables[name]  # type: ignore[no-any-return]
         except KeyError:
@@ -174,6 +200,7 @@ class FollowedState:
 
     def table(self, collection: Collection[T]) -> Table[T]:
         """Return a collection by its definition. Unlike `db.name`, it is typed for type checkers."""
+        self._check_process()
         for table in self._database.tables.values():
             if table.definition is collection:
                 return table
@@ -184,13 +211,14 @@ class FollowedState:
 
         No changes are applied meanwhile, so keep the block short.
         """
-        return self._database.lock
+        return self._database.read_lock
 
     def on_change(self, callback: OnChange) -> Callable[[], None]:
         """Call a function for every change of any collection, in the thread or task that follows the stream.
 
         Everything that arrived with the change is already visible. Call the returned function to stop.
         """
+        self._check_process()
         return self._database.on_change(callback)
 
     def on_batch(self, callback: OnBatch) -> Callable[[], None]:
@@ -198,11 +226,13 @@ class FollowedState:
 
         `offset` is the position after them. Call the returned function to stop.
         """
+        self._check_process()
         return self._database.on_batch(callback)
 
     @property
     def position(self) -> Position:
         """The offset of the state: everything before it is applied."""
+        self._check_process()
         return self._following.position
 
     @property
@@ -212,10 +242,12 @@ class FollowedState:
     @property
     def up_to_date(self) -> bool:
         """Whether the state was that of the tail of the stream at the last response."""
+        self._check_process()
         return self._following.up_to_date
 
     @property
     def counts(self) -> Counts:
+        self._check_process()
         return self._database.counts
 
     def _checkpoint(self) -> tuple[Path, bytes, Position] | None:
@@ -223,6 +255,7 @@ class FollowedState:
         path = self._settings.checkpoint
         if path is None:
             raise ValueError("this database has no checkpoint file")
+        self._check_process()
         found = self._following.checkpoint()
         return None if found is None else (path, *found)
 
@@ -237,11 +270,29 @@ class FollowedState:
         finally:
             self._database.settle(transaction.txid)
 
+    def _is_inherited(self) -> bool:
+        """Whether the process was forked after `preload`."""
+        return self._worker is not None and self._process != forking.process()
+
+    def _check_process(self) -> None:
+        """Raise an error if the state is followed in the parent process, so that it is out of date in this one."""
+        if self._is_inherited() and not self._over:
+            raise ForkedError(
+                f"this {type(self).__name__} follows {self._following.url} in the parent process; "
+                "make one in this process and call its preload"
+            )
+
+    def _lock_to_read(self) -> contextlib.AbstractContextManager[Any]:
+        self._check_process()
+        # The whole stream was read before the fork: nothing changes the state, and a lost thread may hold the lock.
+        return _NO_LOCK if self._is_inherited() else self._database.lock
+
     def _is_over(self) -> bool:
         return self._closing or self._over
 
     def _check(self) -> None:
         """Raise an error if waiting is pointless, because the database failed, is closed or does not follow."""
+        self._check_process()
         if self.error is not None:
             raise self.error
         if self._closing:
@@ -266,7 +317,13 @@ def settings_of(
     )
 
 
-def database_of(definition: StateDefinition, on_bad_event: OnBadEvent, txids_kept: int, lock: Any = None) -> Database:
+def database_of(
+    definition: StateDefinition,
+    on_bad_event: OnBadEvent,
+    txids_kept: int,
+    lock: contextlib.AbstractContextManager[Any] | None = None,
+    read_lock: ReadLock | None = None,
+) -> Database:
     if txids_kept < 1:
         raise ValueError(f"txids_kept must be at least 1, got {txids_kept}")
-    return Database(definition, on_bad_event=on_bad_event, txids_kept=txids_kept, lock=lock)
+    return Database(definition, on_bad_event=on_bad_event, txids_kept=txids_kept, lock=lock, read_lock=read_lock)

@@ -24,6 +24,7 @@ from headwater.client.effects import (
     Report,
 )
 from headwater.client.flows import StreamInfo
+from headwater.client.forking import Pools
 from headwater.client.session import Retry, Session, Setting, Timeouts
 from headwater.client.tables import TableInfo
 from headwater.client.transport import POOL, tls_context
@@ -42,6 +43,9 @@ class AsyncClient:
     a redirect leads to. `tls` is the context with the certificates to trust and to present. `on_error` is called before
     every retry; if it raises, the operation fails with that exception. All of these functions may be coroutine
     functions.
+
+    After `fork()`, the child process opens its own connections. A pickled client has its settings, including the token,
+    and opens its own connections where it is unpickled.
 
     ```python
     async with AsyncClient("http://127.0.0.1:4437", token="a token") as client:
@@ -67,8 +71,8 @@ class AsyncClient:
         if tls is not None and http is not None:
             raise ValueError("with http, set tls on the httpx client instead")
         self._session = Session(url, headers, params, token, retry, timeouts, on_error)
-        self._http = http or httpx.AsyncClient(limits=POOL, verify=tls or tls_context())
-        self._owns_http = http is None
+        self._has_own_settings = tls is not None or http is not None
+        self._pools = Pools(lambda: httpx.AsyncClient(limits=POOL, verify=tls or tls_context()), http)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -140,8 +144,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._owns_http:
-            await self._http.aclose()
+        pool = self._pools.to_close()
+        if pool is not None:
+            await pool.aclose()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -151,9 +156,19 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    def __getstate__(self) -> Session:
+        if self._has_own_settings:
+            raise TypeError("a client with `tls` or `http` cannot be pickled; make it in the other process")
+        return self._session
+
+    def __setstate__(self, session: Session) -> None:
+        self._session = session
+        self._has_own_settings = False
+        self._pools = Pools(lambda: httpx.AsyncClient(limits=POOL, verify=tls_context()), None)
+
     async def _run(self, flow: Flow[R]) -> R:
         progress = Progress(flow)
-        async for _ in self._drive(progress, AsyncTransport(self._http, self._session)):
+        async for _ in self._drive(progress, AsyncTransport(self._pools, self._session)):
             raise RuntimeError("only a read delivers batches")
         return progress.result
 

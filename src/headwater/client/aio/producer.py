@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from headwater import limits
+from headwater.client import forking
 from headwater.client.aio.transport import resolved
 from headwater.client.codecs import encoder_of
+from headwater.client.forking import Owned, Unpicklable
 from headwater.client.outbox import (
     Identity,
     OnDelivery,
@@ -30,12 +32,12 @@ if TYPE_CHECKING:
     from headwater.client.aio.stream import AsyncStream
 
 
-class AsyncProducer:
+class AsyncProducer(Owned, Unpicklable):
     """An idempotent producer: it appends messages in the background, in order, each exactly once.
 
     Use it as a context manager or call `close`. `append` waits only while `queue_bytes` of messages are not stored yet.
     A non-retryable error stops the producer: the next call raises it, and the delivery callbacks of all messages that
-    were not stored receive it.
+    were not stored receive it. After `fork()`, only the parent process can use it, and it sends what is queued.
 
     ```python
     async with AsyncClient("http://127.0.0.1:4437") as client:
@@ -55,6 +57,7 @@ class AsyncProducer:
         self._session = stream._session
         self._content_type = ""
         self._encode: Callable[[Any], bytes] | None = None
+        self._process = forking.process()
         self._box = Outbox(identity, settings, self._session.retry, on_delivery)
         self._changed = asyncio.Condition()
         self._sending: set[asyncio.Task[None]] = set()
@@ -73,10 +76,12 @@ class AsyncProducer:
     @property
     def metrics(self) -> ProducerMetrics:
         """A copy of the current counts."""
+        self._check_parent()
         return copy.copy(self._box.metrics)
 
     async def append(self, value: Any, on_delivery: OnDelivery | None = None) -> None:
         """Queue one message. `on_delivery` is called when it is stored or has failed."""
+        self._check_parent()
         box = self._box
         encode = self._encode or await self._learn()
         message = encode(value)
@@ -95,6 +100,7 @@ class AsyncProducer:
         Raises TimeoutError after `timeout_s`; sending continues nevertheless. Do not call it from a delivery callback:
         it would wait for itself.
         """
+        self._check_parent()
         box = self._box
         target = box.metrics.messages
         box.flushing += 1
@@ -113,7 +119,10 @@ class AsyncProducer:
         """Flush and stop the producer; later appends raise an error. The stream stays open.
 
         Raises TimeoutError after `timeout_s`. Messages that are not stored by then fail; their callbacks are called.
+        In a forked process it has no effect: the parent sends and closes.
         """
+        if not self._is_here():
+            return
         self._box.closing = True
         try:
             await self.flush(timeout_s)
@@ -132,6 +141,7 @@ class AsyncProducer:
 
         A retry does not repeat the close. A second call has no effect.
         """
+        self._check_parent()
         box = self._box
         encode = self._encode or await self._learn()
         box.finish(None if final is UNSET else encode(final), self._session.clock())
@@ -154,6 +164,10 @@ class AsyncProducer:
         else:  # after a cancellation, do not wait for a server that does not respond
             with contextlib.suppress(TimeoutError, HeadwaterError):
                 await self.close(limits.PRODUCER_LEAVE_S)
+
+    def _check_parent(self) -> None:
+        # A second process with the same id and epoch would number other messages alike, and the server drop them.
+        self._check_process("what is queued is sent there. Make a producer of this process: stream.producer()")
 
     async def _learn(self) -> Callable[[Any], bytes]:
         self._content_type = await self._stream._known_content_type()

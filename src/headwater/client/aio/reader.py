@@ -13,6 +13,7 @@ from headwater.client.effects import (
     Batch,
     Progress,
 )
+from headwater.client.forking import Unpicklable
 from headwater.client.reading import Reading
 from headwater.positions import Position
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncReader(Generic[T]):
+class AsyncReader(Unpicklable, Generic[T]):
     """A read of one stream. Iterate over it for messages, or over `batches()`; both continue from the same position.
 
     Everything before `position` was delivered. Save it to continue there later.
@@ -44,7 +45,7 @@ class AsyncReader(Generic[T]):
         self._client = client
         self._reading_from = reading_from
         self._cursor = Cursor[T](position)
-        self._transport = AsyncTransport(client._http, client._session)
+        self._transport = AsyncTransport(client._pools, client._session)
         self._arrived: AsyncGenerator[Batch[Any], None] | None = None
         self._ended = False
         self._begin()

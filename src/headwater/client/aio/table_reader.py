@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.client.aio.transport import AsyncTransport
 from headwater.client.effects import Batch, Progress
+from headwater.client.forking import Unpicklable
 from headwater.client.table_reading import TableReading
 from headwater.errors import HeadwaterError
 from headwater.protocol.tables.content_type import TableType
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from headwater.client.aio.client import AsyncClient
 
 
-class AsyncTableReader:
+class AsyncTableReader(Unpicklable):
     """A read of one table. Iterate over it for rows, or over `batches()`; both continue from the same row.
 
     `seqno` is the SeqNo of the last delivered row: pass it as `since_id` to continue later.
@@ -39,7 +40,7 @@ class AsyncTableReader:
 
     def __init__(self, client: AsyncClient, reading: TableReading) -> None:
         self._following = reading.following
-        self._transport = AsyncTransport(client._http, client._session)
+        self._transport = AsyncTransport(client._pools, client._session)
         self._arrived: AsyncGenerator[Batch[Any], None] = client._drive(Progress(reading.flow()), self._transport)
         self._rest: Iterator[Row] = iter(())
         self._failure: HeadwaterError | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from headwater.client import forking
 from headwater.client.effects import (
     Call,
     CloseReply,
@@ -23,7 +24,8 @@ from headwater.client.effects import (
     Send,
     Sleep,
 )
-from headwater.client.session import Session
+from headwater.client.forking import Pools
+from headwater.client.session import Session, lost
 from headwater.client.transport import Sending, build, check_size, network_error
 from headwater.protocol.inflating import Inflater
 
@@ -31,8 +33,9 @@ from headwater.protocol.inflating import Inflater
 class AsyncTransport:
     """Performs effects. At most one response is open at a time. Errors of httpx become NetworkErrors."""
 
-    def __init__(self, http: httpx.AsyncClient, session: Session) -> None:
-        self._http = http
+    def __init__(self, pools: Pools[httpx.AsyncClient], session: Session) -> None:
+        self._pools = pools
+        self._process = forking.process()
         self._session = session
         self._request = HttpRequest("", "")
         self._response: httpx.Response | None = None
@@ -44,6 +47,7 @@ class AsyncTransport:
     async def interrupt(self) -> None:
         """Interrupt another task that waits in this transport."""
         self.interrupted.set()
+        self._leave_parent()
         response = self._response
         if response is not None:
             with contextlib.suppress(OSError, AttributeError, KeyError):  # already closed, or not a socket
@@ -85,10 +89,10 @@ class AsyncTransport:
     async def open(self, request: HttpRequest) -> HttpReply:
         await self.aclose()
         self._request = request
-        sending = Sending()
+        sending, http = Sending(), self._pools.here()
         try:
-            self._response = await self._http.send(
-                build(self._http, self._session, request, sending), stream=True, follow_redirects=False
+            self._response = await http.send(
+                build(http, self._session, request, sending), stream=True, follow_redirects=False
             )
         except httpx.HTTPError as error:
             raise network_error(request, error, sending) from error
@@ -100,6 +104,8 @@ class AsyncTransport:
         return HttpReply(self._response.status_code, self._response.headers)
 
     async def receive(self) -> bytes:
+        if self._leave_parent():  # a read continues from its position, over a connection of this process
+            raise lost(self._request, "the connection belongs to the parent process", "lost")
         if self._chunks is None:
             return b""
         while True:
@@ -115,10 +121,21 @@ class AsyncTransport:
             self._pieces = self._inflater.feed(chunk)
 
     async def aclose(self) -> None:
+        self._leave_parent()
         response, self._response, self._chunks = self._response, None, None
         if response is not None:
             with contextlib.suppress(httpx.HTTPError):
                 await response.aclose()
+
+    def _leave_parent(self) -> bool:
+        """Whether the open response belongs to the parent process. It is then left alone: the parent reads it."""
+        if self._process == forking.process():
+            return False
+        is_left = self._response is not None
+        forking.leave(self._response, self._chunks, self._pieces)
+        self._response, self._chunks, self._pieces = None, None, iter(())
+        self._process = forking.process()
+        return is_left
 
 
 async def resolved(value: Any) -> Any:

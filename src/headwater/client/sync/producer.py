@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from headwater import limits
+from headwater.client import forking
 from headwater.client.codecs import encoder_of
+from headwater.client.forking import Owned, Unpicklable
 from headwater.client.outbox import (
     Identity,
     OnDelivery,
@@ -32,12 +34,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Producer:
+class Producer(Owned, Unpicklable):
     """An idempotent producer: it appends messages in the background, in order, each exactly once.
 
     Use it as a context manager or call `close`. `append` waits only while `queue_bytes` of messages are not stored yet.
     A non-retryable error stops the producer: the next call raises it, and the delivery callbacks of all messages that
-    were not stored receive it.
+    were not stored receive it. After `fork()`, only the parent process can use it, and it sends what is queued.
 
     ```python
     with Client("http://127.0.0.1:4437") as client:
@@ -57,6 +59,7 @@ class Producer:
         self._url = stream.url
         self._content_type = stream._known_content_type()
         self._encode = encoder_of(self._content_type)
+        self._process = forking.process()
         self._box = Outbox(identity, settings, self._session.retry, on_delivery)
         self._changed = threading.Condition(threading.Lock())
         self._senders = [
@@ -80,11 +83,13 @@ class Producer:
     @property
     def metrics(self) -> ProducerMetrics:
         """A copy of the current counts."""
+        self._check_parent()
         with self._changed:
             return copy.copy(self._box.metrics)
 
     def append(self, value: Any, on_delivery: OnDelivery | None = None) -> None:
         """Queue one message. `on_delivery` is called when it is stored or has failed, in another thread."""
+        self._check_parent()
         box = self._box
         message = self._encode(value)
         with self._changed:
@@ -101,6 +106,7 @@ class Producer:
         Raises TimeoutError after `timeout_s`; sending continues nevertheless. Do not call it from a delivery callback:
         it would wait for itself.
         """
+        self._check_parent()
         box = self._box
         if self._is_sender():
             raise RuntimeError("a delivery callback cannot wait for deliveries")
@@ -120,7 +126,10 @@ class Producer:
         """Flush and stop the producer; later appends raise an error. The stream stays open.
 
         Raises TimeoutError after `timeout_s`. Messages that are not stored by then fail; their callbacks are called.
+        In a forked process it has no effect: the parent sends and closes.
         """
+        if not self._is_here():
+            return
         with self._changed:
             self._box.closing = True
             self._changed.notify_all()
@@ -142,6 +151,7 @@ class Producer:
 
         A retry does not repeat the close. A second call has no effect.
         """
+        self._check_parent()
         box = self._box
         message = None if final is UNSET else self._encode(final)
         with self._changed:
@@ -171,6 +181,10 @@ class Producer:
             self.close()
         except HeadwaterError as error:
             log.error("messages were lost at exit: %s", error)
+
+    def _check_parent(self) -> None:
+        # A second process with the same id and epoch would number other messages alike, and the server drop them.
+        self._check_process("what is queued is sent there. Make a producer of this process: stream.producer()")
 
     def _is_sender(self) -> bool:
         return threading.current_thread() in self._senders

@@ -13,6 +13,7 @@ from headwater.client.effects import (
     Batch,
     Progress,
 )
+from headwater.client.forking import Unpicklable
 from headwater.client.reading import Reading
 from headwater.client.sync.transport import Transport
 from headwater.positions import Position
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Reader(Generic[T]):
+class Reader(Unpicklable, Generic[T]):
     """A read of one stream. Iterate over it for messages, or over `batches()`; both continue from the same position.
 
     Everything before `position` was delivered. Save it to continue there later.
@@ -45,7 +46,7 @@ class Reader(Generic[T]):
         self._client = client
         self._reading_from = reading_from
         self._cursor = Cursor[T](position)
-        self._transport = Transport(client._http, client._session)
+        self._transport = Transport(client._pools, client._session)
         self._arrived: Generator[Batch[Any], None, None] | None = None
         self._ended = False
         self._begin()

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headwater.client.effects import Batch, Progress
+from headwater.client.forking import Unpicklable
 from headwater.client.sync.transport import Transport
 from headwater.client.table_reading import TableReading
 from headwater.errors import HeadwaterError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.client.sync.client import Client
 
 
-class TableReader:
+class TableReader(Unpicklable):
     """A read of one table. Iterate over it for rows, or over `batches()`; both continue from the same row.
 
     `seqno` is the SeqNo of the last delivered row: pass it as `since_id` to continue later.
@@ -40,7 +41,7 @@ class TableReader:
 
     def __init__(self, client: Client, reading: TableReading) -> None:
         self._following = reading.following
-        self._transport = Transport(client._http, client._session)
+        self._transport = Transport(client._pools, client._session)
         self._arrived: Generator[Batch[Any], None, None] = client._drive(Progress(reading.flow()), self._transport)
         self._rest: Iterator[Row] = iter(())
         self._failure: HeadwaterError | None = None

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from headwater.client import forking
 from headwater.client.effects import (
     Call,
     CloseReply,
@@ -22,7 +23,8 @@ from headwater.client.effects import (
     Send,
     Sleep,
 )
-from headwater.client.session import Session
+from headwater.client.forking import Pools
+from headwater.client.session import Session, lost
 from headwater.client.transport import Sending, build, check_size, network_error
 from headwater.protocol.inflating import Inflater
 
@@ -30,8 +32,9 @@ from headwater.protocol.inflating import Inflater
 class Transport:
     """Performs effects. At most one response is open at a time. Errors of httpx become NetworkErrors."""
 
-    def __init__(self, http: httpx.Client, session: Session) -> None:
-        self._http = http
+    def __init__(self, pools: Pools[httpx.Client], session: Session) -> None:
+        self._pools = pools
+        self._process = forking.process()
         self._session = session
         self._request = HttpRequest("", "")
         self._response: httpx.Response | None = None
@@ -43,6 +46,7 @@ class Transport:
     def interrupt(self) -> None:
         """Interrupt another thread that waits in this transport."""
         self.interrupted.set()
+        self._leave_parent()
         response = self._response
         if response is not None:
             with contextlib.suppress(OSError, AttributeError, KeyError):  # already closed, or not a socket
@@ -82,10 +86,10 @@ class Transport:
     def open(self, request: HttpRequest) -> HttpReply:
         self.close()
         self._request = request
-        sending = Sending()
+        sending, http = Sending(), self._pools.here()
         try:
-            self._response = self._http.send(
-                build(self._http, self._session, request, sending), stream=True, follow_redirects=False
+            self._response = http.send(
+                build(http, self._session, request, sending), stream=True, follow_redirects=False
             )
         except httpx.HTTPError as error:
             raise network_error(request, error, sending) from error
@@ -97,6 +101,8 @@ class Transport:
         return HttpReply(self._response.status_code, self._response.headers)
 
     def receive(self) -> bytes:
+        if self._leave_parent():  # a read continues from its position, over a connection of this process
+            raise lost(self._request, "the connection belongs to the parent process", "lost")
         while True:
             if piece := next(filter(None, self._pieces), b""):
                 return piece
@@ -110,7 +116,18 @@ class Transport:
             self._pieces = self._inflater.feed(chunk)
 
     def close(self) -> None:
+        self._leave_parent()
         response, self._response = self._response, None
         if response is not None:
             with contextlib.suppress(httpx.HTTPError):
                 response.close()
+
+    def _leave_parent(self) -> bool:
+        """Whether the open response belongs to the parent process. It is then left alone: the parent reads it."""
+        if self._process == forking.process():
+            return False
+        is_left = self._response is not None
+        forking.leave(self._response, self._chunks, self._pieces)
+        self._response, self._chunks, self._pieces = None, iter(()), iter(())
+        self._process = forking.process()
+        return is_left

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater import limits
+from headwater.client import forking
 from headwater.errors import ClientError
 from headwater.state.checkpoints import save
 from headwater.state.following import FollowedState
@@ -23,12 +24,15 @@ class AsyncBackground(FollowedState):
     def __init__(self) -> None:
         self._changed = asyncio.Condition()
         self._lock = None
+        self._process = forking.process()
         self._worker: asyncio.Task[None] | None = None
         self._watches: set[_ChangeQueue] = set()
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start the task, if it is not running."""
+        self._check_process()
         if self._worker is None and not self._closing:
+            self._process = forking.process()
             self._worker = asyncio.create_task(work())
 
     async def _end(self) -> None:
@@ -37,6 +41,7 @@ class AsyncBackground(FollowedState):
             await asyncio.gather(self._worker, return_exceptions=True)
 
     async def _wait(self, until: Callable[[], bool], timeout_s: float | None, what: str) -> None:
+        self._check_process()
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(until)
@@ -63,6 +68,7 @@ class AsyncBackground(FollowedState):
 
         An iterator that falls too far behind gets an error, so that its queue does not fill the memory.
         """
+        self._check_process()
         watch = _ChangeQueue(set(collections or self._database.tables))
         watch.end = self._database.on_change(watch.note)
         self._watches.add(watch)

@@ -20,7 +20,7 @@ from headwater.state import flows
 from headwater.state.aio.background import AsyncBackground
 from headwater.state.database import LOG, OnBadEvent, Transaction
 from headwater.state.definitions import StateDefinition
-from headwater.state.following import EVENTS, Following, database_of, settings_of
+from headwater.state.following import EVENTS, Following, ReadLock, database_of, settings_of
 
 R = TypeVar("R")
 
@@ -32,6 +32,7 @@ class AsyncStreamDB(AsyncBackground):
 
     `preload` reads up to the tail of the stream, starting from the checkpoint file or a snapshot if there is one. After
     that, changes are applied as they arrive (unless `live` is False). Collections are attributes: `db.users["1"]`.
+    After `fork()`, a child process needs a database of its own: nothing keeps the state of the parent's current there.
 
     ```python
     users = Collection("user", dict, indexes=("team",))
@@ -63,7 +64,7 @@ class AsyncStreamDB(AsyncBackground):
         self.stream = stream
         self.definition = definition
         settings = settings_of(live, checkpoint, checkpoint_every_s, snapshots, on_error)
-        self._database = database_of(definition, on_bad_event, txids_kept, self._lock)
+        self._database = database_of(definition, on_bad_event, txids_kept, self._lock, ReadLock(self._lock_to_read))
         self._following = Following(stream.url, definition, settings, self._database)
         self._settings = settings
         self._reader: AsyncReader[Any] | None = None
@@ -81,6 +82,7 @@ class AsyncStreamDB(AsyncBackground):
 
     async def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
         """Wait until an event with this transaction id is applied."""
+        self._check_process()
         seen = self._database.has_seen
         with self._database.expecting(txid):
             await self._wait(
@@ -150,11 +152,17 @@ class AsyncStreamDB(AsyncBackground):
         It is computed from the newest snapshot and the events after it, or from the whole stream, so that it has the
         values as they were written, not as the schemas decode them. An existing snapshot is not changed.
         """
+        self._check_process()
         return await publish_snapshot(self.stream, self._following.snapshot_offset())
 
     async def close(self) -> None:
-        """Stop following the stream, and save a last checkpoint if there is a checkpoint file."""
-        with self.reading():
+        """Stop following the stream, and save a last checkpoint if there is a checkpoint file.
+
+        In a process that was forked after `preload` it has no effect: the parent follows the stream.
+        """
+        if self._is_inherited():
+            return
+        with self._database.lock:
             self._closing = True
         await self._notify()
         if self._reader is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater import limits
+from headwater.client import forking
 from headwater.state.checkpoints import save
 from headwater.state.following import FollowedState
 
@@ -17,12 +18,15 @@ class Background(FollowedState):
 
     def __init__(self) -> None:
         self._lock = threading.Condition(threading.RLock())
+        self._process = forking.process()
         self._worker: threading.Thread | None = None
 
     def _begin(self, work: Callable[[], None]) -> None:
         """Start the thread, if it is not running."""
+        self._check_process()  # before the lock, which a thread of the parent may hold
         with self._lock:
             if self._worker is None and not self._closing:
+                self._process = forking.process()
                 self._worker = threading.Thread(target=work, name="headwater-streamdb", daemon=True)
                 self._worker.start()
 
@@ -31,6 +35,7 @@ class Background(FollowedState):
             self._worker.join(limits.STATE_CLOSE_S)
 
     def _wait(self, until: Callable[[], bool], timeout_s: float | None, what: str) -> None:
+        self._check_process()
         with self._lock:
             if not self._lock.wait_for(until, timeout_s):
                 raise TimeoutError(f"{what} within {timeout_s} s")
