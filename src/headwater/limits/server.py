@@ -30,6 +30,7 @@ TOP_KEPT_S = 30.0  # how long a sample is kept
 TOP_STREAMS_PER_TURN = 2_000  # streams counted before the loop continues with other tasks
 TOP_DEFAULT = 20  # streams listed
 TOP_MAX = 100
+TEST_SERVER_STOP_S = 0.1  # how long the server of `headwater.testing` waits for requests that have begun to arrive
 STOP_GRACE_S = 5.0  # how long a stopping server waits for requests that have begun to arrive, and their responses
 STOP_LAST_S = 0.5  # how long it waits for clients to read the 503 to requests that are still not complete
 DRAIN_PAUSE_S = 0.5  # how long it keeps connections without a request, whose clients may be about to send one
