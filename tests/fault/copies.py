@@ -252,7 +252,7 @@ def damage_and_salvage(directory: Directory, world: World) -> None:
     cut: list[int] = []
 
     def cutting() -> None:
-        cut.append(IndexWriter(damaged.index.connect()).begin_timeline(TIMELINE))
+        cut.append(IndexWriter(damaged.index.connect()).begin_timeline(TIMELINE, 1))
 
     salvage(damaged.disk, meta.folded, cutting)
     try:

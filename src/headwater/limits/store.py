@@ -77,6 +77,7 @@ BACKUP_RETRY_MAX_S = 60.0
 BACKUP_CONNECT_S = 10.0  # to a bucket
 BACKUP_ANSWER_S = 30.0
 BACKUP_TARGET_S = 120.0  # one operation on a target; after this it counts as hanging
+TIMELINE_GAP_MAX = 1 << 32  # in microseconds: how far a timeline's id is above the ids before it, a random number
 PROMOTION_CLOCKS_S = 86_400.0  # how far the clock of a replaced server may be ahead
 LEASE_DRIFT = 1.1  # how much faster the clock of the machine that takes a lease may run
 LEASE_S_MAX = 3_600.0  # of any server; how long to wait for a lease whose file is not readable

@@ -67,9 +67,8 @@ def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> int:
         writer.put_documents(replay.documents)
         for stream_id, grown in growth.items():
             writer.put_bytes(stream_id, grown.start, grown.ends, grown.times, b"".join(grown.parts))
-        writer.commit(
-            Meta(segment.number, replay.sequence, segment.salt, replay.next_id, replay.streams, replay.latest)
-        )
+        folded = (segment.number, replay.sequence, segment.salt)
+        writer.commit(Meta(*folded, replay.next_id, replay.streams, replay.latest, replay.timeline))
     except BaseException:
         writer.rollback()
         raise

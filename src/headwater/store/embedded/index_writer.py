@@ -43,6 +43,9 @@ class IndexWriter:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def commit(self, meta: Meta) -> None:
+        before = IndexReader(self._connection).meta().timeline
+        if meta.timeline > before:  # in a restored index: it began after the base
+            write_meta(self._connection, "timeline", meta.timeline)
         write_meta(self._connection, "folded", meta._replace(timeline=0))
         self._connection.execute("COMMIT")
 
@@ -50,14 +53,16 @@ class IndexWriter:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def begin_timeline(self, after: int) -> int:
+    def begin_timeline(self, after: int, gap: int) -> int:
         """Begin a timeline, because data that was acknowledged is not in the directory any more.
 
         Its id is larger than `after` and all ids in the index. `after` must cover the ids of the lost data, which are
-        not known here; it is a time in microseconds, because ids follow the clock (`engine/writer.py`).
+        not known here; it is a time in microseconds, because ids follow the clock (`engine/writer.py`). `gap` is how
+        much larger the id is at least, above 0. It is random, because ids may be ahead of the clock, and then two
+        timelines that begin after the same data would have the same id.
         """
         meta = IndexReader(self._connection).meta()
-        timeline = max(after, meta.next_id, meta.timeline, meta.latest.at_ms * 1000) + 1
+        timeline = max(after, meta.next_id, meta.timeline, meta.latest.at_ms * 1000) + gap
         write_meta(self._connection, "timeline", timeline)
         return timeline
 

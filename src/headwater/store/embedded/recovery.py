@@ -86,7 +86,7 @@ def recover(disk: Disk, index: IndexReader) -> Recovered:
         replay.sequence + 1,
         replay.next_id,
         replay.streams,
-        meta.timeline,
+        replay.timeline,
         replay.latest,
     )
 

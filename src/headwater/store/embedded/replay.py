@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from headwater.errors import DamagedDataError
-from headwater.log.events import DOCUMENT_EVENTS, Created, Deleted, DocumentDeleted, Event
+from headwater.log.events import DOCUMENT_EVENTS, Created, Deleted, DocumentDeleted, Event, TimelineBegun
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.embedded.index import Meta
 from headwater.store.embedded.journal import CorruptJournalError, JournalBatch, Segment
@@ -41,6 +41,7 @@ class Replay:
         self.latest = meta.latest
         self.next_id = meta.next_id
         self.streams = meta.streams  # number of streams
+        self.timeline = meta.timeline  # a restored index may be of a time before it began
         self.batches = 0
 
     def run(self, segments: Iterable[Segment]) -> Iterator[Replayed]:
@@ -72,6 +73,8 @@ class Replay:
             before = None
         else:
             before = self.state(event.id)
+        if isinstance(event, TimelineBegun):
+            self.timeline = max(self.timeline, event.timeline)
         after = self.states[event.id] = evolve(before, event)
         if after is None:
             self.streams -= 1

@@ -21,7 +21,7 @@ from headwater.store.embedded.journal import (
 )
 from headwater.store.embedded.journal_writer import seal_tail
 from headwater.store.embedded.newest import Folded, Newest
-from headwater.store.embedded.timelines import now_us
+from headwater.store.embedded.timelines import now_us, random_gap
 
 
 class Salvage(NamedTuple):
@@ -40,7 +40,7 @@ def salvage_directory(directory: Path) -> Salvage:
         folded = index.IndexReader(connection).meta().folded
 
         def cutting() -> None:
-            IndexWriter(connection).begin_timeline(now_us())
+            IndexWriter(connection).begin_timeline(now_us(), random_gap())
 
         return salvage(RealDisk(directory / layout.JOURNAL_DIR), folded, cutting)
     finally:

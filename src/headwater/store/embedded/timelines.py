@@ -6,9 +6,11 @@ have its id, so those of the lost data never match (`log/offsets.py`).
 
 from __future__ import annotations
 
+import secrets
 import time
 from pathlib import Path
 
+from headwater import limits
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.index_writer import IndexWriter
 
@@ -18,13 +20,18 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
+def random_gap() -> int:
+    """By how much the id of a timeline is larger than all ids that are known (`IndexWriter.begin_timeline`)."""
+    return 1 + secrets.randbelow(limits.TIMELINE_GAP_MAX)
+
+
 def begin_timeline(directory: Path) -> int:
     """Begin a timeline in a directory that was set back by other means, such as a snapshot of its disk."""
     layout.check_format(directory)
     lock = locking.own(directory)
     connection = index.connect(directory / layout.INDEX_NAME, write=True)
     try:
-        return IndexWriter(connection).begin_timeline(now_us())
+        return IndexWriter(connection).begin_timeline(now_us(), random_gap())
     finally:
         connection.close()
         lock.release()

@@ -132,7 +132,9 @@ class Backup:
         if timelines and not known.keys() & {identity.id, identity.parent}:
             raise BackupError(f"{self._target.url} has backups of another directory. Use another target.")
         self._known = set()
-        self._timeline = known.get(identity.id) or Timeline(identity.id, identity.parent, now_ms(), [])
+        # The newest timeline is the one that was begun last, whatever the clocks of two machines say.
+        started_ms = max([now_ms(), *[timeline.started_ms + 1 for timeline in timelines]])
+        self._timeline = known.get(identity.id) or Timeline(identity.id, identity.parent, started_ms, [])
         if not self._timeline.ranges:
             raise GapError("there is no base yet")
         contents = read_contents(self._target, self._timeline)

@@ -38,7 +38,7 @@ from headwater.store.embedded.disk import RealDisk, create_private
 from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import JournalBatch, Segment
-from headwater.store.embedded.timelines import now_us
+from headwater.store.embedded.timelines import now_us, random_gap
 
 _UNFINISHED = "restoring"  # a folder that a server does not open
 
@@ -151,7 +151,7 @@ def _begin_history(path: Path, newest_ms: int) -> newest.Folded:
     """Begin a timeline in an index, and move all of its write-ahead log into it: the file is then moved alone."""
     connection = index.connect(path, write=True)
     try:
-        IndexWriter(connection).begin_timeline(max(now_us(), newest_ms * 1000))
+        IndexWriter(connection).begin_timeline(max(now_us(), newest_ms * 1000), random_gap())
         folded = index.IndexReader(connection).meta().folded
         [busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     finally:

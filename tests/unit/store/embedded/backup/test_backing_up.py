@@ -20,7 +20,7 @@ from headwater.limits import Limits
 from headwater.log.commands import Append, Delete, ForkRequest
 from headwater.log.offsets import Offset
 from headwater.log.state import StreamState
-from headwater.store.embedded import index, opening
+from headwater.store.embedded import index, opening, timelines
 from headwater.store.embedded.backup import backing_up, restoring, snapshot
 from headwater.store.embedded.backup.backing_up import Backup, open_backup
 from headwater.store.embedded.backup.failures import (
@@ -688,3 +688,53 @@ def test_check_finds_data_of_a_timeline_that_the_index_lacks(
     connection.close()
     [problem] = check_directory(tmp_path / "copy", lambda _: None).problems
     assert "which the index lacks" in problem
+
+
+def timeline_of(directory: Path) -> int:
+    reader = index.IndexReader(index.connect(directory / "index.db", write=False))
+    try:
+        return reader.meta().timeline
+    finally:
+        reader.close()
+
+
+def test_restores_of_the_same_backup_begin_different_timelines(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no clock tells them apart: ids of the directory are ahead of it, as after a promotion."""
+    live(directory, writing("one"))
+    back_up(directory, target)
+    monkeypatch.setattr(restoring, "now_us", lambda: 0)
+    for name in ("copy", "copy2"):
+        restore(target, tmp_path / name, None, lambda *_: None)
+    assert timeline_of(tmp_path / "copy") != timeline_of(tmp_path / "copy2")
+
+
+def test_a_timeline_that_began_after_the_base_is_restored(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise data that is appended after the restore would continue a timeline of lost data."""
+    live(directory, writing("one", "two", "three"))
+    back_up(directory, target)
+    ahead_us = (now_ms() + 86_400_000) * 1000  # the clock is ahead for a moment
+    monkeypatch.setattr(timelines, "now_us", lambda: ahead_us)
+    began = timelines.begin_timeline(directory)
+    live(directory, writing("four"))
+    assert back_up(directory, target) == 0
+    assert restored(target, tmp_path / "copy") == {"a": b"onetwothreefour"}
+    live(tmp_path / "copy", writing("five"))
+    assert timeline_of(tmp_path / "copy") > began
+    assert [one.id for one in state_of(tmp_path / "copy").timelines] == [began, timeline_of(tmp_path / "copy")]
+
+
+def test_a_later_timeline_is_the_newest_although_its_clock_is_behind(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    restore(target, tmp_path / "copy", None, lambda *_: None)
+    live(tmp_path / "copy", writing("two;"))
+    real = backing_up.now_ms
+    monkeypatch.setattr(backing_up, "now_ms", lambda: real() - 3_600_000)
+    back_up(tmp_path / "copy", target)
+    assert restored(target, tmp_path / "copy2") == {"a": b"one;two;"}
