@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -36,13 +37,10 @@ class CheckReport(NamedTuple):
 def check_directory(directory: Path, progress: Progress) -> CheckReport:
     layout.check_format(directory)
     lock = locking.own(directory)
-    connection = index.connect(directory / layout.INDEX_NAME, write=False)
     try:
-        return Checker(RealDisk(directory / layout.JOURNAL_DIR), connection, progress).run()
-    except (sqlite3.DatabaseError, DamagedDataError) as error:
-        raise layout.DamagedIndexError(directory / layout.INDEX_NAME, error) from error
+        with layout.index_errors(directory), closing(index.connect(directory / layout.INDEX_NAME, write=False)) as opened:
+            return Checker(RealDisk(directory / layout.JOURNAL_DIR), opened, progress).run()
     finally:
-        connection.close()
         lock.release()
 
 

@@ -22,7 +22,7 @@ from headwater.store.embedded.folder import WorkerAnswer
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import read_file, read_segment, segment_name
 from headwater.store.embedded.journal_writer import PASSING
-from headwater.store.embedded.layout import INDEX_NAME, JOURNAL_DIR
+from headwater.store.embedded.layout import INDEX_NAME, JOURNAL_DIR, is_locked
 from headwater.store.embedded.reclaiming import Reclaimer
 
 _PR_SET_PDEATHSIG = 1
@@ -45,7 +45,7 @@ class FoldWorker:
             return self._fold(task, int(number)) if work == "fold" else self._reclaim(task, urgent=bool(number))
         except sqlite3.OperationalError as error:
             self._writer.rollback()
-            return WorkerAnswer(task, str(error), full=error.sqlite_errorcode in _FULL)
+            return WorkerAnswer(task, str(error), full=error.sqlite_errorcode in _FULL, locked=is_locked(error))
         except OSError as error:
             return WorkerAnswer(task, str(error), full=error.errno in PASSING)
         except MemoryError:  # the worker ends, which frees its memory, and the server starts another

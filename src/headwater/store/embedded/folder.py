@@ -43,18 +43,25 @@ class Reclaimed(NamedTuple):
     more: bool  # whether another step would do more
 
 
+class IndexLockedError(FoldInterruptedError):
+    """Another program has locked the index."""
+
+
 class WorkerAnswer(msgspec.Struct, forbid_unknown_fields=True):
     """The answer of the worker to one task. A task without an error was committed."""
 
     task: str  # the task that it answers
     error: str | None = None
     full: bool = False  # the error is a lack of space or descriptors
+    locked: bool = False  # the error is a lock of another program
     added_bytes: int = 0  # of rows, by a fold
     reclaimed_bytes: int = 0
     garbage: bool = False
     more: bool = False
 
     def check(self) -> None:
+        if self.locked:
+            raise IndexLockedError(f"another program has locked the index; end it: {self.error}")
         if self.error is not None:
             raise IndexFullError(self.error) if self.full else RuntimeError(self.error)
 

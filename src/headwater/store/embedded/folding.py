@@ -20,7 +20,7 @@ from typing import Protocol
 
 from headwater import limits as bounds
 from headwater.measures import Histogram
-from headwater.store.embedded.folder import Folder, FoldInterruptedError, FoldUnavailableError, IndexFullError
+from headwater.store.embedded.folder import Folder, FoldInterruptedError, FoldUnavailableError, IndexFullError, IndexLockedError
 
 log = logging.getLogger("headwater.store")
 
@@ -105,6 +105,10 @@ class Folding:
             retry_s = self._note_failure()
             self._owner.note_index_full(str(error), again=again)
             return retry_s if again else 0.0  # the reserve has been released
+        except IndexLockedError as error:
+            retry_s = self._note_failure()
+            log.error("the journal is not folded, retrying in %.3g s: %s", retry_s, error)
+            return retry_s
         except FoldInterruptedError as error:
             self.deaths += not isinstance(error, FoldUnavailableError)
             retry_s = self._note_failure()

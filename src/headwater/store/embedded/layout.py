@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
+from headwater.errors import DamagedDataError
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.journal import DirectoryError, UnknownFormatError
 
@@ -24,6 +28,20 @@ class DamagedIndexError(DirectoryError):
         super().__init__(f"{path} is damaged: {cause}; restore the directory from a backup")
 
 
+class LockedIndexError(DirectoryError):
+    """Another program writes to the index."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is locked by another program, which is not Headwater; end it and try again")
+
+
+class UnreadableIndexError(DirectoryError):
+    """The system refused to read the index, which may be intact."""
+
+    def __init__(self, path: Path, cause: Exception) -> None:
+        super().__init__(f"{path} could not be read: {cause}; check its permissions, the disk and the system's log")
+
+
 class MissingFileError(DirectoryError):
     """A file of a data directory is missing or empty."""
 
@@ -36,6 +54,32 @@ class StandbyError(DirectoryError):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(f"{directory} is a standby; promote it with: headwater promote {directory}")
+
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # ERROR: a table is missing
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_locked(error: sqlite3.Error) -> bool:
+    """Whether another program held a lock for longer than SQLite waits."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED
+
+
+@contextlib.contextmanager
+def index_errors(directory: Path) -> Iterator[None]:
+    """Report errors of the index as what they are: damage, a lock of another program, or an error of the system."""
+    path = directory / INDEX_NAME
+    try:
+        yield
+    except DamagedDataError as error:
+        raise DamagedIndexError(path, error) from error
+    except sqlite3.DatabaseError as error:
+        if is_locked(error):
+            raise LockedIndexError(path) from error
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        if code & 0xFF in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ:
+            raise DamagedIndexError(path, error) from error
+        raise UnreadableIndexError(path, error) from error
 
 
 def check_format(directory: Path) -> None:

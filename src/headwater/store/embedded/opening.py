@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import sqlite3
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headwater.errors import DamagedDataError
 from headwater.limits import INDEX_READERS, Limits
 from headwater.store.contract import Space
 from headwater.store.embedded import index, layout, locking, newest
@@ -34,10 +32,8 @@ def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
         if is_new:
             _create(directory)
         layout.check_format(directory)
-        return _recovered(directory, limits, lock)
-    except (sqlite3.DatabaseError, DamagedDataError) as error:
-        lock.release()
-        raise layout.DamagedIndexError(directory / layout.INDEX_NAME, error) from error
+        with layout.index_errors(directory):
+            return _recovered(directory, limits, lock)
     except BaseException:
         lock.release()
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,16 +36,15 @@ def salvage_directory(directory: Path) -> Salvage:
     """Salvage the journal of a directory that no server uses. The dropped part is kept in other files."""
     layout.check_format(directory)
     lock = locking.own(directory)
-    connection = index.connect(directory / layout.INDEX_NAME, write=True)
     try:
-        folded = index.IndexReader(connection).meta().folded
+        with layout.index_errors(directory), closing(index.connect(directory / layout.INDEX_NAME, write=True)) as opened:
+            folded = index.IndexReader(opened).meta().folded
 
-        def cutting() -> None:
-            IndexWriter(connection).begin_timeline(now_us(), random_gap())
+            def cutting() -> None:
+                IndexWriter(opened).begin_timeline(now_us(), random_gap())
 
-        return salvage(RealDisk(directory / layout.JOURNAL_DIR), folded, cutting)
+            return salvage(RealDisk(directory / layout.JOURNAL_DIR), folded, cutting)
     finally:
-        connection.close()
         lock.release()
 
 

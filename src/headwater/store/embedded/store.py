@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from headwater.errors import DamagedDataError
+from headwater.errors import DamagedDataError, NotReadyError
 from headwater.limits import DAMAGE_LOGGED_MAX, FOLD_FAILURES_UNREADY, INDEX_READERS, LARGE_BATCH_BYTES, Limits
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Deleted, Record
 from headwater.log.moments import Moment
@@ -31,6 +31,7 @@ from headwater.store.embedded.folder import Folder
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.journal import encode_records
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
+from headwater.store.embedded.layout import is_locked
 from headwater.store.embedded.maintenance import Maintenance
 from headwater.store.embedded.read_ahead import ReadAhead
 from headwater.store.embedded.recovery import Recovered
@@ -444,6 +445,8 @@ class EmbeddedStore:
             self._damage.note(error)
             raise
         except sqlite3.DatabaseError as error:
+            if is_locked(error):
+                raise NotReadyError("the index is locked by another program") from error
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGE_CODES:
                 raise
             damage = DamagedDataError(f"a page of the index is damaged: {error}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import closing
 from pathlib import Path
 
 from headwater import limits
@@ -29,9 +30,8 @@ def begin_timeline(directory: Path) -> int:
     """Begin a timeline in a directory that was set back by other means, such as a snapshot of its disk."""
     layout.check_format(directory)
     lock = locking.own(directory)
-    connection = index.connect(directory / layout.INDEX_NAME, write=True)
     try:
-        return IndexWriter(connection).begin_timeline(now_us(), random_gap())
+        with layout.index_errors(directory), closing(index.connect(directory / layout.INDEX_NAME, write=True)) as opened:
+            return IndexWriter(opened).begin_timeline(now_us(), random_gap())
     finally:
-        connection.close()
         lock.release()

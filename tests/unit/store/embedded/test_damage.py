@@ -8,11 +8,13 @@ import os
 import shutil
 import sqlite3
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from headwater import limits
 from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
@@ -22,8 +24,11 @@ from headwater.store.embedded.backup.backing_up import open_backup
 from headwater.store.embedded.backup.restoring import restore
 from headwater.store.embedded.backup.targets import DirectoryTarget
 from headwater.store.embedded.checking import check_directory
-from headwater.store.embedded.journal import UnknownFormatError
-from headwater.store.embedded.layout import DamagedIndexError, MissingFileError
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.fold_worker import open_worker
+from headwater.store.embedded.folder import IndexLockedError
+from headwater.store.embedded.journal import UnknownFormatError, segment_numbers
+from headwater.store.embedded.layout import DamagedIndexError, LockedIndexError, MissingFileError
 from headwater.store.embedded.opening import open_store
 from tests.contract.stores import InlineFolder
 from tests.unit.store.embedded.test_directory import (
@@ -208,6 +213,40 @@ def test_a_malformed_index_is_refused(directory: Path) -> None:
     (directory / "index.db").write_bytes(b"this is not a database" * 1000)
     with pytest.raises(DamagedIndexError, match=r"index\.db is damaged: .*; restore"):
         open_store(directory, UNFOLDED)
+
+
+@pytest.fixture
+def locked(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory whose index another program has locked for good."""
+    monkeypatch.setattr(limits, "INDEX_LOCK_WAIT_S", 0.01)
+    other = sqlite3.connect(directory / "index.db", isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    yield directory
+    other.close()
+
+
+def test_an_index_that_another_program_has_locked_is_not_called_damaged(locked: Path) -> None:
+    for use in (lambda: open_store(locked, UNFOLDED), lambda: check_directory(locked, lambda _: None)):
+        with pytest.raises(LockedIndexError, match=r"index\.db is locked by another program.*end it"):
+            use()
+
+
+def test_a_fold_says_that_another_program_has_locked_the_index(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def write(engine: Engine) -> None:
+        await append(engine, "a", b"more")
+
+    live(directory, write, UNFOLDED)
+    monkeypatch.setattr(limits, "INDEX_LOCK_WAIT_S", 0.01)
+    worker = open_worker(directory)
+    other = sqlite3.connect(directory / "index.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    [number] = segment_numbers(RealDisk(directory / "journal"))
+    with pytest.raises(IndexLockedError, match="end it"):
+        worker.handle(f"fold {number}").check()
+    other.close()
+    assert worker.handle(f"fold {number}").error is None
+    worker.close()
 
 
 def test_a_directory_with_other_files_is_not_changed(tmp_path: Path) -> None:

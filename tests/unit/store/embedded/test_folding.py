@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from headwater import limits
-from headwater.store.embedded.folder import FoldInterruptedError, IndexFullError, Reclaimed
+from headwater.store.embedded.folder import FoldInterruptedError, IndexFullError, IndexLockedError, Reclaimed
 from headwater.store.embedded.folding import Folding
 from tests.virtual_time import run
 
@@ -107,6 +107,21 @@ def test_a_death_while_reclaiming_is_repeated_too() -> None:
         assert worker.tasks == ["reclaim"] * 4
 
     run(body())
+
+
+def test_an_index_that_another_program_has_locked_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    worker, owner = Worker(), Owner()
+    worker.failures = [IndexLockedError("locked")] * 6
+
+    async def body() -> None:
+        folding = Folding(worker, owner, [4])
+        folding.wake()
+        await folding.join()
+        assert (folding.failures, folding.deaths) == (6, 0)
+
+    run(body)
+    assert (owner.folded_segments, owner.errors) == ([4], [])
+    assert caplog.text.count("the journal is not folded") == 6
 
 
 def test_a_full_disk_is_tried_again_at_once_with_the_reserve_and_then_later() -> None:
