@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from headwater import limits
 from headwater.store.embedded import index, layout
+from headwater.store.embedded.backup.completeness import check_journal
 from headwater.store.embedded.backup.contents import Contents, chain, read_base, read_contents, read_timelines
 from headwater.store.embedded.backup.failures import (
     BackupError,
@@ -101,9 +102,11 @@ class Backup:
                     self._take_base(new_range=False)
                 return self._copied
             except GapError:
+                check_journal(self._directory, self._meta)
                 self._unsent = None
                 self._take_base(new_range=True)
             except DivergedError:
+                check_journal(self._directory, self._meta)
                 begin_timeline(self._directory, parent=identity_of(self._directory).id)
                 self._tail = self._unsent = None
         raise UnfitSourceError(
@@ -125,6 +128,7 @@ class Backup:
 
     def _begin(self) -> None:
         """Find the last batch in the target."""
+        check_journal(self._directory, self._meta)
         claim(self._target)
         identity = identity_of(self._directory)
         timelines = read_timelines(self._target)

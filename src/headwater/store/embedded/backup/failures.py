@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class BackupError(Exception):
     """A backup or restore is not possible as requested."""
@@ -26,6 +28,16 @@ class DamagedBackupError(BackupError):
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} is damaged: {reason}. Restore another time, or from another target.")
+
+
+class DamagedSourceError(BackupError):
+    """The journal of the directory is not complete, so a backup of it would lack writes without anyone noticing."""
+
+    def __init__(self, directory: Path, cause: Exception) -> None:
+        super().__init__(
+            f"{directory} is damaged, so nothing more of it is backed up: {cause}. The target keeps what it has. "
+            f"Stop the server and run: headwater check {directory}"
+        )
 
 
 class UnfitSourceError(BackupError):

@@ -26,6 +26,7 @@ from headwater.store.embedded.backup.backing_up import Backup, open_backup
 from headwater.store.embedded.backup.failures import (
     BackupError,
     DamagedBackupError,
+    DamagedSourceError,
     MissingError,
     TargetError,
     UnfitSourceError,
@@ -454,6 +455,49 @@ def test_a_directory_that_was_set_back_begins_a_timeline(
     live(directory, writing("new;", folded=folded), limits)
     back_up(directory, target)
     assert restored(target, tmp_path / "copy") == {"a": b"one;new;"}
+
+
+def lose_newest(journal: Path) -> None:
+    max(journal.glob("0*.journal")).unlink()
+
+
+def lose_all(journal: Path) -> None:
+    for segment in journal.glob("0*.journal"):
+        segment.unlink()
+
+
+def lose_record(journal: Path) -> None:
+    (journal / "newest").unlink()
+
+
+def cut_newest(journal: Path) -> None:
+    newest = max(journal.glob("0*.journal"))
+    os.truncate(newest, newest.stat().st_size // 2)
+
+
+def damage_middle(journal: Path) -> None:
+    """Zero the first batches of the oldest segment, so that valid ones follow."""
+    with open(min(journal.glob("0*.journal")), "r+b") as segment:
+        segment.seek(100)
+        segment.write(bytes(200))
+
+
+@pytest.mark.parametrize("damage", [lose_newest, lose_all, lose_record, cut_newest, damage_middle])
+@pytest.mark.parametrize("before", [False, True], ids=["first", "continued"])
+def test_a_stopped_directory_without_its_whole_journal_is_not_backed_up(
+    damage: Callable[[Path], None], before: bool, directory: Path, target: DirectoryTarget, tmp_path: Path
+) -> None:
+    live(directory, writing("one;"))
+    if before:
+        back_up(directory, target)
+    live(directory, writing(*["x" * 100] * 10))
+    damage(directory / "journal")
+    with pytest.raises(DamagedSourceError, match=f"is damaged.*headwater check {directory}"):
+        back_up(directory, target)
+    if before:
+        assert restored(target, tmp_path / "copy") == {"a": b"one;"}
+    salvage_directory(directory)
+    back_up(directory, target)  # what is left
 
 
 def test_a_backup_that_was_interrupted_at_the_beginning(directory: Path, tmp_path: Path) -> None:
