@@ -206,8 +206,10 @@ def _check_acknowledged(known: KnownStream, numbers: list[int], own: bytes) -> N
 # Salvage
 
 
-def _harm(disk: SimDisk, name: str, rng: random.Random) -> bool:
-    """Damage a segment. Returns whether this must be noticed. A flipped bit at the end may be an incomplete batch."""
+def _harm(disk: SimDisk, segment: Segment, rng: random.Random) -> bool:
+    """Damage a segment. Returns whether this must be noticed. A flipped bit at the end may be an incomplete batch. A
+    cut is before the seal: after it, a recycled file has old content, which is no loss."""
+    name = segment_name(segment.number)
     node = disk.nodes[name]
     written = len(bytes(node.data).rstrip(b"\0"))
     harm = rng.choice(["flip", "flip", "remove", "empty", "zero", "cut", "record", "all"])
@@ -217,7 +219,7 @@ def _harm(disk: SimDisk, name: str, rng: random.Random) -> bool:
     if harm == "zero":
         node.data[:SECTOR] = bytes(min(SECTOR, len(node.data)))
     elif harm in ("cut", "empty"):
-        del node.data[0 if harm == "empty" else rng.randrange(written) :]
+        del node.data[0 if harm == "empty" else rng.randrange(segment.end) :]
     elif harm == "all":
         disk.nodes.clear()
     else:
@@ -244,10 +246,10 @@ def damage_and_salvage(directory: Directory, world: World) -> None:
     whole = contents_of(directory.copy(random.Random(0)))
     damaged = directory.copy(random.Random(0))
     meta = IndexReader(damaged.index.connect()).meta()
-    numbers = [segment.number for segment in newest.read_segments(damaged.disk, meta.folded)]
-    if not numbers:
+    segments = list(newest.read_segments(damaged.disk, meta.folded))
+    if not segments:
         return
-    if _harm(damaged.disk, segment_name(world.random.choice(numbers)), world.random):
+    if _harm(damaged.disk, world.random.choice(segments), world.random):
         _check_refused(damaged)
     cut: list[int] = []
 

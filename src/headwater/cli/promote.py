@@ -16,7 +16,7 @@ from headwater.store.embedded import layout, locking
 from headwater.store.embedded.backup import leases
 from headwater.store.embedded.backup.failures import BackupError, TargetError
 from headwater.store.embedded.backup.restoring import shown_ms
-from headwater.store.embedded.backup.standby import PASSING, Standby, open_promotion, source_of
+from headwater.store.embedded.backup.standby import PASSING, Standby, open_promotion, remove_leftovers, source_of
 from headwater.store.embedded.backup.targets import Target, check_claimed, open_target
 from headwater.store.embedded.ownership import hand_over
 
@@ -70,6 +70,7 @@ def _promote_directory(directory: Path, target: Target, *, force: bool) -> None:
     lock = locking.own(directory)
     try:
         _take_lease(directory, target, time.sleep, force=force)
+        remove_leftovers(directory)
     finally:
         lock.release()
 

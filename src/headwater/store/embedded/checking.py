@@ -38,7 +38,10 @@ def check_directory(directory: Path, progress: Progress) -> CheckReport:
     layout.check_format(directory)
     lock = locking.own(directory)
     try:
-        with layout.index_errors(directory), closing(index.connect(directory / layout.INDEX_NAME, write=False)) as opened:
+        with (
+            layout.index_errors(directory),
+            closing(index.connect(directory / layout.INDEX_NAME, write=False)) as opened,
+        ):
             return Checker(RealDisk(directory / layout.JOURNAL_DIR), opened, progress).run()
     finally:
         lock.release()
@@ -144,6 +147,7 @@ class Checker:
                 check_row(f"row {stream_id} of garbage", checksum, "garbage", stream_id)
             except DamagedDataError as error:
                 self._problems.append(str(error))
+        self._check_garbage()
         for table in ("chunks", "producers", "expired_producers"):
             rows = self._connection.execute(
                 f"SELECT DISTINCT stream_id FROM {table} WHERE stream_id NOT IN (SELECT id FROM streams) "  # noqa: S608
@@ -151,6 +155,23 @@ class Checker:
             )
             for (stream_id,) in rows:
                 self._problems.append(f"rows of {table} belong to stream {stream_id}, which does not exist")
+
+    def _check_garbage(self) -> None:
+        """Rows of deleted streams are not read any more, but their damage shows that the disk fails."""
+        decoders: tuple[tuple[str, str, Callable[..., object]], ...] = (
+            ("chunks", COLUMNS, lambda *row: decode_chunk(ChunkRow(*row))),
+            ("producers", "*", lambda *row: index.decode_producer(index.ProducerRow(*row))),
+            ("expired_producers", "*", lambda *row: index.decode_expired(index.ExpiredRow(*row))),
+        )
+        for table, columns, decode in decoders:
+            rows = self._connection.execute(
+                f"SELECT {columns} FROM {table} WHERE stream_id IN (SELECT stream_id FROM garbage)"  # noqa: S608
+            )
+            for row in rows:
+                try:
+                    decode(*row)
+                except DamagedDataError as error:
+                    self._problems.append(f"{error}; the stream is deleted, so nothing is lost")
 
     def _check_lineage(self, state: StreamState, replay: Replay) -> None:
         for span in state.lineage:

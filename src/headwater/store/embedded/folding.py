@@ -20,7 +20,13 @@ from typing import Protocol
 
 from headwater import limits as bounds
 from headwater.measures import Histogram
-from headwater.store.embedded.folder import Folder, FoldInterruptedError, FoldUnavailableError, IndexFullError, IndexLockedError
+from headwater.store.embedded.folder import (
+    Folder,
+    FoldInterruptedError,
+    FoldUnavailableError,
+    IndexFullError,
+    IndexLockedError,
+)
 
 log = logging.getLogger("headwater.store")
 

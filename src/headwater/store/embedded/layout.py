@@ -16,6 +16,7 @@ FORMAT = 3
 JOURNAL_DIR = "journal"
 INDEX_NAME = "index.db"
 FORMAT_NAME = "FORMAT"
+RESTORING = "restoring"  # a folder in a directory that is being restored, and is no data directory until the end
 STANDBY = "standby"  # a folder in a directory that follows a backup, and is no data directory until it is promoted
 
 _TEXT = "headwater data directory, format {}\n"
@@ -56,6 +57,16 @@ class StandbyError(DirectoryError):
         super().__init__(f"{directory} is a standby; promote it with: headwater promote {directory}")
 
 
+class UnfinishedRestoreError(DirectoryError):
+    """A restore to the directory was interrupted, or is still running."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            f"{directory} is the result of a restore that was not finished. If no restore is running: "
+            "remove it, and run headwater restore again"
+        )
+
+
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # ERROR: a table is missing
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -82,11 +93,19 @@ def index_errors(directory: Path) -> Iterator[None]:
         raise UnreadableIndexError(path, error) from error
 
 
-def check_format(directory: Path) -> None:
-    """Check that a directory is complete and has the format of this version."""
+def check_finished(directory: Path) -> None:
+    """Check that a directory is not one that is still being made of a backup."""
     if not (directory / FORMAT_NAME).exists():
         if (directory / STANDBY).exists():
             raise StandbyError(directory)
+        if (directory / RESTORING).exists():
+            raise UnfinishedRestoreError(directory)
+
+
+def check_format(directory: Path) -> None:
+    """Check that a directory is complete and has the format of this version."""
+    check_finished(directory)
+    if not (directory / FORMAT_NAME).exists():
         raise FileNotFoundError(errno.ENOENT, "not a Headwater data directory", str(directory))
     found = (directory / FORMAT_NAME).read_text(errors="replace")
     if found in [_TEXT.format(version) for version in range(1, FORMAT)]:

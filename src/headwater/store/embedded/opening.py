@@ -43,8 +43,7 @@ def _check_claim(directory: Path) -> bool:
     """Whether the directory must be created. A directory with other files is refused and not changed."""
     if (directory / layout.FORMAT_NAME).exists():
         return False
-    if (directory / layout.STANDBY).exists():
-        raise layout.StandbyError(directory)
+    layout.check_finished(directory)
     ours = {locking.OWNER, locking.FOLD, layout.JOURNAL_DIR, layout.INDEX_NAME, f"{layout.FORMAT_NAME}.new"}
     if directory.exists() and any(path.name.partition("-")[0] not in ours for path in directory.iterdir()):
         raise UnknownFormatError(f"{directory} is not empty and not a Headwater data directory")

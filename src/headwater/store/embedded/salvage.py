@@ -37,7 +37,10 @@ def salvage_directory(directory: Path) -> Salvage:
     layout.check_format(directory)
     lock = locking.own(directory)
     try:
-        with layout.index_errors(directory), closing(index.connect(directory / layout.INDEX_NAME, write=True)) as opened:
+        with (
+            layout.index_errors(directory),
+            closing(index.connect(directory / layout.INDEX_NAME, write=True)) as opened,
+        ):
             folded = index.IndexReader(opened).meta().folded
 
             def cutting() -> None:

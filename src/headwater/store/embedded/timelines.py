@@ -31,7 +31,10 @@ def begin_timeline(directory: Path) -> int:
     layout.check_format(directory)
     lock = locking.own(directory)
     try:
-        with layout.index_errors(directory), closing(index.connect(directory / layout.INDEX_NAME, write=True)) as opened:
+        with (
+            layout.index_errors(directory),
+            closing(index.connect(directory / layout.INDEX_NAME, write=True)) as opened,
+        ):
             return IndexWriter(opened).begin_timeline(now_us(), random_gap())
     finally:
         lock.release()

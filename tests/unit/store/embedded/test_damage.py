@@ -232,7 +232,9 @@ def test_an_index_that_another_program_has_locked_is_not_called_damaged(locked: 
             use()
 
 
-def test_a_fold_says_that_another_program_has_locked_the_index(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fold_says_that_another_program_has_locked_the_index(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def write(engine: Engine) -> None:
         await append(engine, "a", b"more")
 

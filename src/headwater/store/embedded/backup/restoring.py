@@ -40,8 +40,6 @@ from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import JournalBatch, Segment
 from headwater.store.embedded.timelines import now_us, random_gap
 
-_UNFINISHED = "restoring"  # a folder that a server does not open
-
 
 class Plan(NamedTuple):
     """The base and the parts that a restore needs."""
@@ -121,8 +119,9 @@ def restore(target: Target, directory: Path, at_ms: int | None, progress: Progre
     """Create a data directory from a backup. The directory must be empty or not exist."""
     plan = plan_restore(target, at_ms)
     if directory.exists() and any(directory.iterdir()):
+        layout.check_finished(directory)
         raise FileExistsError(errno.EEXIST, "exists and is not empty", str(directory))
-    unfinished = directory / _UNFINISHED
+    unfinished = directory / layout.RESTORING
     unfinished.mkdir(mode=0o700, parents=True)
     directory.chmod(0o700)
     path = unfinished / layout.INDEX_NAME

@@ -194,6 +194,12 @@ def source_of(directory: Path) -> Source | None:
     return _read_source(directory / layout.STANDBY)
 
 
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a promotion left that was killed when the directory was complete."""
+    if (directory / layout.STANDBY).exists():
+        shutil.rmtree(directory / layout.STANDBY)
+
+
 @contextlib.contextmanager
 def open_standby(directory: Path, target: Target, progress: Progress = lambda done, total: None) -> Iterator[Standby]:
     """Open or create a standby that is to follow a target, and lock it."""
@@ -210,6 +216,8 @@ def open_standby(directory: Path, target: Target, progress: Progress = lambda do
         standby = Standby(directory, target, progress)
         if standby.source is not None and standby.source.target != located(target.url):
             raise BackupError(f"{directory} follows {standby.source.target}. Use another directory for {target.url}.")
+        if standby.is_moved:
+            raise BackupError(f"{directory} was promoted in part. Finish it with: headwater promote {directory}")
         yield standby
 
 

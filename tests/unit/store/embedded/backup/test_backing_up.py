@@ -36,7 +36,7 @@ from headwater.store.embedded.backup.restoring import restore
 from headwater.store.embedded.backup.status import spans_of
 from headwater.store.embedded.backup.targets import DirectoryTarget
 from headwater.store.embedded.checking import check_directory
-from headwater.store.embedded.journal import UnknownFormatError
+from headwater.store.embedded.layout import UnfinishedRestoreError
 from headwater.store.embedded.salvage import salvage_directory
 from tests.contract.stores import InlineFolder
 from tests.unit.store.embedded.test_directory import append, create, settled
@@ -581,10 +581,13 @@ def test_a_partly_restored_directory_is_not_served(directory: Path, target: Dire
     target.remove([name for name in target.sizes("") if "/blocks/" in name])
     with pytest.raises(MissingError, match=r"lacks .*/blocks/"):
         restored(target, tmp_path / "copy")
-    with pytest.raises(UnknownFormatError, match="not empty and not a Headwater data directory"):
-        live(tmp_path / "copy", writing("two;"))
-    with pytest.raises(FileExistsError):
-        restored(target, tmp_path / "copy")
+    for use in (
+        lambda: live(tmp_path / "copy", writing("two;")),
+        lambda: restored(target, tmp_path / "copy"),
+        lambda: check_directory(tmp_path / "copy", lambda _: None),
+    ):
+        with pytest.raises(UnfinishedRestoreError, match="remove it, and run headwater restore again"):
+            use()
 
 
 # Retention

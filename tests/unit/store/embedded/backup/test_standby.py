@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
+import os
 import random
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from headwater import limits
+from headwater.cli.whole import app
 from headwater.engine import Engine
-from headwater.store.embedded import index, opening
+from headwater.store.embedded import index, layout, opening
 from headwater.store.embedded.backup import restoring
 from headwater.store.embedded.backup.backing_up import open_backup
 from headwater.store.embedded.backup.failures import BackupError, TargetError
@@ -31,9 +37,10 @@ from headwater.store.embedded.backup.standby import (
 from headwater.store.embedded.backup.targets import DirectoryTarget
 from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.index_writer import IndexWriter
-from headwater.store.embedded.layout import StandbyError
+from headwater.store.embedded.layout import StandbyError, UnfinishedRestoreError
 from headwater.store.embedded.locking import DirectoryInUseError
 from headwater.store.embedded.opening import open_store
+from headwater.store.embedded.salvage import salvage_directory
 from tests.contract.stores import InlineFolder
 from tests.unit.store.embedded.backup.test_backing_up import (
     FOLDED,
@@ -235,6 +242,121 @@ def test_a_promotion_that_is_killed_is_repeated(
     with open_promotion(to, target) as standby:
         assert standby.is_moved
     assert promoted(to, target) == {"a": b"one;"}
+
+
+class Kills:
+    """Kills before one of the calls that change or sync names and files, counted from the beginning."""
+
+    CALLS = ("rename", "mkdir", "unlink", "remove", "rmdir", "fsync", "fdatasync")
+
+    def __init__(self, patch: pytest.MonkeyPatch, left: int) -> None:
+        self.left = left
+        for name in self.CALLS:
+            patch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **more: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+            return call(*args, **more)
+
+        return counted
+
+
+def test_a_promotion_that_is_killed_at_any_call_is_repeated(
+    directory: Path, target: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    step(tmp_path / "standby", target)
+    for number in itertools.count(1):
+        to = shutil.copytree(tmp_path / "standby", tmp_path / str(number))
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            kills = Kills(patch, number)
+            CliRunner().invoke(app, ["promote", str(to), "--force"])
+        if (to / "FORMAT").exists():  # then it is complete, and a server opens it
+            assert contents(shutil.copytree(to, tmp_path / f"{number} served")) == {"a": b"one;"}
+        again = CliRunner().invoke(app, ["promote", str(to), "--force", "--target", target.url])
+        assert again.exit_code == 0, again.output
+        assert not (to / "standby").exists()
+        assert contents(to) == {"a": b"one;"}
+        if kills.left > 0:
+            break
+    assert number > 20
+
+
+def test_a_restore_that_is_killed_at_any_call_is_complete_or_refused(
+    directory: Path, target: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    refused = 0
+    for number in itertools.count(1):
+        to = tmp_path / str(number)
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            kills = Kills(patch, number)
+            restore(target, to, None, lambda *_: None)
+        if (to / "FORMAT").exists():
+            assert contents(to) == {"a": b"one;"}
+        elif to.exists() and any(to.iterdir()):
+            refused += 1
+            with pytest.raises(UnfinishedRestoreError):
+                open_store(to, UNFOLDED)
+        if kills.left > 0:
+            break
+    assert refused > 5
+
+
+def test_a_standby_that_was_promoted_in_part_does_not_follow(
+    directory: Path, target: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = tmp_path / "standby"
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    step(to, target)
+
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "write_format", full)
+        with pytest.raises(OSError, match="no space"), open_promotion(to, target) as standby:
+            standby.promote()
+    with pytest.raises(BackupError, match="Finish it with: headwater promote"):
+        step(to, target)
+    assert promoted(to, target) == {"a": b"one;"}
+
+
+def test_a_standby_follows_a_server_that_was_restored_and_salvaged(
+    directory: Path, target: Failing, tmp_path: Path
+) -> None:
+    to, other = tmp_path / "standby", tmp_path / "other"
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    at_ms = now_ms()
+    step(to, target)
+    live(directory, writing("lost;"))
+    back_up(directory, target)
+    step(to, target)
+    restore(target, other, at_ms, lambda *_: None)
+    live(other, writing("two;"))
+    back_up(other, target)
+    assert step(to, target).rebuilt
+    live(other, writing("three;", "four;"))
+    max((other / "journal").glob("0*.journal")).unlink()
+    assert salvage_directory(other).lost
+    live(other, writing("five;"))
+    back_up(other, target)
+    step(to, target)
+    wanted = restored(target, tmp_path / "wanted")
+    assert wanted["a"].startswith(b"one;")
+    assert b"lost" not in wanted["a"]
+    assert wanted["a"].endswith(b"five;")
+    assert promoted(to, target) == wanted
+    assert timeline(to) > timeline(other)
+    live(to, writing("six;"))
+    assert check_directory(to, lambda _: None).problems == []
 
 
 def test_what_a_kill_left_in_the_write_ahead_log_is_promoted(
