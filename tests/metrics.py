@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import httpx
-from bench.servers import Server
+from bench.servers import Server as ServerProcess
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.servers import Server
 from tests.waiting import wait_until
 
 LONG_POLL, SSE, TABLE = "long-poll", "sse", "table"  # kinds of live readers
@@ -26,7 +27,7 @@ def metric(client: httpx.Client, name: str, **labels: str) -> float:
     return value_in(client.get(f"{root}/metrics").text, name, **labels)
 
 
-def metric_of(server: Server, name: str, **labels: str) -> float:
+def metric_of(server: Server | ServerProcess, name: str, **labels: str) -> float:
     text = httpx.get(f"{server.scheme}://{server.host}:{server.port}/metrics", verify=False, timeout=60).text
     return value_in(text, name, **labels)
 
@@ -37,6 +38,6 @@ def wait_for_readers(client: httpx.Client, kind: str, count: int = 1) -> None:
     wait_until(lambda: metric(client, name, kind=kind) >= count, f"{count} live readers of kind {kind}")
 
 
-def wait_for_readers_of(server: Server, kind: str, count: int = 1) -> None:
+def wait_for_readers_of(server: Server | ServerProcess, kind: str, count: int = 1) -> None:
     name = "headwater_live_readers"
     wait_until(lambda: metric_of(server, name, kind=kind) >= count, f"{count} live readers of kind {kind}")

@@ -132,7 +132,13 @@ def _ask(question: Callable[[], Coroutine[Any, Any, T]]) -> T | str:
 
 
 async def _pages(store: EmbeddedStore) -> list[dict[str, object]]:
-    return [_shown(state) for state in (await store.page("", "", 1000)).states]
+    """All streams, as a list returns them: page after page."""
+    found: list[dict[str, object]] = []
+    after: str | None = ""
+    while after is not None:
+        states, after = await store.page("", after, 1000)
+        found += [_shown(state) for state in states]
+    return found
 
 
 async def _load(store: EmbeddedStore, path: str) -> dict[str, object] | None:

@@ -74,7 +74,7 @@ def test_the_unit_of_the_backup_reads_the_directory_of_the_server() -> None:
 
 
 def test_the_unit_shows_the_server_what_it_reads_below_proc() -> None:
-    """Without the number of the boot, a restart waits for the lease, and the clock cannot be compared with the journal."""
+    """Without the number of the boot, a restart waits for the lease, and the clock does not continue."""
     sources = [path.read_text() for path in (DEPLOY.parent / "src" / "headwater").rglob("*.py")]
     outside = [path for text in sources for path in re.findall(r'"(/proc/(?!self/)[^"]+)"', text)]
     assert outside

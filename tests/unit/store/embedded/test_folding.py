@@ -119,7 +119,7 @@ def test_an_index_that_another_program_has_locked_is_tried_again(caplog: pytest.
         await folding.join()
         assert (folding.failures, folding.deaths) == (6, 0)
 
-    run(body)
+    run(body())
     assert (owner.folded_segments, owner.errors) == ([4], [])
     assert caplog.text.count("the journal is not folded") == 6
 
