@@ -19,11 +19,12 @@ from headwater.client import AsyncClient
 from headwater.store.embedded import index
 from headwater.store.embedded.backup.failures import BackupError
 from headwater.store.embedded.backup.restoring import restore
-from headwater.store.embedded.backup.status import spans_of
+from headwater.store.embedded.backup.status import Span, spans_of
 from headwater.store.embedded.backup.targets import DirectoryTarget
 from headwater.store.embedded.checking import check_directory
 from tests.edges import free_port
 from tests.fault.test_kills import TABLE, TEXT, Life, Producer, TableProducer, read_all
+from tests.waiting import LIMIT_S, wait_until_async
 
 STREAMS = 8
 TABLES = 4
@@ -96,7 +97,7 @@ def test_a_restore_to_a_time_under_load_has_every_write_acknowledged_before_it(t
         life = Life(directory, port)
         limits = httpx.Limits(max_connections=100)
         async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}/v1/stream", limits=limits, timeout=20
+            base_url=f"http://127.0.0.1:{port}/v1/stream", limits=limits, timeout=LIMIT_S
         ) as client:
             for stream in range(STREAMS):
                 assert (await client.put(f"/kill/{stream}", headers=TEXT)).status_code == 201
@@ -120,7 +121,7 @@ def test_a_restore_to_a_time_under_load_has_every_write_acknowledged_before_it(t
                     life = await asyncio.to_thread(Life, directory, port)
                 if kill != "server":
                     following = await asyncio.to_thread(Following, directory, target)
-            await asyncio.sleep(0.5)
+            await wait_until_async(lambda: sum(map(len, acknowledged.values())) > 200)
             stop.set()
             await asyncio.gather(*tasks)
         assert life.end(signal.SIGTERM) == 0
@@ -145,12 +146,13 @@ def test_a_restore_to_a_time_under_load_has_every_write_acknowledged_before_it(t
 
 async def _when_restorable(target: str) -> None:
     """Wait until some time can be restored."""
-    async with asyncio.timeout(30):
-        while True:
-            with contextlib.suppress(BackupError):
-                if spans_of(DirectoryTarget(Path(target))):
-                    return
-            await asyncio.sleep(0.1)
+
+    def spans() -> list[Span]:
+        with contextlib.suppress(BackupError):
+            return spans_of(DirectoryTarget(Path(target)))
+        return []
+
+    await wait_until_async(spans)
 
 
 @pytest.mark.slow
@@ -158,16 +160,16 @@ def test_a_drain_and_restart_under_load_cause_retries_only(tmp_path: Path) -> No
     """Producers of the client get no error. Other requests get retryable responses."""
     port = free_port()
 
-    async def produce(client: AsyncClient, number: int, stop: asyncio.Event) -> int:
+    counts = [0] * 8
+
+    async def produce(client: AsyncClient, number: int, stop: asyncio.Event) -> None:
         stream = client.stream(f"drain/{number}")
         await stream.create(content_type="application/json")
-        count = 0
         async with stream.producer(f"p{number}", auto_claim=True) as producer:
             while not stop.is_set():
-                await producer.append({"n": count})
-                count += 1
+                await producer.append({"n": counts[number]})
+                counts[number] += 1
                 await asyncio.sleep(0.001)
-        return count
 
     async def main() -> None:
         life = Life(tmp_path / "data", port)
@@ -175,23 +177,22 @@ def test_a_drain_and_restart_under_load_cause_retries_only(tmp_path: Path) -> No
         plain = Producer("plain", 0)
         async with (
             AsyncClient(f"http://127.0.0.1:{port}") as client,
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1/stream", timeout=20) as raw,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1/stream", timeout=LIMIT_S) as raw,
         ):
             assert (await raw.put(plain.path, headers=TEXT)).status_code == 201
             requests = asyncio.create_task(plain.run(raw, stop))
             tasks = [asyncio.create_task(produce(client, number, stop)) for number in range(8)]
-            for _ in range(2):
-                await asyncio.sleep(0.3)
+            for least in (50, 100):
+                await wait_until_async(lambda least=least: min(counts) > least)
                 assert await asyncio.to_thread(life.end, signal.SIGTERM) == 0
                 life = await asyncio.to_thread(Life, tmp_path / "data", port)
-            await asyncio.sleep(0.2)
+            await wait_until_async(lambda: min(counts) > 150)
             stop.set()
-            counts = await asyncio.gather(*tasks)
+            await asyncio.gather(*tasks)
             await requests
             for number, count in enumerate(counts):
                 messages = await read_all(raw, f"/drain/{number}")
                 assert [message["n"] for message in messages] == list(range(count))
-            assert min(counts) > 100
             assert [message["n"] for message in await read_all(raw, plain.path)] == list(range(plain.acknowledged))
         assert life.end(signal.SIGTERM) == 0
 

@@ -18,7 +18,7 @@ from headwater.server.serve import serve_store
 from headwater.server.settings import Settings
 from headwater.store.embedded.disk import RealDisk, RealFile
 from tests.contract.stores import embedded
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for
 
 LIMITS = Limits(segment_bytes=20_000, fold_idle_s=3600, disk_reserve_bytes=20_000)
 TEXT = {"content-type": "text/plain"}
@@ -74,7 +74,7 @@ def serve_and(client: Callable[[httpx.Client, FaultyDisk], None], directory: Pat
         root = f"{await url}/v1/stream"
 
         def run() -> None:
-            with httpx.Client(base_url=root, timeout=10) as http:
+            with httpx.Client(base_url=root, timeout=LIMIT_S) as http:
                 client(http, disks[0])
 
         await asyncio.get_running_loop().run_in_executor(None, run)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.edges import free_port
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until, wait_until_async
 
 KILLS = 20
 STREAMS = 24
@@ -40,7 +40,7 @@ class Life:
     def end(self, number: signal.Signals) -> int:
         assert self.process.stdout is not None
         os.kill(self.process.pid, number)
-        code = self.process.wait(30)
+        code = self.process.wait(LIMIT_S)
         self.process.stdout.close()
         return code
 
@@ -122,7 +122,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path) -> Non
         life = Life(tmp_path / "data", port)
         limits = httpx.Limits(max_connections=200)
         async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}/v1/stream", limits=limits, timeout=20
+            base_url=f"http://127.0.0.1:{port}/v1/stream", limits=limits, timeout=LIMIT_S
         ) as client:
             for stream in range(STREAMS):
                 assert (await client.put(f"/kill/{stream}", headers=TEXT)).status_code == 201
@@ -136,9 +136,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path) -> Non
                 await asyncio.sleep(rng.uniform(0.05, 0.8))
                 life.end(signal.SIGKILL)
                 life = Life(tmp_path / "data", port)
-            async with asyncio.timeout(60):
-                while sum(producer.acknowledged for producer in producers) <= 1000:
-                    await asyncio.sleep(0.05)
+            await wait_until_async(lambda: sum(producer.acknowledged for producer in producers) > 1000)
             stop.set()
             await asyncio.gather(*tasks)
             for stream in range(STREAMS):
@@ -192,7 +190,7 @@ def test_the_server_survives_every_death_of_its_fold_worker(tmp_path: Path, kind
     life = Life(tmp_path / "data", port)
     root = f"http://127.0.0.1:{port}"
     try:
-        with httpx.Client(base_url=f"{root}/v1/stream", timeout=20) as http:
+        with httpx.Client(base_url=f"{root}/v1/stream", timeout=LIMIT_S) as http:
             assert http.put("/a", headers={"content-type": "text/plain"}).status_code == 201
             for number in range(4):
                 [pid] = wait_until(lambda: fold_workers(life.process.pid), "a fold worker runs")
@@ -208,6 +206,6 @@ def test_the_server_survives_every_death_of_its_fold_worker(tmp_path: Path, kind
 
 
 def metric(root: str, name: str) -> float:
-    lines = httpx.get(f"{root}/metrics", timeout=20).text.splitlines()
+    lines = httpx.get(f"{root}/metrics", timeout=LIMIT_S).text.splitlines()
     [value] = [line.split()[1] for line in lines if line.startswith(f"{name} ")]
     return float(value)
