@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.waiting import LIMIT_S
+
 HEADWATER = Path(sys.executable).parent / "headwater"
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -76,5 +78,5 @@ def on_terminal(columns: int, *arguments: str, url: str, **environment: str) -> 
             while piece := os.read(ours, 65_536):
                 got += piece
         os.close(ours)
-        code = process.wait(30)
+        code = process.wait(LIMIT_S)
     return code, got.decode().replace("\r\n", "\n")

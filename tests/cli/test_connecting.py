@@ -16,6 +16,7 @@ from headwater.cli import failing
 from headwater.cli.whole import app
 from tests.cli.stubs import Stub, on_terminal, stub_server
 from tests.edges import MOUNTED, edge, free_port
+from tests.waiting import LIMIT_S
 
 
 def run(*arguments: str, expect: int = 0, stdin: bytes = b"", **environment: str) -> str:
@@ -186,7 +187,7 @@ def test_a_read_that_loses_its_connection_sent_nothing() -> None:
         read = run("read", "s", "--url", url, expect=failing.UNAVAILABLE)
         written = run("create", "s", "--url", url, expect=failing.UNAVAILABLE)
         listening.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    thread.join(LIMIT_S)
     assert "may or may not" not in read
     assert read.splitlines()[-1].endswith("Check the URL and that the server runs.")
     assert "The request may or may not have arrived." in written

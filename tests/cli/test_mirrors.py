@@ -23,6 +23,7 @@ from bench.servers import Server, headwater
 from headwater.cli import failing
 from headwater.client import Client, Put, Table
 from tests.edges import free_port
+from tests.waiting import LIMIT_S
 
 HEADWATER = Path(sys.executable).parent / "headwater"
 
@@ -157,7 +158,7 @@ def test_a_line_on_a_terminal_and_ctrl_c(source: Table, local: Server) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         said = process.stderr.read()
-        assert process.wait(20) == failing.INTERRUPTED
+        assert process.wait(LIMIT_S) == failing.INTERRUPTED
     os.close(ours)
     assert b"stopped after row 3; the same command continues there" in said
 

@@ -15,6 +15,7 @@ from bench.servers import Server, headwater
 
 from headwater.cli import failing
 from tests.edges import free_port
+from tests.waiting import LIMIT_S
 
 
 def run(
@@ -158,7 +159,7 @@ def test_tail_follows_until_interrupted(server: Server, path: str) -> None:
                 run(server, "append", path, str(number))
                 assert following.stdout.readline() == b"%d\n" % number
             following.send_signal(signal.SIGINT)
-            assert following.wait(10) == failing.INTERRUPTED
+            assert following.wait(LIMIT_S) == failing.INTERRUPTED
         finally:
             following.kill()
 

@@ -15,7 +15,7 @@ import pytest
 
 from headwater.cli import failing
 from tests.table_servers import NOW, TableServer, head, hostile_server, lines, table_server
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 HEADWATER = Path(sys.executable).parent / "headwater"
 
@@ -109,7 +109,7 @@ def test_tail_and_follow_print_what_comes(server: TableServer) -> None:
             while got.count(b"\n") < expected.count(b"\n"):
                 got += process.stdout.readline()
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=20)
+            _, said = process.communicate(timeout=LIMIT_S)
             assert process.returncode == failing.INTERRUPTED
         assert got == expected
         assert b"Traceback" not in said
@@ -126,7 +126,7 @@ def test_a_status_line_on_a_terminal(server: TableServer) -> None:
         [HEADWATER, "follow", f"{server.url}/v1/table/prices", "--since-id", "1"],
         stdout=subprocess.PIPE,
         stderr=theirs,
-        timeout=30,
+        timeout=LIMIT_S,
         check=True,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
     )

@@ -17,6 +17,7 @@ from headwater.cli import failing
 from headwater.client import Client
 from headwater.protocol.problems import PROBLEM_TYPE_PREFIX
 from tests.cli.stubs import HEADWATER, Answer, Stub, on_terminal, stub_server
+from tests.waiting import LIMIT_S
 
 # A closing tag of markup, an escape sequence, a line of its own, a bell, a C1 sequence, and bidi overrides.
 HOSTILE = "a[/x][red]\x1b[2J\x1b]0;title\x07\nheadwater: all is well\r\x9b31m\u202etxt\u2066\u2028"
@@ -74,7 +75,7 @@ def test_control_characters_never_reach_a_terminal(hostile: Stub, arguments: tup
 def test_a_pipe_gets_data_as_it_is(hostile: Stub) -> None:
     def piped(*arguments: str) -> bytes:
         return subprocess.run(
-            [HEADWATER, *arguments, "--url", hostile.url], capture_output=True, check=True, timeout=30
+            [HEADWATER, *arguments, "--url", hostile.url], capture_output=True, check=True, timeout=LIMIT_S
         ).stdout
 
     assert b"\x1b[2J\x1b]0;title\x07\nheadwater: all is well\r\x9b" in piped("read", "text")
@@ -129,7 +130,7 @@ def test_the_list_has_sizes(server: Server, prefix: str) -> None:
             [HEADWATER, "list", f"{prefix}/orders", "--url", server.url, *more],
             capture_output=True,
             check=True,
-            timeout=30,
+            timeout=LIMIT_S,
         )
         return ran.stdout.decode()
 

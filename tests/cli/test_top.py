@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from headwater.cli import failing
 from tests.cli.stubs import HEADWATER, Answer, on_terminal, stub_server
 from tests.edges import free_port
+from tests.waiting import LIMIT_S
 
 HOSTILE = "a[/x][red]\x1b[2J\x9b31m\n\u202e"
 STYLE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -44,7 +45,7 @@ def test_once_prints_a_board_and_ends() -> None:
 def test_json_is_what_the_server_answers() -> None:
     with stub_server(lambda method, path: look(new=1)) as server:
         ended = subprocess.run(
-            [HEADWATER, "top", "--once", "--json", "--url", server.url], capture_output=True, timeout=30
+            [HEADWATER, "top", "--once", "--json", "--url", server.url], capture_output=True, timeout=LIMIT_S
         )
     assert json.loads(ended.stdout)["new"] == 1
 
@@ -84,7 +85,7 @@ def test_it_goes_on_after_a_failure_and_ends_with_ctrl_c() -> None:
         while "trying again" not in got or got.rpartition("trying again")[2].count("STREAM") < 2:
             got += os.read(ours, 65_536).decode()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(LIMIT_S) == 0
     os.close(ours)
     left = STYLE.sub("", got.replace("\x1b[2J", "CLEARED"))
     assert "Headwater 9.9" in left

@@ -14,6 +14,7 @@ from headwater.server.access import access_at, parse_origin
 from headwater.server.asgi import App
 from headwater.server.http import Request
 from tests.edges import DURABLE, EDGES, NATIVE, edge, root_of
+from tests.waiting import LIMIT_S
 
 TEXT = {"content-type": "text/plain"}
 FOREIGN = "https://evil.example"
@@ -27,7 +28,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def client(name: str) -> Iterator[httpx.Client]:
-    with edge(name) as server, httpx.Client(base_url=root_of(name, server), timeout=10) as client:
+    with edge(name) as server, httpx.Client(base_url=root_of(name, server), timeout=LIMIT_S) as client:
         yield client
 
 

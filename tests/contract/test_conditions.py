@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.tables import SCHEMA
 from tests.edges import EDGES, edge, root_of
+from tests.waiting import LIMIT_S
 
 JSON = {"content-type": "application/json"}
 PRODUCER = {"producer-id": "p", "producer-epoch": "0", "producer-seq": "0"}
@@ -26,7 +27,7 @@ def root(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(root: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=root, timeout=10) as client:
+    with httpx.Client(base_url=root, timeout=LIMIT_S) as client:
         yield client
 
 
@@ -159,7 +160,7 @@ def test_one_of_many_writers_wins_each_round(client: httpx.Client, path: str) ->
     outcomes: Counter[int] = Counter()
 
     def count() -> None:
-        with httpx.Client(base_url=client.base_url, timeout=10) as own:
+        with httpx.Client(base_url=client.base_url, timeout=LIMIT_S) as own:
             done = 0
             while done < 10:
                 read = own.get(path)

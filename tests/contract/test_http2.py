@@ -18,7 +18,7 @@ from tests.certificates import Pair, make_pair
 from tests.metrics import LONG_POLL, wait_for_readers
 from tests.programs import program
 from tests.proxies import FRONTS, caddy, front
-from tests.waiting import wait_for, wait_until
+from tests.waiting import LIMIT_S, wait_for, wait_until
 
 TEXT = {"content-type": "text/plain"}
 
@@ -38,7 +38,7 @@ def http(
     request: pytest.FixtureRequest, pair: Pair, trust: ssl.SSLContext, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[httpx.Client]:
     with front(request.param, pair, tmp_path_factory.mktemp(request.param)) as url:
-        with httpx.Client(base_url=url, verify=trust, http1=False, http2=True, timeout=30) as client:
+        with httpx.Client(base_url=url, verify=trust, http1=False, http2=True, timeout=LIMIT_S) as client:
             yield client
 
 
@@ -129,7 +129,7 @@ def test_caddy_starts_without_the_optional_variables(tmp_path: Path) -> None:
     ):
         authority = tmp_path / "caddy" / "pki" / "authorities" / "local" / "root.crt"
         trust = ssl.create_default_context(cafile=str(authority))
-        with httpx.Client(base_url=f"https://localhost:{port}", verify=trust, http2=True, timeout=20) as client:
+        with httpx.Client(base_url=f"https://localhost:{port}", verify=trust, http2=True, timeout=LIMIT_S) as client:
             assert client.put("/v1/stream/a", headers=TEXT, content=b"one").status_code == 201
             answer = client.get("/v1/stream/a")
             assert (answer.content, answer.http_version) == (b"one", "HTTP/2")

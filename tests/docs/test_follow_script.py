@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.table_servers import head, hostile_server, lines, table_server
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "stp.md"
 
@@ -92,7 +92,7 @@ def test_a_table_that_was_created_again_is_noticed(script: Path, tmp_path: Path)
         yield head() + lines(2, 3, record="other")
 
     with hostile_server(answer) as server, following(script, server.url, file) as process:
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     assert "row 2 is not the row that was read before" in said
     assert file.read_bytes() == lines(1, 2)

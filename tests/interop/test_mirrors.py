@@ -21,6 +21,7 @@ from headwater.errors import (
 )
 from tests.nurls import receiver
 from tests.shells import SHELLS, client_of
+from tests.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +134,13 @@ def test_a_mirror_outlives_a_restart_of_its_server(client: Client, tmp_path_fact
     with headwater(*data) as first:
         thread = threading.Thread(target=follow, args=(first.port,))
         thread.start()
-        while not seen:
-            thread.join(0.01)
+        wait_until(lambda: seen)
     source.append([Put("b", "2")])  # while nobody can store it
     thread.join(0.3)
     assert thread.is_alive()
     with headwater(*data, "--port", str(first.port)):
         source.append([Put("c", "3")], close=True)
-        thread.join(20)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()
         assert httpx.get(f"http://127.0.0.1:{first.port}/v1/table/copy").content == body(source)
     assert seen[-1] == 3

@@ -14,6 +14,7 @@ from headwater import limits
 from headwater.errors import JobConflictError
 from headwater.pipeline.locking import lock_checkpoint
 from headwater.pipeline.running import Step, start_loop
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def test_a_loop_holds_its_checkpoint_until_it_ends(tmp_path: Path) -> None:
     release = threading.Event()
 
     def steps() -> Iterator[Step]:
-        release.wait(10)
+        release.wait(LIMIT_S)
         yield Step(rows=1)
         raise OSError("no")
 
@@ -58,5 +59,5 @@ def test_a_loop_holds_its_checkpoint_until_it_ends(tmp_path: Path) -> None:
         start_loop(steps, name="second", once=True, checkpoint=tmp_path)
     release.set()
     with pytest.raises(OSError, match="no"):
-        job.wait(10)
+        job.wait(LIMIT_S)
     lock_checkpoint(tmp_path).release()

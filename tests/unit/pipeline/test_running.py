@@ -9,6 +9,7 @@ import pytest
 
 from headwater.errors import DataLossError, NetworkError
 from headwater.pipeline.running import Step, cause_of, start_loop
+from tests.waiting import LIMIT_S
 
 
 def test_a_loop_that_runs_once_runs_all_steps_and_ends() -> None:
@@ -17,7 +18,7 @@ def test_a_loop_that_runs_once_runs_all_steps_and_ends() -> None:
         yield Step(rows=3, lag_bytes={"a": 0, "b": 5})
 
     job = start_loop(steps, name="test", once=True)
-    assert job.wait(10)
+    assert job.wait(LIMIT_S)
     assert not job.is_active
     progress = job.progress()
     assert (progress.batches, progress.rows, progress.lag_bytes) == (2, 5, {"a": 0, "b": 5})
@@ -29,19 +30,19 @@ def test_a_loop_runs_until_it_is_stopped_after_a_step() -> None:
     def steps() -> Iterator[Step]:
         for number in range(3):
             begun.set()
-            release.wait(10)
+            release.wait(LIMIT_S)
             taken.append(number)
             yield Step(rows=1)
 
     job = start_loop(steps, name="test", once=False, every_s=0.001)
-    begun.wait(10)
+    begun.wait(LIMIT_S)
     assert not job.wait(0.01)
     stopping = threading.Thread(target=job.stop)
     stopping.start()
     assert job.is_active  # the step is not interrupted
     release.set()
-    stopping.join(10)
-    assert job.wait(10)
+    stopping.join(LIMIT_S)
+    assert job.wait(LIMIT_S)
     assert taken == [0]
     assert job.progress().rows == 1
 
@@ -53,7 +54,7 @@ def test_a_failed_loop_raises_its_error() -> None:
 
     job = start_loop(steps, name="test", once=False)
     with pytest.raises(NetworkError, match="gone"):
-        job.wait(10)
+        job.wait(LIMIT_S)
     assert job.progress().rows == 1
 
 

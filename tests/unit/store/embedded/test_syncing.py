@@ -8,6 +8,7 @@ import pytest
 
 from headwater.store.embedded.disk import File, RealDisk
 from headwater.store.embedded.syncing import AdaptiveSyncer, KernelSyncer, Synced, Syncer, ThreadSyncer
+from tests.waiting import LIMIT_S
 
 
 def kernel_syncer() -> Syncer:
@@ -29,11 +30,11 @@ def test_a_sync_is_reported_on_the_loop(tmp_path: Path, make: type[ThreadSyncer]
                 done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
                 file.write(number, b"x")
                 syncer.sync(file, done.set_result)
-                results.append(await asyncio.wait_for(done, 5))
+                results.append(await asyncio.wait_for(done, LIMIT_S))
             file.close()
             failed: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
             syncer.sync(file, failed.set_result)
-            results.append(await asyncio.wait_for(failed, 5))
+            results.append(await asyncio.wait_for(failed, LIMIT_S))
         finally:
             syncer.close()
         return results
