@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import random
 import signal
@@ -162,6 +163,9 @@ def test_a_drain_and_restart_under_load_cause_retries_only(tmp_path: Path) -> No
 
     counts = [0] * 8
 
+    def all_above(least: int) -> bool:
+        return min(counts) > least
+
     async def produce(client: AsyncClient, number: int, stop: asyncio.Event) -> None:
         stream = client.stream(f"drain/{number}")
         await stream.create(content_type="application/json")
@@ -183,10 +187,10 @@ def test_a_drain_and_restart_under_load_cause_retries_only(tmp_path: Path) -> No
             requests = asyncio.create_task(plain.run(raw, stop))
             tasks = [asyncio.create_task(produce(client, number, stop)) for number in range(8)]
             for least in (50, 100):
-                await wait_until_async(lambda least=least: min(counts) > least)
+                await wait_until_async(functools.partial(all_above, least))
                 assert await asyncio.to_thread(life.end, signal.SIGTERM) == 0
                 life = await asyncio.to_thread(Life, tmp_path / "data", port)
-            await wait_until_async(lambda: min(counts) > 150)
+            await wait_until_async(functools.partial(all_above, 150))
             stop.set()
             await asyncio.gather(*tasks)
             await requests

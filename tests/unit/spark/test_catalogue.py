@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -23,6 +22,7 @@ from headwater.spark.positions import Place, Range
 from headwater.spark.querying import Part
 from headwater.spark.sources import StreamReader
 from tests.servers import Server
+from tests.waiting import LIMIT_S
 
 _numbers = itertools.count()
 VALUES = StructType([StructField("offset", StringType()), StructField("value", StringType())])
@@ -31,29 +31,31 @@ MANY = limits.SPARK_HEADS_MAX + 8
 
 
 class Counting(httpx.HTTPTransport):
-    """Records the requests, and the maximum number of concurrent ones."""
+    """Records the requests, and the maximum number of concurrent ones. HEAD waits until there were `together`."""
 
-    def __init__(self, *, without: str = "nothing", slow_s: float = 0.0) -> None:
+    def __init__(self, *, without: str = "nothing", together: int = 1) -> None:
         super().__init__(verify=False)
         self.asked: list[str] = []
         self.most = 0
         self._without = without
-        self._slow_s = slow_s
+        self._together = together
         self._under_way = 0
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        with self._lock:
+        with self._changed:
             self.asked.append(f"{request.method} {request.url.path.rpartition('/v1/stream/')[2]}")
             self._under_way += 1
             self.most = max(self.most, self._under_way)
-        time.sleep(self._slow_s)
+            self._changed.notify_all()
+            if request.method == "HEAD":
+                self._changed.wait_for(lambda: self.most >= self._together, LIMIT_S)
         try:
             if self._without in request.url.path:
                 return httpx.Response(404, request=request)
             return super().handle_request(request)
         finally:
-            with self._lock:
+            with self._changed:
                 self._under_way -= 1
 
 
@@ -114,11 +116,11 @@ def test_many_streams_are_planned_without_a_request_for_each(
 def test_streams_of_other_servers_are_requested_several_at_a_time(
     server: Server, prefix: str, connect: Connect
 ) -> None:
-    transport = Counting(without="/__ds/", slow_s=0.005)
+    transport = Counting(without="/__ds/", together=3)
     looked = Catalogue(options_of(server, streams=named(prefix)), connect(transport))
     assert len(looked.look()) == MANY
     assert sorted(transport.asked[1:]) == [f"HEAD {path}" for path in named(prefix).split(",")]
-    assert 2 < transport.most <= limits.SPARK_REQUESTS_AT_ONCE
+    assert 3 <= transport.most <= limits.SPARK_REQUESTS_AT_ONCE
     transport.asked.clear()
     looked.look()
     assert "GET __ds/streams" not in transport.asked  # it is known to have none
