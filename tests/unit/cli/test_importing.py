@@ -7,8 +7,11 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from headwater.cli.table.importing import Format, difference, read_rows
+from headwater.cli.table import app
+from headwater.cli.table.exporting import format_separated
+from headwater.cli.table.importing import Format, check_delimiter, difference, read_rows
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import Action, Row
 
@@ -92,3 +95,44 @@ def test_the_changes_make_the_table_equal_to_the_file(wanted: dict[str, str], st
     assert stored == wanted
     assert found.added + found.changed + found.unchanged == len(wanted)
     assert len(found.changes) == found.added + found.changed + found.deleted
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_delimiter_of_csv_is_detected(delimiter: str) -> None:
+    lines = [delimiter.join(fields) + "\n" for fields in (["sku", "price"], ["a", '"1,5;2|3"'])]
+    assert read_rows(lines, Format.CSV, "sku", Escape.NONE) == {"a": '{"price":"1,5;2|3"}'}
+
+
+def test_a_delimiter_may_be_given() -> None:
+    assert read_rows(["sku~price\n", "a~1\n"], Format.CSV, "sku", Escape.NONE, "~") == {"a": '{"price":"1"}'}
+    assert check_delimiter("\\t") == "\t"
+    for wrong in ("", ";;", '"', "\n"):
+        with pytest.raises(ValueError, match="one character"):
+            check_delimiter(wrong)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_an_export_can_be_imported_again(delimiter: str) -> None:
+    records = {"a": '{"name":"x, \\"y\\"; z","note":"two\\nlines"}', "b": '{"name":"","note":"é"}'}
+    text = format_separated(records, "sku", delimiter)
+    found = read_rows(io.StringIO(text, newline=""), Format.CSV, "sku", Escape.NONE)
+    assert difference(found, {key: Row(1, "t", "+", key, record) for key, record in records.items()}).changes == []
+
+
+def test_columns_of_an_export() -> None:
+    assert (
+        format_separated({"a": '{"n":1.50,"l":[1]}', "b": '{"t":"x"}'}, "key", ",") == "key,n,l,t\na,1.50,[1],\nb,,,x\n"
+    )
+    assert format_separated({"a": "free text"}, "key", ",") == "key,record\na,free text\n"
+    assert format_separated({}, "key", ",") == "key\n"
+    with pytest.raises(ValueError, match="'b' is not"):
+        format_separated({"a": "{}", "b": "text"}, "key", ",")
+    with pytest.raises(ValueError, match="--key"):
+        format_separated({"a": '{"key":1}'}, "key", ",")
+
+
+@pytest.mark.parametrize("name", ["prices.xlsx", "prices.ODS"])
+def test_a_spreadsheet_is_refused_with_a_hint(name: str) -> None:
+    result = CliRunner().invoke(app, ["import", "t", name, "--key", "sku", "--format", "csv"])
+    assert result.exit_code == 2
+    assert "Save it as CSV" in result.output

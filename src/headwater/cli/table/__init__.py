@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from headwater.cli.connecting import with_server
-from headwater.cli.table import append, create, delete, notify, read, tail
+from headwater.cli.table import append, create, delete, export, notify, read, tail
 from headwater.cli.table import import_ as importing
 from headwater.cli.table import list as listing
 
@@ -14,6 +14,7 @@ for name, module in (
     ("create", create),
     ("append", append),
     ("import", importing),
+    ("export", export),
     ("read", read),
     ("tail", tail),
     ("list", listing),

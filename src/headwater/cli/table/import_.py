@@ -14,7 +14,15 @@ import typer
 from headwater.cli.connecting import AsJson, Server, connected
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.output import print_json, say, write
-from headwater.cli.table.importing import EXTENSIONS, Difference, Format, difference, read_rows
+from headwater.cli.table.importing import (
+    EXTENSIONS,
+    SPREADSHEETS,
+    Difference,
+    Format,
+    check_delimiter,
+    difference,
+    read_rows,
+)
 from headwater.cli.table.names import Name
 from headwater.protocol.tables.changes import format_changes
 from headwater.protocol.tables.escaping import Escape
@@ -26,6 +34,10 @@ def command(
     file: Annotated[str, typer.Argument(help="A CSV, TSV or JSON Lines file, - for standard input.")],
     key: str = typer.Option(..., "--key", "-k", help="The column with the keys."),
     form: Format | None = typer.Option(None, "--format", help="The format, if the file's extension does not say."),
+    delimiter: str | None = typer.Option(
+        None,
+        help="The character between two fields of CSV; \\t is a tab. If absent, comma, semicolon, tab and | are tried.",
+    ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Print the changes in the format of append, and send nothing."
     ),
@@ -40,6 +52,8 @@ def command(
     record of a row is the compact JSON object of all columns except the key, in the order of the file. The whole file
     is read and checked before anything is sent. If the command is interrupted, run it again: it appends the rest.
     """
+    if Path(file).suffix.lower() in SPREADSHEETS:
+        fail(f"{file} is a spreadsheet", "Save it as CSV in UTF-8, and import that file.", code=WRONG_CALL)
     chosen = form or EXTENSIONS.get(Path(file).suffix.lower())
     if chosen is None:
         fail(f"the extension of {file} names no format", "Add --format csv, tsv or jsonl.", code=WRONG_CALL)
@@ -47,7 +61,7 @@ def command(
         table = client.table(name)
         table.info()
         escaping = table.table_type.escape if table.table_type is not None else Escape.NONE
-        wanted = _read(file, chosen, key, escaping)
+        wanted = _read(file, chosen, key, escaping, delimiter)
         found = difference(wanted, table.active())
         if not wanted and found.deleted and not allow_empty:
             what = f"{file} has no rows, which would delete every key ({found.deleted:,})"
@@ -59,10 +73,11 @@ def command(
     _report(found, dry_run=dry_run, as_json=as_json)
 
 
-def _read(file: str, form: Format, key: str, escaping: Escape) -> dict[str, str]:
+def _read(file: str, form: Format, key: str, escaping: Escape, delimiter: str | None) -> dict[str, str]:
     with _opened(file) as lines:
         try:
-            return read_rows(lines, form, key, escaping)
+            separator = None if delimiter is None else check_delimiter(delimiter)
+            return read_rows(lines, form, key, escaping, separator)
         except UnicodeDecodeError as error:
             what = f"{file}: not UTF-8: {error.reason} at byte {error.start}"
             fail(what, "Convert it to UTF-8. Nothing was changed.", code=WRONG_CALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from enum import StrEnum
@@ -42,11 +43,28 @@ class Difference(msgspec.Struct):
     unchanged: int = 0
 
 
-def read_rows(lines: Iterable[str], form: Format, key_column: str, escaping: Escape) -> dict[str, str]:
-    """The records of a file by key. A ValueError names the first line that is invalid."""
+DELIMITERS = (",", ";", "\t", "|")  # those that are detected
+SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
+
+
+def check_delimiter(given: str) -> str:
+    """A delimiter from the command line, where a tab may be written as `\\t`; ValueError if it is invalid."""
+    delimiter = "\t" if given == "\\t" else given
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise ValueError(f"a delimiter is one character, not a quote or the end of a line, got {given!r}")
+    return delimiter
+
+
+def read_rows(
+    lines: Iterable[str], form: Format, key_column: str, escaping: Escape, delimiter: str | None = None
+) -> dict[str, str]:
+    """The records of a file by key. A ValueError names the first line that is invalid.
+
+    Without a delimiter, that of CSV is the one with which the first line has the key column.
+    """
     found: dict[str, str] = {}
     lines_of: dict[str, int] = {}
-    rows = _json_rows(lines) if form is Format.JSONL else _separated_rows(lines, form, key_column)
+    rows = _json_rows(lines) if form is Format.JSONL else _separated_rows(lines, form, key_column, delimiter)
     for number, row in rows:
         key = _key(row, key_column, number)
         if key in found:
@@ -60,10 +78,15 @@ def read_rows(lines: Iterable[str], form: Format, key_column: str, escaping: Esc
     return found
 
 
-def _separated_rows(lines: Iterable[str], form: Format, key_column: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _separated_rows(
+    lines: Iterable[str], form: Format, key_column: str, delimiter: str | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows of text with the column names of the first line. A quoted field may contain line ends."""
     csv.field_size_limit(limits.CHANGE_BYTES_MAX)
-    reader = csv.reader(lines, "excel-tab" if form is Format.TSV else "excel", strict=True)
+    rest = iter(lines)
+    first = next(rest, "")
+    chosen = delimiter or ("\t" if form is Format.TSV else _delimiter_of(first, key_column))
+    reader = csv.reader(itertools.chain([first] if first else [], rest), delimiter=chosen, strict=True)
     try:
         columns = next(reader, [])
         if len(set(columns)) < len(columns):
@@ -79,6 +102,13 @@ def _separated_rows(lines: Iterable[str], form: Format, key_column: str) -> Iter
             begin = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from None
+
+
+def _delimiter_of(first: str, key_column: str) -> str:
+    for delimiter in DELIMITERS:
+        if key_column in next(csv.reader([first], delimiter=delimiter), []):
+            return delimiter
+    return DELIMITERS[0]
 
 
 def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
