@@ -68,9 +68,14 @@ def test_every_response_has_the_nurl_of_its_table(client: httpx.Client) -> None:
 
 
 def test_a_surl_that_is_not_followed(client: httpx.Client, table: str) -> None:
-    """410 makes the remote server drop the NURL. Tables that are not mirrors ignore the notification."""
+    """410 says that nothing reads the SURL, and makes the remote server drop the NURL."""
     body = "surl=https://example.com/state"
-    assert client.post(f"{table}/notify", content=body, headers=FORM).status_code == 204
+    own = client.post(f"{table}/notify", content=body, headers=FORM)
+    assert (own.status_code, problem(own)) == (410, "not-followed")
+    assert "has its own rows and follows no SURL" in own.json()["detail"]
+    both = client.post(f"{table}/notify", content=f"{body}&rows=https://example.com/n", headers=FORM)
+    assert both.status_code == 204
+    assert [record for _, _, record in advertised(client, table)] == ["https://example.com/n"]
     refused = client.post("/none/notify", content=body, headers=FORM)
     assert (refused.status_code, problem(refused)) == (410, "not-followed")
     answer = client.post("/none/notify", content=f"{body}&rows=https://example.com/n", headers=FORM)

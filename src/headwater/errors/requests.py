@@ -235,7 +235,8 @@ class StreamGoneError(RequestError):
 
 
 class NotFollowedError(RequestError):
-    """A Notify request was sent to the NURL of a mirror that the server does not keep up to date (any more)."""
+    """A Notify request named a SURL that the table does not follow: it has its own rows, or is a mirror of another
+    SURL, or is no longer kept up to date."""
 
     status = 410
     title = "Not followed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 
 from headwater.engine.messages import StreamInfo
@@ -27,6 +28,8 @@ from headwater.server.service import Service
 from headwater.server.streams.replies import NO_STORE
 from headwater.server.tables import reads
 from headwater.server.tables.replies import answer, speaking_of
+
+log = logging.getLogger("headwater.following")
 
 NURL = "nurl"  # the parameter of a withdrawal
 
@@ -68,8 +71,19 @@ async def _notify(
         raise OverloadedError("the mirror does not exist yet; advertise its NURLs again", retry_after_s=RETRY_AFTER_S)
     if missing is not None and (nurls or surl is None):
         raise missing
-    if surl is not None and not followed and not nurls and (table is None or table.kind is ContentKind.MIRROR):
-        raise NotFollowedError(f"table {name_of(path)!r} is no mirror of this SURL, or is no longer kept up to date")
+    if surl is not None and not followed:
+        reason = _why_not_followed(path, table)
+        if not nurls:
+            raise NotFollowedError(reason)
+        log.info("NURLs were advertised, and their SURL is not read: %s", reason)
+
+
+def _why_not_followed(path: str, table: StreamInfo | None) -> str:
+    """STP demands that the recipient reads the SURL of a Notify. If it does not, the sender must learn why."""
+    name = name_of(path)
+    if table is None or table.kind is ContentKind.MIRROR:
+        return f"table {name!r} is no mirror of this SURL, or is no longer kept up to date"
+    return f"table {name!r} has its own rows and follows no SURL; notify a mirror, or a table that does not exist yet"
 
 
 async def _follow(
