@@ -17,8 +17,7 @@ copy_has() { copy | grep -qF "$1"; }
 follower() { curl -s "$shop/v1/table/__stp/followers" | grep -oE '"(state|last_error)":"[^"(]*'; }
 refused() { follower | grep -q 'answered 401'; }
 start_shop() {
-  headwater serve --port "${shop##*:}" --data-dir shop/data --auth shop/auth.toml --log-level error \
-    --follow "pricelist=$wholesaler/v1/table/pricelist" > shop/log &
+  headwater serve --port "${shop##*:}" --data-dir shop/data --log-level error --follow "pricelist=$signed" > shop/log &
   shop_pid=$!
 }
 
@@ -33,15 +32,8 @@ printf 'sku,name,eur\n1,tea,2.40\n2,coffee,3.10\n' > wholesaler/prices.csv
 HEADWATER_TOKEN=$staff_token headwater table create pricelist --schema price --version 1 --url "$wholesaler"
 HEADWATER_TOKEN=$staff_token headwater table import pricelist wholesaler/prices.csv --key sku --url "$wholesaler"
 
-say 'The shop got a URL and its token. Its server follows the table.'
-cat > shop/auth.toml << TOML
-anonymous = ["read:**"]          # the copy may be read without a token
-
-[[remote]]
-url = "$wholesaler/v1/table/"
-token = "$shop_token"
-TOML
-chmod 600 shop/auth.toml
+say 'The wholesaler signs the URL of the table with the token of the shop. The server of the shop follows the signed URL.'
+signed=$(headwater token sign wholesaler/auth.toml "$wholesaler/v1/table/pricelist" --name shop --expires 7d)
 start_shop
 wait_for copy_has coffee
 copy
