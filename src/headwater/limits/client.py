@@ -37,6 +37,7 @@ SPLIT_TRIES_MAX = 64  # commas tried from the end of a partial response before m
 ERROR_DETAIL_BYTES_MAX = 500  # of a body that is not a problem document, shown in an error
 
 # StreamDB.
+STATE_RANKS_MOVED_PART = 32  # an ordered query sorts all again if more than this part (1/32) of its rows changed
 STATE_TXIDS_KEPT = 10_000
 STATE_CHECKPOINT_EVERY_S = 30.0
 STATE_AWAIT_TXID_S = 5.0

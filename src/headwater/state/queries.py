@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from headwater import limits
+
 T = TypeVar("T")
 
 
@@ -43,7 +45,7 @@ class Query(Generic[T]):
         self._descending = descending
         self._limit = limit
         self._found: dict[str, T] = {}
-        self._sorted: list[tuple[str, T]] | None = None
+        self._ranks = Ranks(order, descending=descending) if order is not None else None
         self._failure: Exception | None = None
 
     def items(self) -> list[tuple[str, T]]:
@@ -51,9 +53,12 @@ class Query(Generic[T]):
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            if self._sorted is None:
-                self._sorted = self._in_order()
-            return list(self._sorted)
+            if self._ranks is not None:
+                return self._ranks.pairs(self._found)[: self._limit]
+            pairs = list(self._found.items())
+            if self._descending:
+                pairs.reverse()
+            return pairs[: self._limit]
 
     def values(self) -> list[T]:
         """The values, in order."""
@@ -80,23 +85,14 @@ class Query(Generic[T]):
     def __len__(self) -> int:
         return len(self.items())
 
-    def _in_order(self) -> list[tuple[str, T]]:
-        pairs = list(self._found.items())
-        if self._order is not None:
-            order = self._order
-            pairs.sort(key=lambda pair: pair[0])
-            pairs.sort(key=lambda pair: order(pair[1]), reverse=self._descending)
-        elif self._descending:
-            pairs.reverse()
-        return pairs if self._limit is None else pairs[: self._limit]
-
     # Called by the table
 
     def fill(self, rows: Mapping[str, T]) -> None:
         """Evaluate all rows. Raises what the filter raises."""
         self._failure = None
         self._found = {key: value for key, value in rows.items() if self._passes(value)}
-        self._sorted = None
+        if self._ranks is not None:
+            self._ranks.forget()
 
     def refill(self, rows: Mapping[str, T]) -> None:
         """The same, but an exception of the filter is raised at the next use of the query."""
@@ -118,4 +114,76 @@ class Query(Generic[T]):
             del self._found[key]
         else:
             return
-        self._sorted = None
+        if self._ranks is not None:
+            self._ranks.moved(key)
+
+
+class Ranks(Generic[T]):
+    """The rows of a query in the order of their values, and by key among equals.
+
+    Changes are only noted. The next read moves the rows that changed to their new places, or sorts all again if many
+    changed. Only `<` of the order's values is used, as in a sort.
+    """
+
+    def __init__(self, order: Callable[[T], Any], *, descending: bool) -> None:
+        self._order = order
+        self._descending = descending
+        self._ranks: list[Any] = []  # the order's values, in order
+        self._pairs: list[tuple[str, T]] = []  # keys and values, in the same order
+        self._rank_of: dict[str, Any] = {}
+        self._moved: dict[str, None] = {}
+        self._is_sorted = False
+
+    def moved(self, key: str) -> None:
+        """The value of a key has changed, or it does not match any more."""
+        self._moved[key] = None
+
+    def forget(self) -> None:
+        """Sort all again at the next read."""
+        self._is_sorted = False
+        self._moved.clear()
+
+    def pairs(self, rows: Mapping[str, T]) -> list[tuple[str, T]]:
+        """Keys and values in order. Raises what the order raises, and at the next read again."""
+        is_sorted, self._is_sorted = self._is_sorted, False
+        few = len(self._moved) * limits.STATE_RANKS_MOVED_PART <= len(rows)
+        if not is_sorted or not few or not all(self._move(key, rows) for key in self._moved):
+            self._sort(rows)
+        self._moved.clear()
+        self._is_sorted = True
+        return self._pairs
+
+    def _sort(self, rows: Mapping[str, T]) -> None:
+        rank_of = {key: self._order(value) for key, value in rows.items()}
+        keys = sorted(rank_of)
+        keys.sort(key=rank_of.__getitem__, reverse=self._descending)  # stable: equals stay ordered by key
+        self._rank_of = rank_of
+        self._ranks = [rank_of[key] for key in keys]
+        self._pairs = [(key, rows[key]) for key in keys]
+
+    def _move(self, key: str, rows: Mapping[str, T]) -> bool:
+        """Move a row to its place. False if its old place is not found, because `<` contradicts itself (NaN)."""
+        if key in self._rank_of:
+            place = self._place(self._rank_of.pop(key), key)
+            if place >= len(self._pairs) or self._pairs[place][0] != key:
+                return False
+            del self._ranks[place], self._pairs[place]
+        if key in rows:
+            rank = self._rank_of[key] = self._order(rows[key])
+            place = self._place(rank, key)
+            self._ranks.insert(place, rank)
+            self._pairs.insert(place, (key, rows[key]))
+        return True
+
+    def _place(self, rank: Any, key: str) -> int:
+        """The number of rows before this one, by binary search."""
+        low, high = 0, len(self._ranks)
+        while low < high:
+            middle = (low + high) // 2
+            other = self._ranks[middle]
+            first, second = (rank, other) if self._descending else (other, rank)
+            if first < second or (not second < first and self._pairs[middle][0] < key):
+                low = middle + 1
+            else:
+                high = middle
+        return low
