@@ -1,6 +1,6 @@
 """Fuzzing with coverage: `python -m tools.fuzz [TARGET …] --seconds 60`, or `make fuzz TARGET=… SECONDS=…`.
 
-Runs the targets of `tests/fuzz` one after the other with atheris (`pip install headwater[fuzz]`, Linux), each in a
+Runs the targets of `tests/fuzz` one after the other with atheris (`pip install '.[fuzz]'`, Linux), each in a
 separate process. Inputs that reach new code are kept below `--corpus` and used again. An input that breaks a target is
 written to `--crashes` and shown: add it to `tests/fuzz/crashes.py`, and fix the bug.
 """

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 
 from headwater import errors
 from headwater.server.problems import problem
@@ -48,3 +49,8 @@ def test_retryable_follows_from_the_status() -> None:
 def test_codes_are_stable_names() -> None:
     assert errors.StreamNotFoundError().code == "stream-not-found"
     assert errors.InvalidJsonError().code == "invalid-json"
+
+
+def test_tracebacks_show_the_advice() -> None:
+    for kind in tree(errors.HeadwaterError):
+        assert kind.advice in "".join(traceback.format_exception(kind("what was wrong")))

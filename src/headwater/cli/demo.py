@@ -42,7 +42,10 @@ def command(
     """
     for needed in ("pyspark", "deltalake"):
         if importlib.util.find_spec(needed) is None:
-            fail(f"the demo needs Spark ({needed} is missing)", "Install it with: pip install 'headwater[spark]'")
+            fail(
+                f"the demo needs Spark ({needed} is missing)",
+                "Install it with: pip install '.[spark]' in a checkout of Headwater",
+            )
     from headwater.demo.run import Watcher, run
     from headwater.demo.serving import ServerNotStartedError
 

@@ -40,7 +40,9 @@ def command(
         None, metavar="TABLE", help="Mirror the rows into a table of --url.", autocompletion=complete_name
     ),
     since_id: int | None = typer.Option(
-        None, help="Start after this SeqNo. If negative: start with that many of the last rows.", show_default="0"
+        None,
+        help="Start after this SeqNo. If negative: start with that many of the last rows. Default: 0.",
+        show_default=False,
     ),
     token: str | None = typer.Option(
         None, "--token", help="Sent to the SURL's server as a bearer token.", show_default=False

@@ -19,7 +19,7 @@ def command(
     server: Server,
     path: Path,
     offset: str | None = typer.Option(
-        None, "--offset", "-o", help="Where to start: an offset, -1 or now.", show_default="-1"
+        None, "--offset", "-o", help="Where to start: an offset, -1 or now. Default: -1.", show_default=False
     ),
     since: str | None = typer.Option(
         None, help="Start with data appended since: 30s, 15m, 1h or 2d ago, or 2030-01-01T00:00:00Z."

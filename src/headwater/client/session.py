@@ -107,7 +107,7 @@ class Session:
         origin = f"{parts.scheme}://{_host(parts)}"
         path = parts.path.strip("/")
         self.root = f"{origin}/{path}/" if path else f"{origin}{STREAM_ROOT}"
-        before = self.root.removesuffix(STREAM_ROOT) if self.root.endswith(STREAM_ROOT) else origin
+        before = self.root.removesuffix(STREAM_ROOT) if self.root.endswith(STREAM_ROOT) else self.root.rstrip("/")
         self.table_root = f"{before}{TABLE_ROOT}"
         self._origin = _origin(parts)
         self.headers = _lowered(headers)

@@ -43,6 +43,7 @@ class HeadwaterError(Exception):
         self.attempts = 1
         self.nothing_done = False
         self.retry_after_s = retry_after_s
+        self.add_note(self.advice)  # tracebacks show it
 
     def __str__(self) -> str:
         if not self.url:

@@ -19,7 +19,7 @@ def serving_metrics(jobs: Mapping[str, Job], port: int | None) -> Iterator[None]
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
-        raise OptionError("metrics need prometheus-client: pip install 'headwater[spark]'") from None
+        raise OptionError("metrics need prometheus-client: pip install '.[spark]' in a checkout of Headwater") from None
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Metrics(jobs))
     server, thread = start_http_server(port, registry=registry)

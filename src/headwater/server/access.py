@@ -14,6 +14,7 @@ Programs other than browsers send no `Origin` and are not checked.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -25,6 +26,8 @@ from headwater.protocol.tables import headers as table_headers
 from headwater.protocol.tables.urls import url_fault
 from headwater.server.forwarding import TrustedProxies
 from headwater.server.http import Headers, Request
+
+log = logging.getLogger("headwater.server")
 
 ANY = "*"
 
@@ -63,6 +66,7 @@ class Access:
         self._hosts = None if hosts is None else frozenset(map(parse_host, hosts))
         self._loopback = loopback  # pages on this machine are allowed
         self._proxies = proxies or None
+        self._refused_origins: set[str] = set()
         self._known_hosts: set[str | None] = {None}  # browsers always send a host
         self._any_host = self._hosts is None or ANY in self._hosts
         self._any_origin = self._origins is not None and ANY in self._origins
@@ -119,14 +123,22 @@ class Access:
             # refused.
             if reads:
                 return self._shared
-            if request.method == "OPTIONS":
-                return _VARY
-            raise OriginNotAllowedError(
+            reason = (
                 f"pages of the origin {origin[:80]!r} may not use this server; "
                 "allow it with --allow-origin ORIGIN (headwater serve) or allow_origins (the ASGI app)"
             )
+            if request.method == "OPTIONS":
+                self._log_refused(origin[:80], reason)
+                return _VARY
+            raise OriginNotAllowedError(reason)
         granted = (("access-control-allow-origin", origin), ("access-control-expose-headers", _EXPOSED))
         return (*self._shared, *granted) if reads else (*_VARY, *granted)
+
+    def _log_refused(self, origin: str, reason: str) -> None:
+        """Log a refused preflight, once for each origin: the browser tells the page nothing, and sends no request."""
+        if origin not in self._refused_origins and len(self._refused_origins) < HOSTS_KNOWN_MAX:
+            self._refused_origins.add(origin)
+            log.warning("a preflight was refused: %s", reason)
 
     def preflight(self, request: Request) -> Headers:
         """The headers of the response to a preflight."""

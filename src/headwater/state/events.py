@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, TypeAlias, TypeGuard, TypeVar, get_args
+from typing import Annotated, Any, Generic, TypeAlias, TypeGuard, TypeVar, get_args, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -133,14 +133,41 @@ class BadEvent(msgspec.Struct, frozen=True):
     reason: str
 
 
-def is_change_event(event: object) -> TypeGuard[ChangeEvent[Any]]:
-    """Whether an event is a `ChangeEvent`. Type checkers understand it (TypeGuard)."""
-    return type(event) is ChangeEvent
+@overload
+def is_change_event(event: dict[str, Any]) -> bool: ...
 
 
-def is_control_event(event: object) -> TypeGuard[ControlEvent]:
-    """Whether an event is a `ControlEvent`. Type checkers understand it (TypeGuard)."""
-    return type(event) is ControlEvent
+@overload
+def is_change_event(event: object) -> TypeGuard[ChangeEvent[Any]]: ...
+
+
+def is_change_event(event: object) -> bool:
+    """Whether an event is a `ChangeEvent`, which type checkers understand (TypeGuard).
+
+    A message as `read()` yields it, a dictionary, is checked too; `parse_event` makes a `ChangeEvent` from it.
+    """
+    return isinstance(_parsed(event), ChangeEvent)
+
+
+@overload
+def is_control_event(event: dict[str, Any]) -> bool: ...
+
+
+@overload
+def is_control_event(event: object) -> TypeGuard[ControlEvent]: ...
+
+
+def is_control_event(event: object) -> bool:
+    """Whether an event is a `ControlEvent`, which type checkers understand (TypeGuard), or a message that is one."""
+    return isinstance(_parsed(event), ControlEvent)
+
+
+def _parsed(event: object) -> object:
+    """The event of a decoded message, or what was given."""
+    try:
+        return parse_event(event) if isinstance(event, dict) else event
+    except InvalidEventError:
+        return event
 
 
 def control_event(control: Control, offset: str | UnsetType = UNSET) -> ControlEvent:

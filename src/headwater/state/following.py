@@ -284,6 +284,8 @@ class FollowedState(Unpicklable):
 
     def _lock_to_read(self) -> contextlib.AbstractContextManager[Any]:
         self._check_process()
+        if self._worker is None:
+            raise ClientError("call preload first: the database has not read the stream yet")
         # The whole stream was read before the fork: nothing changes the state, and a lost thread may hold the lock.
         return _NO_LOCK if self._is_inherited() else self._database.lock
 

@@ -197,7 +197,7 @@ class _JsonSchema(_OwnSchema):
             from jsonschema.validators import validator_for
         except ImportError:
             raise ImportError(
-                "a JSON Schema needs the package jsonschema: pip install 'headwater[jsonschema]'"
+                "a JSON Schema needs the package jsonschema: pip install '.[jsonschema]' in a checkout of Headwater"
             ) from None
         kind = validator_for(schema)
         try:

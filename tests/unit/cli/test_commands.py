@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from headwater.cli import COMMANDS
 from headwater.cli.whole import app
@@ -40,3 +41,10 @@ def test_a_mistyped_command_gets_a_suggestion() -> None:
     )
     assert ran.returncode == 2
     assert "Did you mean 'read'" in ran.stderr
+
+
+def test_help_shows_defaults_as_they_are_typed() -> None:
+    for arguments in (["read"], ["follow"], ["table", "read"], ["table", "tail"], ["table", "notify"]):
+        shown = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+        assert "[default: (" not in shown
+        assert "Default: " in shown

@@ -452,3 +452,18 @@ def test_what_the_reference_parser_of_stp_accepts_is_accepted(shell: str) -> Non
             (3, "+", "r"),
         ]
         assert list(table.active()) == ["k3"]
+
+
+@pytest.mark.parametrize(
+    ("url", "table"),
+    [
+        ("http://h", "http://h/v1/table/t"),
+        ("http://h/app", "http://h/app/v1/table/t"),
+        ("http://h/app/", "http://h/app/v1/table/t"),
+        ("http://h/app/v1/stream", "http://h/app/v1/table/t"),
+        ("http://h/v1/stream/", "http://h/v1/table/t"),
+    ],
+)
+def test_the_path_of_the_client_is_part_of_the_url_of_a_table(url: str, table: str) -> None:
+    with Client(url) as client:
+        assert client.table("t").url == table

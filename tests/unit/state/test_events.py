@@ -133,6 +133,17 @@ def test_consumer_events_are_processed_in_stream_order() -> None:
     assert state.get("user", "1") == 2
 
 
+def test_type_guards_take_what_a_read_yields() -> None:
+    for message in (change(), change(headers={"operation": "delete"}), change(headers={"operation": "insert", "x": 1})):
+        assert is_change_event(message)
+        assert not is_control_event(message)
+    assert is_control_event({"headers": {"control": "reset"}})
+    others: Any = ({}, {"headers": {}}, {"headers": {"operation": "insert"}}, {"headers": 7}, [change()], "text", 7)
+    for other in others:
+        assert not is_change_event(other)
+        assert not is_control_event(other)
+
+
 def test_consumer_type_guards_distinguish_changes_and_controls() -> None:
     one, other, both, neither, nonsense = decoded(
         change(), {"headers": {"control": "reset"}}, change(headers={"control": "reset"}), {"headers": {}}, 7

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -535,3 +535,18 @@ def test_a_snapshot_that_never_ends_does_not_turn_checkpoints_off(stream: Stream
     with database_of(stream, STATE, checkpoint=tmp_path / "state") as db:
         db.preload(60)
         assert db.save_checkpoint()
+
+
+def test_rows_cannot_be_read_before_preload(stream: Stream) -> None:
+    stream.append(users.insert(User("1", "Ann")))
+    with database_of(stream, STATE) as db:
+        table = db.users
+        reads: list[Callable[[], Any]] = [
+            lambda: table["1"], lambda: len(table), lambda: "1" in table, table.rows, table.query,
+            lambda: table.by(id="1"),
+        ]  # fmt: skip
+        for read in reads:
+            with pytest.raises(ClientError, match="call preload first"):
+                read()
+        db.preload()
+        assert len(table) == 1

@@ -39,7 +39,7 @@ def exits(options: str = "See: docs/pipeline.md") -> Iterator[None]:
     except typer.Exit:
         raise
     except ImportError as error:
-        way_out = "Install it with: pip install 'headwater[spark]'"
+        way_out = "Install it with: pip install '.[spark]' in a checkout of Headwater"
         fail(f"the pipeline needs Spark ({error})", way_out, code=WRONG_OPTIONS)
     except ConnectionError:  # connection errors to a server are HeadwaterErrors, so this one is of Spark's Java process
         fail("Spark's Java process has ended", "It can be tried again.", code=RETRY)

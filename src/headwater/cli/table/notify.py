@@ -17,7 +17,7 @@ def command(
     server: Server,
     name: Name,
     add: str | None = typer.Option(None, metavar="NURL", help="A URL to notify when the table gets rows."),
-    event: str | None = typer.Option(None, help="The event type of --add.", show_default="rows"),
+    event: str | None = typer.Option(None, help="The event type of --add. Default: rows.", show_default=False),
     remove: str | None = typer.Option(None, metavar="NURL", help="A URL that is no longer notified."),
     as_json: AsJson = False,
 ) -> None:

@@ -19,7 +19,9 @@ def command(
     server: Server,
     name: Name,
     since_id: int | None = typer.Option(
-        None, help="Only rows with a larger SeqNo. If negative: only that many of the last rows.", show_default="0"
+        None,
+        help="Only rows with a larger SeqNo. If negative: only that many of the last rows. Default: 0.",
+        show_default=False,
     ),
     until_id: int | None = typer.Option(None, min=0, help="Only rows up to this SeqNo."),
     active: bool = typer.Option(False, "--active", help="Only the last row of each key that is not deleted."),

@@ -13,7 +13,9 @@ def command(
     server: Server,
     name: Name,
     since_id: int | None = typer.Option(
-        None, help="Start after this SeqNo. If negative: start with that many of the last rows.", show_default="now"
+        None,
+        help="Start after this SeqNo. If negative: start with that many of the last rows. Default: now.",
+        show_default=False,
     ),
     as_json: AsJson = False,
 ) -> None:

@@ -122,7 +122,8 @@ def open_tracer(endpoint: str, share: float, exporter: SpanExporter | None = Non
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise ValueError(f"traces need OpenTelemetry: pip install 'headwater[otel]' ({error})") from None
+        way_out = "pip install '.[otel]' in a checkout of Headwater"
+        raise ValueError(f"traces need OpenTelemetry: {way_out} ({error})") from None
     resource = Resource.create({"service.name": "headwater", "service.version": __version__})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter(endpoint=traces_url(endpoint))))
@@ -135,7 +136,7 @@ def check_endpoint(endpoint: str | None) -> None:
         return
     traces_url(endpoint)
     if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
-        raise ValueError("traces need OpenTelemetry: pip install 'headwater[otel]'")
+        raise ValueError("traces need OpenTelemetry: pip install '.[otel]' in a checkout of Headwater")
 
 
 def traces_url(endpoint: str) -> str:

@@ -124,10 +124,10 @@ def test_where_spans_go() -> None:
 def test_without_the_extra_an_endpoint_is_an_error_that_names_it() -> None:
     check_endpoint(None)
     missing = {"opentelemetry.sdk": None, "opentelemetry.sdk.trace": None}
-    with mock.patch.dict(sys.modules, missing), pytest.raises(ValueError, match=r"pip install 'headwater\[otel\]'"):
+    with mock.patch.dict(sys.modules, missing), pytest.raises(ValueError, match=r"pip install '\.\[otel\]'"):
         open_tracer("http://127.0.0.1:4318", 1.0)
     with (
         mock.patch("importlib.util.find_spec", return_value=None),
-        pytest.raises(ValueError, match=r"pip install 'headwater\[otel\]'"),
+        pytest.raises(ValueError, match=r"pip install '\.\[otel\]'"),
     ):
         check_endpoint("http://127.0.0.1:4318")

@@ -94,7 +94,7 @@ def open_bucket(url: str) -> S3Target:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError:
-        raise BackupError("S3 needs boto3. Install it with: pip install 'headwater[s3]'") from None
+        raise BackupError("S3 needs boto3. Install it with: pip install '.[s3]' in a checkout of Headwater") from None
     config = Config(
         connect_timeout=limits.BACKUP_CONNECT_S,
         read_timeout=limits.BACKUP_ANSWER_S,
