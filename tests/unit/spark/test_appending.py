@@ -21,6 +21,7 @@ from headwater.spark.options import WriteOptions, write_options
 from headwater.spark.publishing import Publisher
 from headwater.spark.staging import Gatherer, RowChunk, place_of
 from tests.servers import Server, serving
+from tests.waiting import LIMIT_S
 
 _numbers = itertools.count()
 TARGETS = 40
@@ -29,18 +30,22 @@ REQUEST_BYTES = 2000
 
 
 class Watching(httpx.HTTPTransport):
-    """Records appends and creates and the maximum number of concurrent ones, and crashes after some."""
+    """Records appends and creates and the maximum number of concurrent ones, and crashes after some.
 
-    def __init__(self, lives: int = 1 << 30) -> None:
+    An append waits until there were `together` requests at once.
+    """
+
+    def __init__(self, lives: int = 1 << 30, together: int = 1) -> None:
         super().__init__(verify=False)
         self.asked: list[str] = []
         self.most = 0
         self._lives = lives
+        self._together = together
         self._under_way = 0
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        with self._lock:
+        with self._changed:
             self._lives -= 1
             if self._lives < 0:
                 raise KeyboardInterrupt
@@ -48,11 +53,13 @@ class Watching(httpx.HTTPTransport):
                 self.asked.append(request.method)
             self._under_way += 1
             self.most = max(self.most, self._under_way)
+            self._changed.notify_all()
+            if request.method == "POST" and "/_spark/" not in request.url.path:
+                self._changed.wait_for(lambda: self.most >= self._together, LIMIT_S)
         try:
-            time.sleep(0.002)
             return super().handle_request(request)
         finally:
-            with self._lock:
+            with self._changed:
                 self._under_way -= 1
 
 
@@ -90,7 +97,7 @@ def published(client: Client, writer: str) -> list[list[int]]:
 
 def test_many_targets_at_a_time_each_in_order(server: Server, client: Client) -> None:
     writer = f"appending-{next(_numbers)}"
-    with httpx.Client(transport=(watched := Watching())) as http:
+    with httpx.Client(transport=(watched := Watching(together=3))) as http:
         for batch in range(2):
             watched.asked.clear()
             parts = gathered(client, writer, batch)
@@ -99,7 +106,7 @@ def test_many_targets_at_a_time_each_in_order(server: Server, client: Client) ->
             assert watched.asked.count("POST") == TARGETS  # what tasks have for a target is appended together
             assert watched.asked.count("PUT") == (TARGETS if batch == 0 else 0)
             assert watched.asked.count("HEAD") == 0  # they are looked for in the list
-    assert 2 < watched.most <= limits.SPARK_REQUESTS_AT_ONCE + 1  # and one that reads ahead
+    assert 3 <= watched.most <= limits.SPARK_REQUESTS_AT_ONCE + 1  # and one that reads ahead
     rows = [*range(4 * TASKS), *range(100, 100 + 4 * TASKS)]
     assert published(client, writer) == [rows] * TARGETS
 
