@@ -182,7 +182,7 @@ def test_producers_that_vanish_are_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 def damaged_rows(count: int) -> str:
     """The first wrong answer after damage in a row."""
-    for seed in range(8):
+    for seed in range(12):
         history = History(seed)
         rng = random.Random(seed)
         try:

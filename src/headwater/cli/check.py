@@ -7,9 +7,16 @@ from pathlib import Path
 import typer
 
 from headwater.cli.output import say
-from headwater.store.embedded.checking import check_directory
+from headwater.store.embedded.checking import CheckReport, check_directory
 from headwater.store.embedded.salvage import salvage_directory
 from headwater.store.embedded.timelines import begin_timeline as begin
+
+
+def _advice(directory: Path, report: CheckReport) -> str:
+    restore = "Restore a backup to a new directory: headwater restore TARGET --to NEW"
+    if report.is_cut:
+        return f"{restore}. Without one, accept the loss: copy the directory, then headwater check {directory} --salvage"
+    return restore
 
 
 def command(
@@ -49,4 +56,6 @@ def command(
     for problem in report.problems:
         say(f"problem: {problem}", err=True)
     say("everything is in order" if not report.problems else f"{len(report.problems)} problems")
+    if report.problems:
+        say(_advice(directory, report), err=True)
     raise typer.Exit(1 if report.problems else 0)

@@ -32,6 +32,7 @@ class CheckReport(NamedTuple):
     batches: int
     documents: int
     problems: list[str]
+    is_cut: bool = False  # the journal is damaged or incomplete; `check --salvage` keeps what is before the damage
 
 
 def check_directory(directory: Path, progress: Progress) -> CheckReport:
@@ -56,6 +57,7 @@ class Checker:
         self._reader = IndexReader(connection)
         self._progress = progress
         self._problems: list[str] = []
+        self._is_cut = False
         self._bytes = self._chunks = self._timeline = 0
 
     def run(self) -> CheckReport:
@@ -71,7 +73,7 @@ class Checker:
         self._check_other_rows()
         self._progress("documents")
         documents = self._check_documents(replay)
-        return CheckReport(streams, self._bytes, self._chunks, replay.batches, documents, self._problems)
+        return CheckReport(streams, self._bytes, self._chunks, replay.batches, documents, self._problems, self._is_cut)
 
     def _check_journal(self) -> Replay:
         """Replay the journal over the index."""
@@ -82,6 +84,7 @@ class Checker:
                 """Applying the events checks them."""
         except (CorruptJournalError, DamagedDataError) as error:
             self._problems.append(str(error))
+            self._is_cut = isinstance(error, CorruptJournalError)
         return replay
 
     # Streams

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 from headwater.errors import DamagedDataError
+from headwater.store.embedded import index, newest
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.journal import DirectoryError, UnknownFormatError
 
@@ -105,7 +107,8 @@ def check_finished(directory: Path) -> None:
 def check_format(directory: Path) -> None:
     """Check that a directory is complete and has the format of this version."""
     check_finished(directory)
-    if not (directory / FORMAT_NAME).exists():
+    if not _has_format(directory):
+        check_unused(directory)
         raise FileNotFoundError(errno.ENOENT, "not a Headwater data directory", str(directory))
     found = (directory / FORMAT_NAME).read_text(errors="replace")
     if found in [_TEXT.format(version) for version in range(1, FORMAT)]:
@@ -118,12 +121,37 @@ def check_format(directory: Path) -> None:
     check_complete(directory)
 
 
+def _has_format(directory: Path) -> bool:
+    path = directory / FORMAT_NAME
+    return path.exists() and path.stat().st_size > 0
+
+
+def check_unused(directory: Path) -> None:
+    """Check that a directory without FORMAT was never complete: then its creation was interrupted. Raises
+    MissingFileError if it has data, so FORMAT was lost."""
+    journal, path = directory / JOURNAL_DIR, directory / INDEX_NAME
+    record = {newest.NAME, f"{newest.NAME}.unfinished"}
+    if journal.is_dir() and set(os.listdir(journal)) - record:
+        raise MissingFileError(directory / FORMAT_NAME)
+    if path.is_file() and path.stat().st_size > 0 and _has_rows(path):
+        raise MissingFileError(directory / FORMAT_NAME)
+
+
+def _has_rows(path: Path) -> bool:
+    """Whether an index was used. One that cannot be read may have been."""
+    try:
+        with contextlib.closing(index.connect(path, write=False)) as connection:
+            return index.IndexReader(connection).meta() != index.Meta()
+    except (sqlite3.DatabaseError, DamagedDataError) as error:
+        return getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_ERROR  # its tables were not created yet
+
+
 def check_complete(directory: Path) -> None:
     if not (directory / JOURNAL_DIR).is_dir():
         raise MissingFileError(directory / JOURNAL_DIR)
-    index = directory / INDEX_NAME
-    if not index.is_file() or index.stat().st_size == 0:
-        raise MissingFileError(index)
+    path = directory / INDEX_NAME
+    if not path.is_file() or path.stat().st_size == 0:
+        raise MissingFileError(path)
 
 
 def write_format(directory: Path) -> None:

@@ -44,6 +44,8 @@ def _check_claim(directory: Path) -> bool:
     if (directory / layout.FORMAT_NAME).exists():
         return False
     layout.check_finished(directory)
+    if directory.exists():
+        layout.check_unused(directory)
     ours = {locking.OWNER, locking.FOLD, layout.JOURNAL_DIR, layout.INDEX_NAME, f"{layout.FORMAT_NAME}.new"}
     if directory.exists() and any(path.name.partition("-")[0] not in ours for path in directory.iterdir()):
         raise UnknownFormatError(f"{directory} is not empty and not a Headwater data directory")

@@ -19,6 +19,7 @@ from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
 from headwater.errors import DamagedDataError
+from headwater.limits import Limits
 from headwater.store.embedded import index
 from headwater.store.embedded.backup.backing_up import open_backup
 from headwater.store.embedded.backup.restoring import restore
@@ -206,6 +207,50 @@ def test_a_missing_journal_is_refused(directory: Path) -> None:
     (directory / "journal").rename(directory.parent / "elsewhere")
     with pytest.raises(MissingFileError, match="journal is missing"):
         open_store(directory, UNFOLDED)
+
+
+@pytest.mark.parametrize("folding", [FOLDED, UNFOLDED], ids=["folded", "unfolded"])
+@pytest.mark.parametrize("left", [None, b""], ids=["removed", "emptied"])
+def test_a_missing_format_is_refused_and_nothing_is_changed(
+    directory: Path, folding: Limits, left: bytes | None
+) -> None:
+    """Without the file, a directory looks like one whose creation was interrupted, which is created again."""
+
+    async def write(engine: Engine) -> None:
+        await append(engine, "a", b"more")
+        if folding is FOLDED:
+            await settled(directory)
+
+    live(directory, write, folding)
+    (directory / "FORMAT").unlink()
+    if left is not None:
+        (directory / "FORMAT").write_bytes(left)
+    for name in ("reserve", "journal/spare.journal"):  # as on a full disk
+        (directory / name).unlink(missing_ok=True)
+    before = {path: path.read_bytes() for path in directory.rglob("*.*") if not path.name.endswith(("-shm", ".lock"))}
+    for use in (lambda: open_store(directory, UNFOLDED), lambda: check_directory(directory, lambda _: None)):
+        with pytest.raises(MissingFileError, match=r"FORMAT is missing or empty; restore"):
+            use()
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_check_says_what_to_do(directory: Path) -> None:
+    async def write(engine: Engine) -> None:
+        await append(engine, "a", b"more")
+
+    live(directory, write, UNFOLDED)
+    max((directory / "journal").glob("0*.journal")).unlink()
+    result = CliRunner().invoke(app, ["check", str(directory)])
+    assert result.exit_code == 1
+    assert "the segment is missing" in result.stderr
+    assert "headwater restore TARGET" in result.stderr
+    assert f"headwater check {directory} --salvage" in result.stderr
+    assert CliRunner().invoke(app, ["check", str(directory), "--salvage"]).exit_code == 0
+    corrupt_chunk(directory)
+    result = CliRunner().invoke(app, ["check", str(directory)])
+    assert result.exit_code == 1
+    assert "headwater restore TARGET" in result.stderr
+    assert "--salvage" not in result.stderr
 
 
 def test_a_malformed_index_is_refused(directory: Path) -> None:
