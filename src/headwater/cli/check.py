@@ -15,7 +15,7 @@ from headwater.store.embedded.timelines import begin_timeline as begin
 def _advice(directory: Path, report: CheckReport) -> str:
     restore = "Restore a backup to a new directory: headwater restore TARGET --to NEW"
     if report.is_cut:
-        return f"{restore}. Without one, accept the loss: copy the directory, then headwater check {directory} --salvage"
+        return f"{restore}. Or copy the directory and accept the loss: headwater check {directory} --salvage"
     return restore
 
 
