@@ -221,7 +221,8 @@ class Following:
 
     def _arrive(self, row: Row, rows: list[Row]) -> None:
         seqno, position, window = row.seqno, self.position, self._window
-        self._highest = max(self._highest, seqno)
+        if seqno > self._highest:
+            self._highest = seqno
         if position is not None and seqno <= position:
             self._check_repeat(row, position)
         elif self._target is not None and seqno > self._target:

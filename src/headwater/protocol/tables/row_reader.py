@@ -58,10 +58,12 @@ class RowReader:
         if len(line) > self._row_bytes_max:
             raise _error(self._lines, self._too_long())
         try:
-            return parse_row((line + b"\t" if self._lenient and _lacks_record(line) else line).decode())
+            return parse_row(line.decode())
         except UnicodeDecodeError as error:
             raise _error(self._lines, f"byte {error.start} of the row is not UTF-8") from None
         except InvalidRowError as error:
+            if self._lenient and _lacks_record(line):
+                return self._row(line + b"\t")
             raise _error(self._lines, error.detail) from None
 
     def _too_long(self) -> str:
