@@ -17,11 +17,11 @@ import pytest
 from bench.servers import Server, headwater
 
 import headwater as package
-from headwater import client, errors, state
+from headwater import client, errors, state, testing
 from headwater.server import asgi
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PUBLIC = (client, state, errors, asgi)
+PUBLIC = (client, state, errors, asgi, testing)
 NAMES = [(module, name) for module in PUBLIC for name in vars(module) if not name.startswith("_")]
 
 
@@ -51,7 +51,7 @@ def test_an_example_runs(name: str, server: Server, tmp_path: Path, monkeypatch:
     text = EXAMPLES[name].replace("127.0.0.1:4437", f"{server.host}:{server.port}")
     text = re.sub(r'(stream|table)\("', rf'\1("{name}/', text)  # of its own
     scope: dict[str, Any] = {"msgspec": msgspec, "Path": Path}
-    for module in (asgi, errors, client, state):
+    for module in (asgi, errors, client, state, testing):
         scope |= {key: value for key, value in vars(module).items() if not key.startswith("_")}
     if "await " in text:
         text = f"import asyncio\nasync def main():\n{textwrap.indent(text, '    ')}\nasyncio.run(main())"

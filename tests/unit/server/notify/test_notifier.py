@@ -448,13 +448,13 @@ def test_a_surl_is_handed_on_with_the_name_of_the_table() -> None:
             return answers[0].status
 
         wake, nurl = f"surl={surl}", "rows=https://peer.example/n"
-        assert await notified("own", wake, Service(engine, LIMITS, notifier)) == 204  # advisory: ignored
+        assert await notified("own", wake, Service(engine, LIMITS, notifier)) == 410  # nothing here follows it
         assert await notified("prices", f"{wake}&{nurl}") == 204
         assert followers.found == [("wake", "prices", surl)]
         assert await notified("prices", nurl) == 204
         assert len(followers.found) == 1
         assert len(await engine.documents("nurl/", "", 10)) == 1
-        assert await notified("own", wake) == 204
+        assert await notified("own", wake) == 410
         assert followers.found[1:] == [("wake", "own", surl)]  # a table that is no mirror follows nothing
         assert await notified("left", wake) == 410
         assert followers.found[2:] == [("wake", "left", surl), ("admit", "left", surl)]
