@@ -268,7 +268,7 @@ def changes_history(number: int, path: str) -> Iterator[bytes]:
 
 
 def no_row_at_all(number: int, path: str) -> Iterator[bytes]:
-    yield head() + lines(1) + b"\n\n\n"
+    yield head() + lines(1) + b"\n\nno row\n"
 
 
 def bad_last_seqno(number: int, path: str) -> Iterator[bytes]:
