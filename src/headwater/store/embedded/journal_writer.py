@@ -102,13 +102,22 @@ class JournalWriter:
                 file.allocate(size)
             except OSError as error:
                 refusal = error
-                if self._allocated:
-                    with contextlib.suppress(OSError):  # some of the blocks may have been allocated
-                        file.truncate(self._allocated)
+                self._release(file)
             else:
                 self._allocated = size
                 return
         raise failure(file.name, refusal) from refusal
+
+    def _release(self, file: File) -> None:
+        """Release blocks after the allocated ones: an allocation that failed may have got some. The record comes first,
+        because a file that is shorter than its record was cut."""
+        if not self._allocated:
+            return
+        newest = self._record.newest
+        if newest.number == self.number and newest.size_bytes > self._allocated:
+            self._note(newest._replace(size_bytes=self._allocated))
+        with contextlib.suppress(OSError):
+            file.truncate(self._allocated)
 
     def settle(self) -> None:
         """Note that the placed batch is durable."""

@@ -104,7 +104,10 @@ class Maintenance:
     # Sealing
 
     def note_sealed(self) -> None:
-        """Fold the segments that were sealed since the last call."""
+        """Fold the segments that were sealed since the last call. While a batch is being written, they wait for it: the
+        batch before it may not be in memory yet (`EmbeddedStore._mark_time`)."""
+        if self.writing:
+            return
         while self.segment < self._journal.number:
             self.folding.add(self.segment)
             self.segment += 1

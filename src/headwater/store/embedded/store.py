@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -168,13 +169,11 @@ class EmbeddedStore:
                 return
             self._journal.settle()
             self._maintenance.note_sealed()
-            self._take_in(batch, kept, self._maintenance.segment)
-            self._maintenance.note_written()
-            self._maintenance.note_changes(self._unfolded.changes_of(self._maintenance.segment))
+            finished = partial(self._finish, batch, kept, self._maintenance.segment, done)
             if self._moment().wall_ms < moment.wall_ms:
-                self._mark_time(done)
+                self._mark_time(finished)
             else:
-                done(None)
+                finished(None)
 
         def place() -> File:
             return self._journal.place(encode_records(records), moment)
@@ -188,6 +187,21 @@ class EmbeddedStore:
             placed(None, error)
         else:
             placed(file, None)
+
+    def _finish(
+        self,
+        batch: Sequence[Commit],
+        kept: dict[int, StreamState],
+        segment: int,
+        done: Done,
+        error: BaseException | None,
+    ) -> None:
+        """Show a batch of a segment to readers and acknowledge it, both at once."""
+        if error is None:
+            self._take_in(batch, kept, segment)
+            self._maintenance.note_written()
+            self._maintenance.note_changes(self._unfolded.changes_of(self._maintenance.segment))
+        done(error)
 
     def _mark_time(self, done: Done) -> None:
         """The wall clock was set back while a batch was synced. Before it is acknowledged, write an empty batch with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,12 @@ from headwater.store.embedded import newest
 from headwater.store.embedded.checking import check_directory
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.journal import HEADER_BYTES, CorruptJournalError, segment_name
-from headwater.store.embedded.journal_writer import JournalWriter
+from headwater.store.embedded.journal_writer import DiskFullError, JournalWriter
 from headwater.store.embedded.newest import Newest
 from headwater.store.embedded.opening import open_store
 from headwater.store.embedded.salvage import salvage_directory
+from tests.fault.sim_disk import SimDisk
+from tests.journals import NEW, at, new_journal
 from tests.unit.store.embedded.test_directory import UNFOLDED, append, content, create, live
 
 SLOT = 4096
@@ -228,3 +231,17 @@ def test_any_flipped_byte_of_the_record_is_noticed_or_harmless(data: st.DataObje
             assert found.newest == Newest(3, 77, 5, 4096)
         elif position % SLOT < HEADER_BYTES:
             assert found.torn
+
+
+def test_a_segment_that_could_not_grow_on_a_full_disk_is_not_taken_for_one_that_was_cut() -> None:
+    """A failed allocation cuts the file to what was allocated. The record must not claim more, whenever a crash is."""
+    disk = SimDisk(random.Random(0))
+    writer = new_journal(disk, segment_bytes=1 << 20, salt=lambda: 7)
+    writer.frugal = True
+    writer.place(b"\x90", at(1)).sync()
+    writer.settle()
+    disk.full = True
+    with pytest.raises(DiskFullError):
+        writer.place(bytes(400_000), at(2))
+    [segment] = newest.read_segments(disk, NEW)
+    assert [batch.sequence for batch in segment.batches] == [1]
