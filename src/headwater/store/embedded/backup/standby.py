@@ -84,12 +84,15 @@ class Standby:
         return self._rebuild()
 
     def _check_target(self) -> None:
-        """A target that was followed before and is empty now is not mounted, so it may come back."""
+        """A target that was followed before and is empty now is not mounted, so it may come back. One that is empty at
+        the start may get its first backup."""
         try:
             self._target.get(FORMAT_NAME)
         except MissingError:
             if self.source is not None:
                 raise TargetError(self._target.url, f"{FORMAT_NAME} is missing, so it may not be mounted") from None
+            if self._target.is_empty():
+                raise TargetError(self._target.url, _NO_BACKUP) from None
         check_claimed(self._target)
 
     def _read_place(self, source: Source) -> Place:
@@ -128,6 +131,9 @@ class Standby:
 
     def _rebuild(self) -> Applied:
         """Build a new index from the newest base, and use it instead of the old one."""
+        timelines = read_timelines(self._target)
+        if self.source is None and not any(read_contents(self._target, one).is_restorable for one in timelines):
+            raise TargetError(self._target.url, _NO_BACKUP)
         plan = plan_restore(self._target, None)
         old = None if self.source is None else self.source.index
         self._remove_all_but(old)
@@ -156,6 +162,7 @@ class Standby:
 
 
 _SOURCE_NAME = "standby.json"
+_NO_BACKUP = "it has no complete backup yet, for which the standby waits; start headwater backup --follow"
 _PROMOTING = "promoting"  # asks the process that follows the target to end
 
 
