@@ -69,6 +69,18 @@ def test_current_state_without_a_schema(run: Run, client: Client, path: str, tab
     assert told(run(path="buckets"), "stream", "key", "value") == [(f"{path}/a", "3", "3"), (f"{path}/b", "9", "9")]
 
 
+def test_the_quarantine_has_the_events_of_its_type(run: Run, client: Client, path: str, table: str) -> None:
+    other = {**change("1", "paint", {"n": 1}), "type": "other"}
+    numbers = [change(str(key), "insert", {"n": n, "f": 1.5}) for key, n in enumerate((1.0, 1e2, -0.0, 1.5, 2**31))]
+    mixed = [other, change("o", "insert", {"f": 1e39}), change("p", "paint"), {"value": 1}, {**other, "type": 7}]
+    client.stream(f"{path}/a").create(messages=[*numbers, *mixed])
+    rows = run(type="t", schema="n INT, f FLOAT")
+    assert told(rows, "key", "n", "f") == [("0", 1, 1.5), ("1", 100, 1.5), ("2", 0, 1.5)]
+    bad = DeltaTable(f"{table}.quarantine").to_pyarrow_table().to_pylist()
+    named = told(sorted(bad, key=lambda row: row["order"]), "type", "key")
+    assert named == [("t", "3"), ("t", "4"), ("t", "o"), ("t", "p"), (None, None), (None, "1")]
+
+
 def test_a_stream_that_was_created_again(run: Run, client: Client, path: str) -> None:
     for paths in ("merge", "buckets"):
         client.stream(f"{path}/a").create(messages=[change("1", "insert", 1), change("2", "insert", 2)])

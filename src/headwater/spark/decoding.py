@@ -119,7 +119,7 @@ class Events:
         return _any_value if name == "value" and self._delete_values else _EVENT_COLUMNS[name]
 
     def _is_wanted(self, event: Any) -> bool:
-        """Includes control events, which concern all types, and bad events, whose type is unknown."""
+        """Includes control events, which concern all types, and bad events, which are never left out silently."""
         return type(event) is not ChangeEvent or event.type in (self._types or ())
 
 
@@ -159,8 +159,8 @@ def _value(event: Any) -> msgspec.Raw | None:
 
 
 _EVENT_COLUMNS: dict[str, Any] = {
-    "type": lambda event: event.type if type(event) is ChangeEvent else None,
-    "key": lambda event: event.key if type(event) is ChangeEvent else None,
+    "type": lambda event: event.type if type(event) is not ControlEvent else None,
+    "key": lambda event: event.key if type(event) is not ControlEvent else None,
     "operation": lambda event: event.headers.operation if type(event) is ChangeEvent else None,
     "value": _value,
     "old_value": lambda event: _raw(event.old_value) if type(event) is ChangeEvent else None,

@@ -10,6 +10,7 @@ from typing import Any, Required, TypedDict
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -63,37 +64,92 @@ def _python_type(kind: DataType) -> Any:
 
 
 class ValueDecoder:
-    """Decodes JSON objects to a column. Fields that are not in the schema are dropped, missing ones are null."""
+    """Decodes JSON objects to a column. Fields that are not in the schema are dropped, missing ones are null.
+
+    A number fits a field if the field can hold it: 1.0 and 1e2 are integers, and a number too large for FLOAT does not
+    become infinite. FLOAT and DOUBLE round, DECIMAL does not.
+    """
 
     def __init__(self, schema: StructType, kind: pa.DataType) -> None:
         self._one = msgspec.json.Decoder(_python_type(schema) | None)
         self._many = msgspec.json.Decoder(list[_python_type(schema) | None])  # type: ignore[misc]
+        self._schema = schema
         self._kind = kind
-        self._has_maps = "map<" in schema.simpleString()
+        self._has_maps = holds(schema, (MapType,))
+        self._has_integers = holds(schema, (IntegralType,))
+        self._has_floats = holds(schema, (FloatType,))
 
     def column(self, texts: Sequence[bytes | None], reasons: list[str | None]) -> pa.Array:
         """A column of values. Values that do not match are null, with the reason in `reasons`."""
         try:
             values = self._many.decode(b"[" + b",".join(b"null" if text is None else text for text in texts) + b"]")
             return self._array(values)
-        except (msgspec.MsgspecError, pa.ArrowException, OverflowError):
+        except _DOES_NOT_FIT:
             return self._array([self._value(number, text, reasons) for number, text in enumerate(texts)])
 
     def _value(self, number: int, text: bytes | None, reasons: list[str | None]) -> Any:
         if text is None:
             return None
         try:
-            value = self._one.decode(text)
+            value = self._decoded(text)
             self._array([value])
-        except (msgspec.MsgspecError, pa.ArrowException, OverflowError) as error:
+        except _DOES_NOT_FIT as error:
             reasons[number] = reasons[number] or f"the value does not fit the schema: {error}"
             return None
         return value
 
+    def _decoded(self, text: bytes) -> Any:
+        try:
+            return self._one.decode(text)
+        except msgspec.ValidationError:
+            if not self._has_integers:
+                raise
+            whole = _with_integers(_exact.decode(text), self._schema)
+            return self._one.decode(_numbers.encode(whole))
+
     def _array(self, values: list[Any]) -> pa.Array:
         if self._has_maps:
             values = [_with_pairs(value, self._kind) for value in values]
-        return pa.array(values, self._kind)
+        column = pa.array(values, self._kind)
+        if self._has_floats and (field := _infinite(column, "$")) is not None:
+            raise OverflowError(f"Number too large for FLOAT - at `{field}`")
+        return column
+
+
+_DOES_NOT_FIT = (msgspec.MsgspecError, pa.ArrowException, ArithmeticError, RecursionError)
+_INTEGER_DIGITS_MAX = 19  # of BIGINT; a number with a large exponent would need memory in proportion to it
+_exact = msgspec.json.Decoder(float_hook=Decimal)
+_numbers = msgspec.json.Encoder(decimal_format="number")
+
+
+def _with_integers(value: Any, kind: DataType) -> Any:
+    """Write numbers such as 1.0 and 1e2 as integers where the schema has integers."""
+    if isinstance(kind, StructType) and isinstance(value, dict):
+        kinds = {field.name: field.dataType for field in kind.fields}
+        return {name: _with_integers(one, kinds[name]) for name, one in value.items() if name in kinds}
+    if isinstance(kind, ArrayType) and isinstance(value, list):
+        return [_with_integers(one, kind.elementType) for one in value]
+    if isinstance(kind, MapType) and isinstance(value, dict):
+        return {name: _with_integers(one, kind.valueType) for name, one in value.items()}
+    if isinstance(kind, IntegralType) and isinstance(value, Decimal):
+        if not value:
+            return 0
+        is_whole = value.adjusted() < _INTEGER_DIGITS_MAX and value == value.to_integral_value()
+        return int(value) if is_whole else value
+    return value
+
+
+def _infinite(column: pa.Array, path: str) -> str | None:
+    """Where a column has an infinite number, which JSON does not have: a number was too large for its type."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        inner = ((column.field(number), f"{path}.{field.name}") for number, field in enumerate(kind))
+        return next((place for one, name in inner if (place := _infinite(one, name)) is not None), None)
+    if pa.types.is_map(kind):
+        return _infinite(column.items, f"{path}[...]")
+    if pa.types.is_list(kind):
+        return _infinite(column.values, f"{path}[...]")
+    return path if pa.types.is_floating(kind) and pc.any(pc.is_inf(column)).as_py() else None
 
 
 class TypedDecoder:

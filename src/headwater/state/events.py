@@ -132,6 +132,24 @@ class BadEvent(msgspec.Struct, frozen=True):
     message: Any
     reason: str
 
+    @property
+    def type(self) -> str | None:
+        """The type that the message names, if it names one."""
+        return self._named("type")
+
+    @property
+    def key(self) -> str | None:
+        """The key that the message names, if it names one."""
+        return self._named("key")
+
+    def _named(self, field: str) -> str | None:
+        if isinstance(self.message, dict):
+            value = self.message.get(field)
+        else:
+            fields = _members(self.message) if isinstance(self.message, bytes) else None
+            value = plain(fields[field]) if fields is not None and field in fields else None
+        return value if isinstance(value, str) and value else None
+
 
 @overload
 def is_change_event(event: dict[str, Any]) -> bool: ...

@@ -105,3 +105,16 @@ def test_changes_alone_are_decoded_as_among_other_events(count: int, delete_valu
             {name: row[name] for name in wanted} for row, wanted in zip(among[:-1], kept, strict=True)
         ]
         assert [row["size"] for row in alone] == [len(json.dumps(event)) + 1 for event in changes]
+
+
+def test_bad_events_have_the_type_and_key_that_they_name() -> None:
+    schema = StructType([StructField(name, StringType()) for name in ("type", "key", "operation")])
+    rows = decoded(
+        schema,
+        {"type": "item", "key": "a", "value": 1, "headers": {"operation": "paint"}},
+        {"type": "item", "value": 1, "headers": {"operation": "insert"}},
+        {"type": 7, "key": "", "value": 1, "headers": {"operation": "insert"}},
+        {"value": 1},
+    )
+    assert [(row["type"], row["key"]) for row in rows] == [("item", "a"), ("item", None), (None, None), (None, None)]
+    assert all(row["bad"] for row in rows)

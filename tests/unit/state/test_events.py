@@ -367,3 +367,14 @@ def test_custom_headers_are_kept_and_written_as_they_were() -> None:
     assert decoded(change())[0].headers.custom == {}
     made = Collection("user", dict).insert({"id": "1"}, txid="t", headers={"from": "shop"})
     assert json.loads(msgspec.json.encode(made))["headers"] == {"operation": "insert", "txid": "t", "from": "shop"}
+
+
+def test_bad_events_name_their_type_and_key() -> None:
+    deep = b'[{"type":"item","key":"a","value":' + b"[" * 5000 + b"]" * 5000 + b',"headers":{}}]'
+    [event] = EventDecoder().decode_array(deep)
+    assert isinstance(event, BadEvent)
+    assert (event.type, event.key) == ("item", "a")
+    [event] = EventDecoder().decode_array(b'[{"type":7,"key":"","headers":{}}]')
+    assert isinstance(event, BadEvent)
+    assert (event.type, event.key) == (None, None)
+    assert BadEvent(3, "not an object").type is None
