@@ -17,11 +17,8 @@ from headwater import limits as bounds
 from headwater.engine.messages import StreamInfo
 from headwater.engine.tails import Tail
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
-from headwater.log.content import ROWS
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Event, StreamEvent
 from headwater.log.state import Document, StreamState, evolve, evolve_document
-
-_NO_TABLE = -1
 
 
 class LoadedStream(msgspec.Struct, eq=False, gc=False):
@@ -68,7 +65,7 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
             state.names,
             self.tail,
             self.closed,
-            max(0, self.last_seqno),
+            self.last_seqno,
         )
 
     def check_not_deleted(self) -> None:
@@ -80,16 +77,13 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
 
 def loaded_stream(state: StreamState, *, durable: bool) -> LoadedStream:
     """A stream with this newest state. If it is not durable, readers see an empty stream."""
-    last_seqno = _NO_TABLE
-    if state.kind >= ROWS:
-        last_seqno = state.last_seqno if durable else 0
     return LoadedStream(
         state.id,
         state.path,
         state,
         state.tail if durable else state.start,
         state.closed and durable,
-        last_seqno,
+        state.last_seqno if durable else 0,
         state.accessed_ms,
         StreamGoneError if state.soft_deleted and durable else None,
     )

@@ -44,8 +44,7 @@ from headwater.log.events import (
     Touched,
 )
 from headwater.log.quotas import Quotas, Usage
-from headwater.log.row_framing import last_seqno_of
-from headwater.log.state import Document, StreamState, evolve, evolve_document
+from headwater.log.state import Document, StreamState, evolve, evolve_document, extend
 from headwater.store.contract import NoMemoryError, RefusedError, Store
 
 log = logging.getLogger("headwater.engine")
@@ -317,11 +316,7 @@ class Writer:
                 changed.pending -= 1
                 if type(changed) is LoadedStream:
                     if type(event) is Appended:
-                        changed.tail += len(event.data)
-                        if changed.last_seqno >= 0 and type(entry.answer) is Reply:
-                            changed.last_seqno = entry.answer.last_seqno
-                        if event.close:
-                            changed.closed = True
+                        extend(changed, changed.state.kind, event.data, closes=event.close)
                         if changed.live is not None:
                             updated.setdefault(changed, []).append(event.data)
                     else:
@@ -335,10 +330,8 @@ class Writer:
 
     def _publish_life(self, event: Event, stream: LoadedStream) -> None:
         if isinstance(event, Created):
-            stream.tail += len(event.data)
-            if stream.last_seqno >= 0:
-                stream.last_seqno = last_seqno_of(event.data) if event.data else event.last_seqno
-            stream.closed = event.closed
+            stream.last_seqno = event.last_seqno
+            extend(stream, event.kind, event.data, closes=event.closed)
             self._catalogue.show(stream)
         elif isinstance(event, SoftDeleted):
             stream.deleted = StreamGoneError

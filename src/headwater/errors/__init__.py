@@ -32,6 +32,7 @@ HeadwaterError
 │   ├── ConflictError              409
 │   │   ├── ConfigurationError     409
 │   │   ├── PathBlockedError       409
+│   │   ├── ReadOnlyError          409
 │   │   ├── SourceGoneError        409
 │   │   ├── ContentTypeError       409
 │   │   ├── StreamClosedError      409

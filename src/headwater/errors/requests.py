@@ -159,6 +159,10 @@ class ConfigurationError(ConflictError):
     advice = "Use another path or name, or the configuration that exists."
 
 
+class ReadOnlyError(ConflictError):
+    title = "A view is read-only"
+
+
 class PathBlockedError(ConflictError):
     title = "Path is blocked by a deleted stream that still has forks"
 

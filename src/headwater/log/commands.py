@@ -8,6 +8,7 @@ import msgspec
 
 from headwater.errors import HeadwaterError
 from headwater.log.content import ContentKind
+from headwater.log.events import Keeper
 from headwater.log.offsets import Offset
 from headwater.log.producers import ProducerTuple
 
@@ -53,6 +54,7 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
     fork: ForkRequest | None = None
     documents: tuple[WriteDocument, ...] = ()  # written in the same record
     owner: str = ""  # the token that the stream counts for
+    keeper: Keeper | None = None  # of a view
 
 
 class Append(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from headwater.errors import (
     InvalidForkError,
     MissingContentTypeError,
     PathBlockedError,
+    ReadOnlyError,
     SeqNoRegressionError,
     SequenceRegressionError,
     SourceGoneError,
@@ -57,6 +58,7 @@ from headwater.log.events import (
     Fork,
     ForkAdded,
     ForkReleased,
+    Keeper,
     Record,
     SoftDeleted,
     TimelineBegun,
@@ -210,10 +212,15 @@ def _matching(existing: StreamState, command: Create) -> Reply:
         ("time-to-live or expiry", _expiry_matches(existing, command)),
         ("closure", existing.closed == command.closed),
         ("fork", _fork_matches(existing.fork, command.fork)),
+        (f"source: {_source_text(existing)}", (existing.keeper is None) == (command.keeper is None)),
     ):
         if not matches:
             raise ConfigurationError(f"a stream exists at this path with a different {name}")
     return _create_reply(existing, existed=True)
+
+
+def _source_text(existing: StreamState) -> str:
+    return "it is no view" if existing.keeper is None else f"it is a view of {existing.keeper.source}"
 
 
 def _content_type_matches(existing: StreamState, command: Create) -> bool:
@@ -254,6 +261,7 @@ def _fresh(command: Create, messages_max: int) -> Created:
         closed=command.closed,
         data=_kept(kind, command, messages_max, 0, command.now_ms),
         owner=command.owner,
+        keeper=command.keeper,
     )
 
 
@@ -345,13 +353,15 @@ def _sub_offset_bytes(request: ForkRequest) -> int:
 
 
 def _append(timeline: int, state: StreamState, command: Append, messages_max: int, producers_max: int) -> Decision:
-    """Check, in this order: incarnation, closed, content type, producer, sequence, body, tail.
+    """Check, in this order: incarnation, keeper, closed, content type, producer, sequence, body, tail.
 
     The tail comes last so that a duplicate is recognised after the tail has moved.
     """
     producer = command.producer
     if command.stream_id is not None and command.stream_id != state.id:
         raise StreamGoneError("the stream was deleted, and another one was created at its path")
+    if state.keeper is not None:
+        _check_kept(state.keeper, command)
     if not command.body and not command.close:
         raise EmptyBodyError("an append needs a body; only a close may have none")
     if state.closed:
@@ -373,6 +383,12 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
     appended = Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close)
     events, tail = _in_timeline(timeline, state, appended)
     return Decision(events, Reply(tail, closed=command.close, producer=producer))
+
+
+def _check_kept(keeper: Keeper, command: Append) -> None:
+    """Refuse an append to a view, unless it is the view's own."""
+    if not any(document.key == keeper.document for document in command.documents):
+        raise ReadOnlyError(f"this is a view of {keeper.source}, which the server keeps current; append there")
 
 
 def _in_timeline(timeline: int, state: StreamState, appended: Appended) -> tuple[Record, Offset]:

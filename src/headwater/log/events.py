@@ -26,6 +26,13 @@ class Fork(msgspec.Struct, frozen=True, array_like=True, gc=False):
     depth: int = 1  # number of ancestors
 
 
+class Keeper(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What keeps a view current: every append to the view writes this document in the same record."""
+
+    document: str  # its key
+    source: str  # what clients append to instead, as errors name it
+
+
 class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_only=True):
     id: int
     path: str
@@ -41,6 +48,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_on
     last_seqno: int = 0  # of a fork of a table: the last inherited row
     timelines: tuple[Timeline, ...] = ()  # of a fork: those of the inherited bytes
     owner: str = ""  # the name of the token that created it, for quotas; empty: none
+    keeper: Keeper | None = None  # of a view
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):

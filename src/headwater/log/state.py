@@ -6,6 +6,8 @@ events gives the same states. The bytes of streams are in the store, not in the 
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from headwater.log.content import ROWS, ContentKind
@@ -17,6 +19,7 @@ from headwater.log.events import (
     Fork,
     ForkAdded,
     ForkReleased,
+    Keeper,
     SoftDeleted,
     StreamEvent,
     TimelineBegun,
@@ -52,6 +55,7 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     forks: int = 0  # number of existing forks
     soft_deleted: bool = False
     owner: str = ""  # the name of the token that created it; empty: none
+    keeper: Keeper | None = None  # of a view, which only its keeper appends to
     version: int = 1  # number of events; a shared store can use it to detect a concurrent write
 
     @property
@@ -91,6 +95,23 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 def without_producers(state: StreamState) -> StreamState:
     return msgspec.structs.replace(state, producers={}, expired_producers={})
+
+
+class Extent(Protocol):
+    """How far a stream goes: its newest state, or what readers see of it."""
+
+    tail: int
+    last_seqno: int
+    closed: bool
+
+
+def extend(extent: Extent, kind: ContentKind, data: bytes, *, closes: bool) -> None:
+    """Apply the data and the closure of an event to a stream."""
+    extent.tail += len(data)
+    if kind >= ROWS and data:
+        extent.last_seqno = last_seqno_of(data)
+    if closes:
+        extent.closed = True
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
@@ -137,9 +158,7 @@ def evolve_document(document: Document | None, event: DocumentEvent) -> Document
 def _append(state: StreamState, event: Appended) -> None:
     if event.position != state.tail:
         raise ValueError(f"append at {event.position}, but the stream ends at {state.tail}")
-    state.tail += len(event.data)
-    if state.kind >= ROWS and event.data:
-        state.last_seqno = last_seqno_of(event.data)
+    extend(state, state.kind, event.data, closes=event.close)
     at_ms = event.at_ms
     if at_ms > state.accessed_ms:
         state.accessed_ms = at_ms
@@ -150,7 +169,6 @@ def _append(state: StreamState, event: Appended) -> None:
     if event.producer is not None:
         note(state.producers, state.expired_producers, event.producer, at_ms)
     if event.close:
-        state.closed = True
         state.closed_by = event.producer
 
 
@@ -166,16 +184,15 @@ def _created(event: Created) -> StreamState:
         tail=0,
         ttl_s=event.ttl_s,
         expires_ms=event.expires_ms,
-        closed=event.closed,
         fork=event.fork,
         lineage=event.lineage,
         timelines=event.timelines,
         last_seqno=event.last_seqno,
         owner=event.owner,
+        keeper=event.keeper,
     )
-    state.tail = state.start + len(event.data)
-    if state.kind >= ROWS and event.data:
-        state.last_seqno = last_seqno_of(event.data)
+    state.tail = state.start
+    extend(state, event.kind, event.data, closes=event.closed)
     return state
 
 

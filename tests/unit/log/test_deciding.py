@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.errors import StreamGoneError
+from headwater.errors import ConfigurationError, ReadOnlyError, StreamGoneError
 from headwater.log.commands import Append, Create, Delete, WriteDocument
 from headwater.log.content import ContentKind
+from headwater.log.events import Keeper
 from headwater.log.producers import ProducerTuple
 from tests.unit.log.world import World
 
@@ -44,3 +45,29 @@ def test_an_append_to_an_incarnation_is_refused_by_the_next_one(kind: ContentKin
     assert len(world.history) == before
     if not closed:
         assert world.run(Append("t", 0, b"", close=True, stream_id=second)).closed
+
+
+def test_only_the_keeper_of_a_view_appends_to_it() -> None:
+    world = World()
+    world.run(Create(path="v", now_ms=0, stream_id=1, keeper=Keeper("view/1", "/v1/stream/s")))
+    own = WriteDocument("view/1", b"1")
+    for asked in (
+        Append("v", 0, b"x", "application/octet-stream"),
+        Append("v", 0, b"", close=True),
+        Append("v", 0, b"x", "application/octet-stream", documents=(WriteDocument("view/2", b"1"),)),
+    ):
+        with pytest.raises(ReadOnlyError, match="a view of /v1/stream/s"):
+            world.run(asked)
+    assert world.bytes_of(world.get(1)) == b""
+    world.run(Append("v", 0, b"x", "application/octet-stream", documents=(own,)))
+    assert world.bytes_of(world.get(1)) == b"x"
+    assert world.run(Append("v", 0, b"", close=True, documents=(own,))).closed
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_a_view_and_a_stream_are_different_configurations(is_view: bool) -> None:
+    world = World()
+    keeper = Keeper("view/1", "/v1/stream/s")
+    world.run(Create(path="v", now_ms=0, stream_id=1, keeper=keeper if is_view else None))
+    with pytest.raises(ConfigurationError, match="is a view of /v1/stream/s" if is_view else "is no view"):
+        world.run(Create(path="v", now_ms=0, stream_id=2, keeper=None if is_view else keeper))

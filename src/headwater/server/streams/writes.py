@@ -29,8 +29,6 @@ log = logging.getLogger("headwater.server")
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
     engine = service.engine
-    if service.views is not None:
-        service.views.check_writable(path)
     producer = seq = ends = None
     close = False
     if not headers.OF_APPENDS.isdisjoint(given):

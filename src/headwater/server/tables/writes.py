@@ -54,8 +54,6 @@ _OF_APPENDS = headers.OF_APPENDS | {AFTER_SEQNO}
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
     given = request.headers
-    if service.views is not None:
-        service.views.check_writable(path)
     if TRACEPARENT in given and service.notifier is not None:
         service.notifier.traced(path, context_of(request))
     producer = seq = ends = None
@@ -109,8 +107,6 @@ async def _append_later(
         body = await asyncio.to_thread(_checked, service.limits, request, table.content_type, table.kind)
     elif body or not asked.close or table.kind is _MIRROR:
         body = _checked(service.limits, request, table.content_type, table.kind)
-    if service.views is not None:
-        service.views.check_writable(asked.path)  # a view may have been created meanwhile
     known = {"content_type": table.content_type, "stream_id": table.id}
     _submit(service, msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, **known), respond)
 

@@ -20,6 +20,7 @@ from headwater.errors import (
 )
 from headwater.limits import LIST_PAGE_MAX, VIEWS_BEHIND_AT_ONCE
 from headwater.log.commands import Create, Reply, WriteDocument, WriteDocuments
+from headwater.log.events import Keeper
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views.definition import PREFIX, Definition, Progress, ViewDocument, decode, encode, shown
 from headwater.server.views.view import ABSENT, View, ViewGoneError, ViewStatus
@@ -35,7 +36,6 @@ class Views:
         self._active = active
         self._views: dict[str, View] = {}  # by the path of the target
         self._tasks: dict[View, asyncio.Task[None]] = {}
-        self._created: set[str] = set()  # paths of views that are being created
         self._creating = asyncio.Lock()
         self._turns = asyncio.Semaphore(VIEWS_BEHIND_AT_ONCE)
 
@@ -66,15 +66,7 @@ class Views:
 
     def holds(self, path: str) -> bool:
         """Whether there is a view at a path, or one that has expired and left its document behind."""
-        return path in self._views or path in self._created
-
-    def check_writable(self, path: str) -> None:
-        """Refuse appends of clients to a view."""
-        if path in self._views:
-            source = shown(self._views[path].definition.source)
-            raise ConflictError(f"this is a view of {source}, which the server keeps current; append there")
-        if path in self._created:
-            raise ConflictError("a view is being created here, which the server keeps current")
+        return path in self._views
 
     async def create(self, command: Create, definition: Definition | None) -> Reply:
         """Create a view, or something else at a path where there may be a view."""
@@ -84,7 +76,8 @@ class Views:
             if known is not None and found is not None:
                 if known.definition != definition:
                     raise ConfigurationError(f"{shown(command.path)} is a view of {known.definition.described}")
-                return await self._engine.execute(msgspec.structs.replace(command, closed=found.closed))
+                keeper = Keeper(known.key, shown(known.definition.source))
+                return await self._engine.execute(msgspec.structs.replace(command, closed=found.closed, keeper=keeper))
             left_over = () if known is None else (WriteDocument(known.key, None),)
             command = msgspec.structs.replace(command, documents=left_over)
             if definition is None:
@@ -101,14 +94,11 @@ class Views:
             raise TooManyViewsError(f"a server may have {self._engine.limits.views_max} views (views_max)")
         key, view = PREFIX + uuid.uuid4().hex, ViewDocument(definition, Progress(source))
         documents = (*command.documents, WriteDocument(key, encode(view), expected=0))
-        self._created.add(command.path)
-        try:
-            reply = await self._engine.execute(msgspec.structs.replace(command, documents=documents))
-            if reply.existed:
-                raise ConfigurationError(f"{shown(command.path)} exists and is no view")
-            self._begin(key, view)
-        finally:
-            self._created.discard(command.path)
+        keeper = Keeper(key, shown(definition.source))
+        reply = await self._engine.execute(msgspec.structs.replace(command, documents=documents, keeper=keeper))
+        if reply.existed:
+            raise ConfigurationError(f"{shown(command.path)} is a view whose document cannot be read")
+        self._begin(key, view)
         return reply
 
     async def _source_of(self, definition: Definition) -> int:

@@ -12,9 +12,11 @@ from headwater import limits
 from headwater.engine import Engine
 from headwater.engine.committer import Answer, Answered
 from headwater.engine.messages import Read
-from headwater.errors import ConflictError, OverloadedError, TooManyViewsError
+from headwater.engine.preparing import Preparer
+from headwater.errors import ConflictError, OverloadedError, ReadOnlyError, TooManyViewsError
 from headwater.log.commands import Append, Command, Create, Delete, WriteDocument
 from headwater.log.content import ContentKind
+from headwater.protocol.state.as_events import RecordFormat
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
 from headwater.server.views.definition import PREFIX, Definition, Progress, ViewDocument, decode, encode
@@ -232,7 +234,33 @@ def test_two_who_create_different_views_at_once() -> None:
             views.create(table(engine), DEFINITION), views.create(table(engine), stock), return_exceptions=True
         )
         assert [isinstance(answer, ConflictError) for answer in answers] == [False, True]
-        with pytest.raises(ConflictError):
-            views.check_writable("\x01v")
+        with pytest.raises(ReadOnlyError):
+            await engine.execute(Append("\x01v", engine.now_ms(), b"+\tk\t1", ROWS_TYPE))
+
+    with_views(body)
+
+
+def test_a_large_append_does_not_land_in_a_view_that_was_created_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(engine: Engine, views: Views) -> None:
+        framing, is_created = asyncio.Event(), asyncio.Event()
+        framed = Preparer._framed
+
+        async def slow(preparer: Preparer, command: Append | Create, kind: ContentKind) -> Append | Create:
+            framing.set()
+            await is_created.wait()
+            return await framed(preparer, command, kind)
+
+        monkeypatch.setattr(Preparer, "_framed", slow)
+        await engine.execute(Create(path="\x01t", now_ms=0, content_type=ROWS_TYPE, kind=ContentKind.ROWS))
+        await create_stream(engine, "v")
+        appending = asyncio.create_task(append(engine, event("k" * 2 * limits.JSON_INLINE_BYTES), path="v"))
+        await framing.wait()
+        await engine.execute(Delete("v", engine.now_ms()))
+        view = Create(path="v", now_ms=engine.now_ms(), content_type="application/json")
+        await views.create(view, Definition("v", "\x01t", "price", RecordFormat.JSON))
+        is_created.set()
+        with pytest.raises(ReadOnlyError):
+            await appending
+        assert (await engine.info("v")).tail == 0
 
     with_views(body)
