@@ -26,32 +26,21 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from headwater.engine import Engine
 from headwater.errors import (
     HeadwaterError,
     OutOfMemoryError,
 )
 from headwater.limits import Limits
-from headwater.log.quotas import Usage
-from headwater.outbound import open_outbound
 from headwater.server.access import Access, parse_public_url
 from headwater.server.asgi_requests import DisconnectedError, Message, Receive, RequestReader, Scope, Send, peer_of
-from headwater.server.auth.authority import Authority
-from headwater.server.auth.opening import OpenAuthority, open_authority
 from headwater.server.dispatch import Dispatcher
-from headwater.server.following import open_followers, parse_policy
+from headwater.server.following import parse_policy
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
-from headwater.server.live_places import LivePlaces
-from headwater.server.memory import fit_memory, open_memory
-from headwater.server.notify import Notifier
+from headwater.server.memory import fit_memory
 from headwater.server.observing import Observer
-from headwater.server.observing.upkeep import Upkeep
+from headwater.server.opening import OpenService, ServiceOptions, open_service
 from headwater.server.problems import problem
 from headwater.server.quotas import parse_quotas
-from headwater.server.service import Service
-from headwater.server.tables.active import ActiveViews
-from headwater.server.views import Views
-from headwater.server.watching import Watcher
 from headwater.store.contract import Store
 from headwater.store.memory import MemoryStore
 
@@ -93,14 +82,16 @@ class App:
         self._limits = fit_memory(limits or Limits())
         self._reader = RequestReader(self._limits)
         self._access = Access(origins=allow_origins, hosts=allow_hosts)
-        self._policy = parse_policy(follow or {}, allow_follow, development=development)
-        self._prefixes = parse_quotas(quotas)
+        self._options = ServiceOptions(
+            limits=self._limits,
+            policy=parse_policy(follow or {}, allow_follow, development=development),
+            prefixes=parse_quotas(quotas),
+            auth=None if auth is None else Path(auth),
+            public_url=None if public_url is None else parse_public_url(public_url),
+            development=development,
+        )
         self._open_store = store
-        self._auth_file = None if auth is None else Path(auth)
-        self._auth: OpenAuthority | None = None
-        self._watcher = Watcher()
-        self._public_url = None if public_url is None else parse_public_url(public_url)
-        self._development = development
+        self._opened: OpenService | None = None
         self._dispatcher: Dispatcher | None = None
         self._starting: asyncio.Task[Dispatcher] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -128,77 +119,23 @@ class App:
 
     async def _start(self) -> Dispatcher:
         try:
-            authority = self._start_auth()
-            store = await asyncio.to_thread(self._open_store)
-            usage = Usage(self._prefixes, None if authority is None else authority.quotas)
-            engine = Engine(store, self._limits, usage=usage)
-            await engine.start()
-            service = await self._start_service(engine, authority)
+            opened = await open_service(self._options, self._open_store)
+            try:
+                await opened.announce()
+            except BaseException:
+                await opened.close()
+                raise
         except BaseException:
             self._starting = None  # the next request tries again
             raise
-        self._dispatcher = Dispatcher(service, self._access)
+        self._opened, self._dispatcher = opened, Dispatcher(opened.service, self._access)
         return self._dispatcher
-
-    async def _start_service(self, engine: Engine, authority: Authority | None) -> Service:
-        active = ActiveViews()
-        views = Views(engine, active)
-        try:
-            await views.start()
-            outbound = open_outbound(development=self._development, limits=self._limits)
-            notifier = Notifier(engine, self._limits, outbound, public_url=self._public_url)
-            followers = open_followers(engine, self._policy, self._limits, self._public_url, authority)
-            await notifier.start()
-            await followers.start()
-        except BaseException:
-            await views.stop()
-            await engine.stop()  # unlocks the store
-            raise
-        memory = open_memory(self._limits, engine, active)
-        if memory is not None:
-            memory.start()
-        return Service(
-            engine,
-            self._limits,
-            notifier,
-            active=active,
-            followers=followers,
-            views=views,
-            authority=authority,
-            memory=memory,
-            places=LivePlaces(engine.usage.prefixes, engine.usage.tokens),
-            upkeep=Upkeep(
-                lambda: [*self._watcher.watched, *([] if self._auth is None else [self._auth.keeper])], engine.usage
-            ),
-        )
-
-    def _start_auth(self) -> Authority | None:
-        if self._auth_file is None:
-            return None
-        if self._auth is None:  # an earlier start may have failed after this
-            client = open_outbound(development=self._development, limits=self._limits)
-            self._auth = open_authority(self._auth_file, client, self._watcher)
-        self._auth.start()
-        self._watcher.start()
-        return self._auth.authority
 
     async def stop(self) -> None:
         """Close live reads, make accepted writes durable, and close the store. For apps without lifespan events."""
-        dispatcher, self._dispatcher, self._starting = self._dispatcher, None, None
-        await self._watcher.stop()
-        if self._auth is not None:
-            await self._auth.stop()
-        if dispatcher is not None:
-            service = dispatcher.service
-            for part in (
-                service.memory,
-                service.followers,
-                service.views,
-                service.notifier,
-            ):  # which sends the last notifications
-                if part is not None:
-                    await part.stop()
-            await dispatcher.service.engine.stop()
+        opened, self._opened, self._dispatcher, self._starting = self._opened, None, None, None
+        if opened is not None:
+            await opened.close()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

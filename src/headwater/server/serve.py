@@ -20,27 +20,19 @@ import msgspec
 import uvloop
 
 from headwater import limits as bounds
-from headwater.engine import Engine
 from headwater.errors import OptionError
 from headwater.limits import SWITCH_INTERVAL_S, Limits
-from headwater.log.quotas import Usage
-from headwater.outbound import open_outbound
 from headwater.server.activation import address_of, inherited_sockets
-from headwater.server.auth.opening import open_authority
 from headwater.server.dispatch import Dispatcher
 from headwater.server.fencing import Fence, leased
-from headwater.server.following import open_followers
-from headwater.server.live_places import LivePlaces
 from headwater.server.machine import memory_limit
-from headwater.server.memory import choose_memory, fit_memory, open_memory
+from headwater.server.memory import choose_memory, fit_memory
 from headwater.server.native import NativeEdge
 from headwater.server.native.tls import expiry_s, load_context
-from headwater.server.notify import Notifier
+from headwater.server.observing import Observer
 from headwater.server.observing.upkeep import Upkeep
-from headwater.server.service import Service
+from headwater.server.opening import ServiceOptions, open_service
 from headwater.server.settings import Settings
-from headwater.server.tables.active import ActiveViews
-from headwater.server.views import Views
 from headwater.server.watching import Watcher
 from headwater.store.contract import Store
 from headwater.store.embedded.opening import open_store
@@ -188,74 +180,41 @@ async def serve_store(
 
     observer = settings.observer()
     watcher = Watcher(noted=observer.reloaded)
-
-    def reload() -> None:
-        watcher.reload()
-        observer.reopen()
-
-    _handle_signals(stop, reload)
-    auth = None
-    if settings.auth is not None:
-        auth = open_authority(settings.auth, open_outbound(development=settings.is_development, limits=limits), watcher)
-        auth.token_changed = observer.token_changed
-    authority = None if auth is None else auth.authority
-    usage = Usage(settings.prefixes(), None if authority is None else authority.quotas)
-    engine = Engine(store, limits, fatal=fatal, fence=None if fence is None else fence.refusal, usage=usage)
-    outbound = open_outbound(development=settings.is_development, limits=limits)
-    notifier = Notifier(engine, limits, outbound, public_url=public_url)
-    followers = open_followers(engine, settings.policy(), limits, public_url, authority)
-    active = ActiveViews()
-    views = Views(engine, active)
-    memory = open_memory(limits, engine, active)
-    upkeep = Upkeep(lambda: [*watcher.watched, *([] if auth is None else [auth.keeper])], usage)
-    service = Service(
-        engine,
-        limits,
-        notifier,
-        active=active,
-        followers=followers,
-        views=views,
+    _handle_signals(stop, lambda: _reload(watcher, observer))
+    options = ServiceOptions(
+        limits=limits,
+        policy=settings.policy(),
+        prefixes=settings.prefixes(),
+        auth=settings.auth,
+        public_url=public_url,
+        development=settings.is_development,
         observer=observer,
-        authority=authority,
-        memory=memory,
         fence=fence,
-        upkeep=upkeep,
-        places=LivePlaces(usage.prefixes, usage.tokens),
+        fatal=fatal,
     )
-    edge = NativeEdge(Dispatcher(service, settings.access()), limits, memory)
-    await engine.start()
-    if memory is not None:
-        memory.start()
     try:
-        await views.start()
-        if auth is not None:
-            auth.start()
-        if settings.tls_certificate is not None:
-            _watch_certificate(settings.tls_certificate, settings.tls_key, watcher, edge, upkeep)
-        watcher.start()
-        bound = await edge.start(host, settings.port, sockets)
-        url = f"{'https' if settings.tls_certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
-        if public_url is None and host not in _EVERY_ADDRESS:
-            notifier.sender.public_url = followers.public_url = url
-        await notifier.start()
-        await followers.start()
-        ready(url)
-        await stop.wait()
+        opened = await open_service(options, lambda: store, watcher)
+        service = opened.service
+        edge = NativeEdge(Dispatcher(service, settings.access()), limits, service.memory)
+        try:
+            if settings.tls_certificate is not None:
+                _watch_certificate(settings.tls_certificate, settings.tls_key, watcher, edge, service.upkeep)
+            bound = await edge.start(host, settings.port, sockets)
+            url = f"{'https' if settings.tls_certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
+            await opened.announce(url if public_url is None and host not in _EVERY_ADDRESS else None)
+            ready(url)
+            await stop.wait()
+        finally:
+            edge.drain()
+            await opened.quiet()
+            service.engine.end_live_reads()
+            await edge.stop(bounds.STOP_GRACE_S)
+            await opened.close()
     finally:
-        edge.drain()
-        await watcher.stop()
-        with contextlib.suppress(Exception):
-            await followers.stop()
-        with contextlib.suppress(Exception):
-            await views.stop()
-        await notifier.stop()
-        if auth is not None:
-            await auth.stop()
-        engine.end_live_reads()
-        await edge.stop(bounds.STOP_GRACE_S)
-        if memory is not None:
-            await memory.stop()
-        with contextlib.suppress(Exception):
-            await engine.stop()
         await asyncio.to_thread(observer.close)
     return 1 if failures else 0
+
+
+def _reload(watcher: Watcher, observer: Observer) -> None:
+    watcher.reload()
+    observer.reopen()

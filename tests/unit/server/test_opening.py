@@ -1,0 +1,66 @@
+"""A service that opens: whatever fails, nothing is left open, and the next attempt succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headwater.engine import Engine
+from headwater.limits import Limits
+from headwater.outbound.client import OutboundClient
+from headwater.server.asgi import App
+from headwater.server.auth.fetching import RemoteKeys
+from headwater.server.following import Followers
+from headwater.server.notify import Notifier
+from headwater.server.views import Views
+from headwater.store.embedded.opening import open_store
+
+PARTS = [(Engine, "start"), (Views, "start"), (Notifier, "start"), (Followers, "start")]
+
+
+@pytest.mark.parametrize(("part", "method"), PARTS, ids=[part.__name__ for part, _ in PARTS])
+def test_a_start_that_fails_leaves_nothing_open(
+    part: type, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: set[OutboundClient] = set()
+    make, close = OutboundClient.__init__, OutboundClient.aclose
+
+    def noted(client: OutboundClient, *arguments: object, **options: object) -> None:
+        opened.add(client)
+        make(client, *arguments, **options)  # type: ignore[arg-type]
+
+    async def closed(client: OutboundClient) -> None:
+        opened.discard(client)
+        await close(client)
+
+    async def failing(_: object) -> None:
+        raise OSError("no")
+
+    async def fetching(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(RemoteKeys, "keep", fetching)
+    monkeypatch.setattr(OutboundClient, "__init__", noted)
+    monkeypatch.setattr(OutboundClient, "aclose", closed)
+    tokens = tmp_path / "auth.toml"
+    tokens.write_text('[[issuer]]\nissuer = "https://id.example"\naudience = "a"\njwks_url = "https://id.invalid/k"\n')
+    tokens.chmod(0o600)
+    limits = Limits()
+    app = App(lambda: open_store(tmp_path / "data", limits), limits, auth=tokens, allow_follow=["https://a.example/"])
+
+    async def body() -> None:
+        before = asyncio.all_tasks()
+        with monkeypatch.context() as patch:
+            patch.setattr(part, method, failing)
+            with pytest.raises(OSError, match="no"):
+                await app.start()
+        assert opened == set()
+        assert asyncio.all_tasks() == before
+        await app.start()  # the store is not locked
+        assert opened
+        await app.stop()
+        assert opened == set()
+
+    asyncio.run(body())
