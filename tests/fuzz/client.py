@@ -33,11 +33,11 @@ from headwater.errors import HeadwaterError, InvalidEventError, ProtocolError
 from headwater.log.content import ContentKind
 from headwater.positions import BEGINNING, Position
 from headwater.protocol.inflating import Inflater
+from headwater.protocol.state.events import EventDecoder, decode_events, parse_event
 from headwater.protocol.streams import headers
 from headwater.protocol.tables import headers as table_headers
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.following import Following
-from headwater.state.events import EventDecoder, decode_events, parse_event
 from tests.fuzz.inputs import Choices, Target
 
 URL = "http://127.0.0.1:4437/v1/stream/s"

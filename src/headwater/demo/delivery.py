@@ -11,7 +11,7 @@ import msgspec
 
 from headwater import limits
 from headwater.demo.shop import STREAMS, Type, Value
-from headwater.state.events import ChangeEvent
+from headwater.protocol.state.events import ChangeEvent
 
 Message: TypeAlias = tuple[str, Any]  # the path of a stream, and the message
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from headwater import limits
-from headwater.state.events import ChangeEvent, ChangeHeaders
+from headwater.protocol.state.events import ChangeEvent, ChangeHeaders
 
 _NAMES = ("Ada", "Alan", "Barbara", "Donald", "Edsger", "Frances", "Grace", "John", "Leslie", "Margaret", "Niklaus")
 _CITIES = ("Basel", "Bruges", "Delft", "Ghent", "Lyon", "Porto", "Turku", "Uppsala")

@@ -12,10 +12,9 @@ from msgspec import UNSET, UnsetType
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.log.json_framing import split_array
+from headwater.protocol.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder, split_messages
 from headwater.spark.texts import check_text, sizes, text_column, texts
 from headwater.spark.values import TypedDecoder, ValueDecoder
-from headwater.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
 
 VALUES = ("value", "old_value")  # columns whose type the user chooses
 _encode = msgspec.json.Encoder().encode
@@ -75,14 +74,15 @@ class Events:
         check_text(text)
         events = self._decoder.decode_array(text)
         are_changes = set(map(type, events)) <= {ChangeEvent}  # the usual case, which is decoded faster
-        have_values = are_changes and UnsetType not in set(map(type, map(_VALUE, events)))
-        reasons: list[str | None] = [None] * len(events) if have_values else [_reason(event) for event in events]
-        is_plain = have_values and (self._delete_values or "delete" not in set(map(_OPERATION, events)))
+        reasons: list[str | None] = [None] * len(events) if are_changes else list(map(_reason, events))
+        has_deletes = are_changes and "delete" in set(map(_OPERATION, events))  # only deletes may have no value
+        has_values = not has_deletes or (self._delete_values and UnsetType not in set(map(type, map(_VALUE, events))))
+        is_plain = are_changes and has_values
         columns = {name: self._column(name, events, reasons, are_changes, is_plain) for name in self._kinds}
         if self._delete_values and any(reasons):  # the value of a delete never makes it a bad event
             reasons = [None if _is_delete(event) else reason for event, reason in zip(events, reasons, strict=True)]
         is_told = self._messages or any(reasons)
-        messages = split_array(text) if self._sized or is_told else []
+        messages = split_messages(text) if self._sized or is_told else []
         if self._sized:
             columns["size"] = pa.array(sizes(messages))
         if self._types is not None:
@@ -124,10 +124,6 @@ class Events:
 
 
 def _reason(event: Any) -> str | None:
-    if type(event) is ChangeEvent:
-        if event.value is UNSET and event.headers.operation != "delete":
-            return f"{event.headers.operation} without a value"
-        return None
     return event.reason if type(event) is BadEvent else None
 
 

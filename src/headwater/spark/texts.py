@@ -35,7 +35,7 @@ def texts(found: Sequence[msgspec.Raw | None]) -> pa.Array:
     return pc.if_else(pc.equal(pc.binary_length(column), 0), None, column) if has_nulls else column
 
 
-def sizes(found: Sequence[msgspec.Raw]) -> npt.NDArray[np.int64]:
+def sizes(found: Sequence[msgspec.Raw] | Sequence[bytes]) -> npt.NDArray[np.int64]:
     """The size of each text in bytes, including a separator."""
     joined = b"\0".join([*found, b""])
     ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == 0)

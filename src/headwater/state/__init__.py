@@ -1,9 +1,6 @@
 """The State Protocol: state events, and StreamDB, which keeps typed collections current from a stream of them."""
 
-from headwater.state.aio import AsyncStreamDB
-from headwater.state.database import Counts, Transaction
-from headwater.state.definitions import Collection, StateDefinition, define_state
-from headwater.state.events import (
+from headwater.protocol.state.events import (
     BadEvent,
     ChangeEvent,
     ChangeHeaders,
@@ -17,6 +14,9 @@ from headwater.state.events import (
     is_control_event,
     parse_event,
 )
+from headwater.state.aio import AsyncStreamDB
+from headwater.state.database import Counts, Transaction
+from headwater.state.definitions import Collection, StateDefinition, define_state
 from headwater.state.materialized import MaterializedState
 from headwater.state.queries import Query
 from headwater.state.schemas import Schema, schema_of

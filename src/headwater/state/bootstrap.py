@@ -17,8 +17,15 @@ from msgspec import UNSET
 
 from headwater.client.flows import StreamInfo
 from headwater.positions import Position
+from headwater.protocol.state.events import (
+    BadEvent,
+    ChangeEvent,
+    ChangeHeaders,
+    ControlEvent,
+    StateEvent,
+    control_event,
+)
 from headwater.state.definitions import StateDefinition
-from headwater.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, StateEvent, control_event
 
 SNAPSHOTS = ".snapshots/"
 MAGIC = b"headwater checkpoint 1\n"

@@ -18,8 +18,8 @@ from msgspec import UNSET
 
 from headwater.errors import InvalidEventError
 from headwater.positions import Position
+from headwater.protocol.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, plain
 from headwater.state.definitions import StateDefinition
-from headwater.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, plain
 from headwater.state.tables import GONE, Change, OnBatch, OnChange, Table, told
 
 log = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class Database:
             try:
                 value = table.definition.row(key, text)  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001  # a schema may raise anything for a value that does not match
-                reason = "no value" if text is UNSET else str(error) or type(error).__name__
+                reason = str(error) or type(error).__name__
                 self._bad(BadEvent(_plain(event), f"{headers.operation} of {event.type} {key!r}: {reason}"))
                 return
         if table.is_watched:

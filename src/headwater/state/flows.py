@@ -15,8 +15,8 @@ from headwater import limits
 from headwater.client.flows import StreamInfo
 from headwater.errors import HeadwaterError, InvalidOffsetError, OffsetGoneError, ServerError, StreamNotFoundError
 from headwater.positions import BEGINNING, Position
+from headwater.protocol.state.events import StateEvent
 from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
-from headwater.state.events import StateEvent
 from headwater.state.following import Following
 
 T = TypeVar("T")

@@ -25,11 +25,11 @@ from headwater.errors import (
     OffsetGoneError,
 )
 from headwater.positions import BEGINNING, Position
+from headwater.protocol.state.events import EventDecoder
 from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoint
 from headwater.state.checkpoints import load
 from headwater.state.database import Counts, Database, OnBadEvent, Transaction
 from headwater.state.definitions import Collection, StateDefinition
-from headwater.state.events import EventDecoder
 from headwater.state.tables import OnBatch, OnChange, Table
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET
 
 from headwater.errors import InvalidEventError
-from headwater.state.events import ChangeEvent
+from headwater.protocol.state.events import ChangeEvent
 
 
 class MaterializedState:

@@ -10,8 +10,8 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from headwater.protocol.state.events import ChangeHeaders
 from headwater.state.definitions import Collection
-from headwater.state.events import ChangeHeaders
 from headwater.state.queries import Query
 
 T = TypeVar("T")

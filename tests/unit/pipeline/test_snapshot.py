@@ -12,8 +12,8 @@ import pytest
 from headwater.client import Client, Producer
 from headwater.errors import NetworkError, StaleEpochError
 from headwater.pipeline.snapshot import SnapshotMaker
+from headwater.protocol.state.events import control_event
 from headwater.spark.options import read_options
-from headwater.state.events import control_event
 from tests.servers import Server
 
 _numbers = itertools.count()

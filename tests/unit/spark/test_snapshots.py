@@ -13,12 +13,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from headwater.client import Client, Stream
 from headwater.errors import MessageError, OptionError
+from headwater.protocol.state.events import EventDecoder
 from headwater.spark.columns import STATE_COLUMNS
 from headwater.spark.options import read_options
 from headwater.spark.querying import Part
 from headwater.spark.sources import BatchReader
 from headwater.state.bootstrap import RawState, snapshot_path
-from headwater.state.events import EventDecoder
 from tests.servers import Server
 
 _numbers = itertools.count()

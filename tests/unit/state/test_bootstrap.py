@@ -24,7 +24,7 @@ from headwater.state.bootstrap import (
 )
 from headwater.state.checkpoints import load, save
 from headwater.state.following import EVENTS, Following, database_of, settings_of
-from tests.unit.state.test_events import CHANGES, fold
+from tests.unit.protocol.state.test_events import CHANGES, fold
 
 DEFINITION = define_state({"users": Collection("user", Any, indexes=("a",)), "orders": Collection("order", Any)})
 URL = "http://server/v1/stream/s"

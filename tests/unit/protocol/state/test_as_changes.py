@@ -58,7 +58,7 @@ def test_values_are_made_compact_and_never_decoded() -> None:
 def test_advisory_fields_are_ignored() -> None:
     messages = (
         b'{"type":"price","key":"k","value":1,"old_value":1e999,'
-        b'"headers":{"operation":"insert","timestamp":1e999,"txid":[]}}',
+        b'"headers":{"operation":"insert","timestamp":1e999,"by":1e999}}',
         b'{"type":"price","key":"k","value":1e999,"headers":{"operation":"delete","timestamp":null}}',
     )
     assert only(*messages).records == [b"+\tk\t1", b"-\tk\t"]
@@ -96,14 +96,15 @@ def test_an_event_with_a_control_is_a_control_despite_other_fields() -> None:
         (b"null", "not a state event"),
         (b"[]", "not a state event"),
         (b"{}", "not a state event"),
-        (b'{"headers":{}}', "without a type"),
-        (event(kind=""), "without a type"),
-        (event(key=""), "without a key"),
-        (b'{"type":"price","value":1,"headers":{"operation":"insert"}}', "without a key"),
-        (b'{"type":"price","key":7,"value":1,"headers":{"operation":"insert"}}', "not a state event"),
+        (b'{"headers":{}}', "no operation"),
+        (event(kind=""), "type: Expected `str` of length >= 1"),
+        (event(key=""), "key: Expected `str` of length >= 1"),
+        (b'{"type":"price","value":1,"headers":{"operation":"insert"}}', "no key"),
+        (b'{"type":"price","key":7,"value":1,"headers":{"operation":"insert"}}', "key: Expected `str`"),
+        (b'{"type":"price","key":"k","value":1,"headers":{"operation":"insert","txid":[]}}', "txid: Expected `str`"),
         (b'{"type":"price","key":"k","headers":{"operation":"upsert"}}', "upsert without a value"),
         (event(operation="replace"), "operation"),
-        (b'{"type":"price","key":"k","value":1,"headers":{"operation":1}}', "not a state event"),
+        (b'{"type":"price","key":"k","value":1,"headers":{"operation":1}}', "operation: Expected `str`"),
         (b'{"type":"price","key":"k","value":1,"headers":{}}', "operation"),
         (event(key="a\tb"), "control character"),
         (event(key="a\nb"), "control character"),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from headwater import limits
 from headwater.log.row_framing import format_rows
 from headwater.protocol.state.as_events import RESET_EVENT, RecordFormat, RowsAsEvents
+from headwater.protocol.state.events import ChangeEvent, decode_events, is_control_event
 from headwater.protocol.tables.escaping import Escape, escape
-from headwater.state.events import ChangeEvent, decode_events, is_control_event
 
 STAMP = "2026-01-08T00:00:00.123Z"
 

@@ -1,17 +1,24 @@
 """State events: changes of entities, and controls that concern the stream.
 
+This is the only parser of state events. StreamDB, Spark and the server's views use it, so an event is valid for all of
+them or for none.
+
 Events are checked against the normative part of the State Protocol. An event with `headers.control` is a control; any
 other is a change, with `headers.operation`. Type and key are non-empty text, a txid is text, and the operations are
-those of the protocol and `upsert`, which its reference implementation has. Unknown controls are valid events that
-consumers ignore.
+those of the protocol and `upsert`, which its reference implementation has. A change other than a delete has a value.
+Unknown controls are valid events that consumers ignore.
 
 Advisory fields never make an event invalid: `old_value`, `timestamp`, the `value` of a delete and custom headers are
 kept unchanged, or dropped if they cannot be decoded. Other fields are ignored.
+
+Consumers may refuse a valid event for reasons of their own: a value that a schema does not accept (StreamDB, Spark), or
+a key or value that does not fit into a row (views).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, TypeAlias, TypeGuard, TypeVar, get_args, overload
 
@@ -224,6 +231,8 @@ def _event(fields: Mapping[str, Any], headers: Mapping[str, Any], read: _Read, v
     if operation == "delete":
         value = _advisory(fields, "value", value_type, read)
     else:
+        if "value" not in fields:
+            raise ValueError(f"{operation} without a value")
         value = _required(fields, "value", value_type, read)
     return ChangeEvent(
         type=_required(fields, "type", Text, read),
@@ -270,20 +279,26 @@ class EventDecoder:
 
         Raises ValueError if the text is not a complete array.
         """
+        events: list[ChangeEvent[Any]]
         try:
-            return self._changes.decode(text)  # type: ignore[return-value]  # all of them changes, as nearly always
+            events = self._changes.decode(text)  # all of them changes, as nearly always
         except (ValueError, RecursionError):
-            pass
-        try:
-            return [event.checked() for event in self._any_changes.decode(text)]  # or changes with custom headers
-        except (ValueError, RecursionError):
-            return [self._decode_one(message) for message in _messages(text)]
+            try:
+                events = [event.checked() for event in self._any_changes.decode(text)]  # or changes with custom headers
+            except (ValueError, RecursionError):
+                return [self._decode_one(message) for message in split_messages(text)]
+        if UnsetType in set(map(type, map(_VALUE, events))) and any(map(_lacks_value, events)):
+            return [self._decode_one(message) for message in split_messages(text)]
+        return events  # type: ignore[return-value]
 
     def _decode_one(self, message: msgspec.Raw | bytes) -> ChangeEvent[Any] | ControlEvent | BadEvent:
         try:
-            return self._change.decode(message)
+            change: ChangeEvent[Any] = self._change.decode(message)
         except (ValueError, RecursionError):
             pass
+        else:
+            if not _lacks_value(change):
+                return change
         try:
             fields = _members(message)
             if fields is None:
@@ -296,11 +311,18 @@ class EventDecoder:
             return BadEvent(plain(message), str(error))
 
 
+_VALUE = attrgetter("value")
+
+
+def _lacks_value(change: ChangeEvent[Any]) -> bool:
+    return change.value is UNSET and change.headers.operation != "delete"
+
+
 def _decode(text: bytes | msgspec.Raw, wanted: Any) -> Any:
     return msgspec.json.decode(text, type=wanted)
 
 
-def _messages(text: bytes | bytearray | str) -> list[msgspec.Raw] | list[bytes]:
+def split_messages(text: bytes | bytearray | str) -> list[msgspec.Raw] | list[bytes]:
     """The elements of an array as text, including invalid and too deeply nested ones."""
     try:
         return split_array(text)
@@ -356,9 +378,6 @@ def decode_events(text: bytes | str) -> list[StateEvent]:
     """
     events: list[Any] = _events.decode_array(text)
     for number, event in enumerate(events):
-        if type(event) is ChangeEvent:
-            if event.value is UNSET and event.headers.operation != "delete":
-                raise InvalidEventError(f"event {number}: {event.headers.operation} without a value")
-        elif type(event) is BadEvent:
+        if type(event) is BadEvent:
             raise InvalidEventError(f"event {number}: {event.reason}")
     return events
