@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, quote_plus, unquote, urlencode, urljoin, u
 import msgspec
 
 from headwater import limits
+from headwater.backoff import Backoff
 from headwater.client.answers import error_of
 from headwater.client.effects import Call, Flow, HttpReply, HttpRequest, Open, Receive, Report, Send, Sleep
 from headwater.errors import (
@@ -58,13 +59,12 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"attempts must be at least 1, got {self.attempts}")
         if not 0 <= self.patience_s < math.inf:
             raise ValueError(f"patience_s must be at least 0 and finite, got {self.patience_s}")
-        if not (0 < self.first_s < math.inf and 0 < self.most_s < math.inf):
-            raise ValueError(f"waits must be more than 0 and finite, got {self.first_s} and {self.most_s} s")
+        self.delay_s(1, 0.0)  # checks the waits
 
     def delay_s(self, failures: int, chance: float, at_least_s: float | None = None) -> float:
         """The wait after this many failures, and at least the time that the server asked for."""
-        ceiling = min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 30))
-        return max(ceiling * chance, at_least_s or 0.0)
+        backoff = Backoff(self.first_s, self.most_s, jitter=1.0)
+        return max(backoff.wait_s(failures, chance), at_least_s or 0.0)
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,6 +53,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headwater import limits
+from headwater.backoff import Backoff
 from headwater.errors import (
     HeadwaterError,
     HistoryChangedError,
@@ -69,6 +70,8 @@ from headwater.protocol.tables.headers import parse_gapless, parse_last_seqno
 from headwater.protocol.tables.row_reader import RowReader
 from headwater.protocol.tables.row_window import RowWindow, SkippedSeqNos
 from headwater.protocol.tables.rows import Row
+
+_POLL_BACKOFF = Backoff(limits.FOLLOW_POLL_S, limits.FOLLOW_POLL_MAX_S)
 
 
 class Following:
@@ -334,7 +337,7 @@ class Following:
         if not self._verify and not self._empty_answers:
             return 0.0  # a server that holds requests will hold the next one
         self._empty_answers += 1
-        return min(limits.FOLLOW_POLL_MAX_S, limits.FOLLOW_POLL_S * 2.0 ** min(self._empty_answers - 1, 30))
+        return _POLL_BACKOFF.wait_s(self._empty_answers)
 
     # Errors
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from headwater import limits
+from headwater.backoff import Backoff, Streak
 from headwater.outbound import OutboundClient
 from headwater.server.auth.keys import KeySet, keys_of_jwks
 
@@ -35,25 +36,24 @@ class RemoteKeys(KeySet):
 
     async def keep(self, client: OutboundClient, changed: Callable[[], None]) -> None:
         """Fetch the keys regularly, until cancelled."""
-        failures = 0
+        streak = Streak(Backoff(limits.AUTH_JWKS_RETRY_S, limits.AUTH_JWKS_REFRESH_S))
         while True:
+            pause_s = limits.AUTH_JWKS_REFRESH_S
             try:
                 await self._fetch(client, changed)
-                failures, self.fault = 0, ""
+                streak.reset()
+                self.fault = ""
             except Exception as error:  # noqa: BLE001 - logged and retried
                 log.warning(
                     "the keys at %s cannot be fetched, the known keys stay in use: %s",
                     self.url.partition("?")[0],
                     error,
                 )
-                failures += 1
+                pause_s = streak.fail()
                 self.failures += 1
                 self.fault = str(error) or type(error).__name__
             self._fetched_s = self._clock()
             self._asked.clear()
-            pause_s = limits.AUTH_JWKS_REFRESH_S
-            if failures:
-                pause_s = min(pause_s, limits.AUTH_JWKS_RETRY_S * 2 ** min(failures - 1, 16))
             try:
                 async with asyncio.timeout(pause_s):
                     await self._asked.wait()

@@ -25,6 +25,7 @@ from collections.abc import Callable
 import msgspec
 
 from headwater import limits
+from headwater.backoff import Backoff
 from headwater.engine import Engine
 from headwater.errors import (
     ClientError,
@@ -55,6 +56,7 @@ log = logging.getLogger("headwater.following")
 _FINAL = (HistoryChangedError, RowOrderError, SchemaChangedError)
 # These are not seen again after a restart, which asks for the rows after the last one only.
 _LASTING = (HistoryChangedError, RowOrderError)
+_BACKOFF = Backoff(limits.RETRY_FIRST_S, limits.RETRY_MAX_S, jitter=0.5)
 _OK = 200
 _NOT_FOUND = 404  # the table may be created later
 
@@ -155,7 +157,7 @@ class Follower:
                 failures = failures + 1 if self._last_seqno() == reached else 1
                 reached = self._last_seqno()
                 self._note(FollowerState.RETRYING, error)
-                wait_s = self._backoff_s(failures) if error.retryable else limits.FOLLOW_REFUSED_S
+                wait_s = _BACKOFF.wait_s(failures, self._entropy()) if error.retryable else limits.FOLLOW_REFUSED_S
             except Exception as error:  # a bug; the mirror is consistent, so retry
                 log.exception("following %s into table %r failed", self.surl.shown, self.name)
                 self._note(FollowerState.RETRYING, error)
@@ -210,7 +212,7 @@ class Follower:
                 failures = following.failed(error, sys.maxsize)
                 self._note(FollowerState.RETRYING, error)
                 # Give a lagging replica time to catch up, even after a Notify.
-                wait_s = max(self._backoff_s(failures), error.retry_after_s or 0.0)
+                wait_s = max(_BACKOFF.wait_s(failures, self._entropy()), error.retry_after_s or 0.0)
                 await self._pause(wait_s, wakeable=not isinstance(error, ProtocolError))
             else:
                 await _settle(following, mirror)
@@ -286,11 +288,6 @@ class Follower:
         error.retryable = answer.status == _NOT_FOUND or is_retryable(answer.status)
         error.url = self.surl.shown
         raise error
-
-    def _backoff_s(self, failures: int) -> float:
-        """Exponential backoff; half of each wait is random, so that many followers do not retry at the same time."""
-        wait_s = min(limits.RETRY_MAX_S, limits.RETRY_FIRST_S * 2.0 ** min(failures - 1, 30))
-        return wait_s * (0.5 + self._entropy() / 2)
 
     async def _pause(self, wait_s: float, *, wakeable: bool = True) -> None:
         if not wakeable:

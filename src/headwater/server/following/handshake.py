@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urljoin
 
 from headwater import limits
+from headwater.backoff import Backoff, Streak
 from headwater.errors import HeadwaterError, InvalidNotifyError, TargetRefusedError, is_retryable
 from headwater.outbound import OutboundClient, Target
 from headwater.protocol.tables.headers import NOTIFY
@@ -39,7 +40,7 @@ class Handshake:
         self._registered = registered
         self._reference = ""  # the NURL of the remote server; empty: none
         self._due_at = self._earliest_at = 0.0  # by the clock of the loop
-        self._failures = 0  # in a row
+        self._streak = Streak(Backoff(limits.FOLLOW_REGISTER_PAUSE_S, limits.FOLLOW_REGISTER_S))
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -81,10 +82,11 @@ class Handshake:
 
     async def _register(self, nurl: str, reference: str) -> None:
         status, again = await self._outcome(nurl, reference)
-        self._failures = self._failures + 1 if again else 0
-        wait_s = limits.FOLLOW_REGISTER_S
         if again:
-            wait_s = min(wait_s, limits.FOLLOW_REGISTER_PAUSE_S * 2.0 ** min(self._failures - 1, 30))
+            wait_s = self._streak.fail()
+        else:
+            self._streak.reset()
+            wait_s = limits.FOLLOW_REGISTER_S
         now = asyncio.get_running_loop().time()
         self._earliest_at = now + limits.FOLLOW_REGISTER_PAUSE_S
         self._due_at = now + wait_s if reference == self._reference else self._earliest_at

@@ -6,12 +6,12 @@ import hashlib
 
 import msgspec
 
+from headwater.backoff import Backoff
 from headwater.limits import NURL_SEEN_MS, Limits
 
 PREFIX = "nurl/"  # of the keys of these documents
 
 _HASH_LENGTH = 32
-_DOUBLINGS_MAX = 30
 
 
 class Nurl(msgspec.Struct, frozen=True):
@@ -70,15 +70,15 @@ def succeeded(nurl: Nurl, seqno: int) -> Nurl:
     return msgspec.structs.replace(nurl, notified_seqno=seqno, failures=0, failing_since_ms=0, next_attempt_ms=0)
 
 
-def failed(nurl: Nurl, now_ms: int, limits: Limits, entropy: float) -> Nurl:
-    """The NURL after another failure. The wait doubles each time, minus a random part of up to half, so that NURLs of
-    one server are not all retried at the same time."""
-    delay_s = min(limits.notify_retry_max_s, limits.notify_retry_s * 2 ** min(nurl.failures, _DOUBLINGS_MAX))
+def failed(nurl: Nurl, now_ms: int, limits: Limits, chance: float) -> Nurl:
+    """The NURL after another failure. Half of each wait is random, so that NURLs of one server are not all retried at
+    the same time."""
+    backoff = Backoff(limits.notify_retry_s, limits.notify_retry_max_s, jitter=0.5)
     return msgspec.structs.replace(
         nurl,
         failures=nurl.failures + 1,
         failing_since_ms=min(nurl.failing_since_ms or now_ms, now_ms),
-        next_attempt_ms=now_ms + round(delay_s * 1000 * (1 - entropy / 2)),
+        next_attempt_ms=now_ms + round(backoff.wait_s(nurl.failures + 1, chance) * 1000),
     )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from headwater import limits as bounds
+from headwater.backoff import Backoff, Streak
 from headwater.measures import Histogram
 from headwater.store.embedded.folder import (
     Folder,
@@ -56,7 +57,7 @@ class Folding:
         self.seconds = Histogram()
         self.failures = 0  # tasks that were interrupted or found no space
         self.deaths = 0  # of the worker
-        self.failures_in_a_row = 0
+        self.streak = Streak(Backoff(bounds.FOLD_RETRY_S, bounds.FOLD_RETRY_MAX_S))
         self._folder = folder
         self._owner = owner
         self._task: asyncio.Task[None] | None = None
@@ -107,7 +108,7 @@ class Folding:
             else:
                 pause_s = await self._reclaim()
         except IndexFullError as error:
-            again = self.failures_in_a_row > 0
+            again = self.streak.failures > 0
             retry_s = self._note_failure()
             self._owner.note_index_full(str(error), again=again)
             return retry_s if again else 0.0  # the reserve has been released
@@ -120,15 +121,14 @@ class Folding:
             retry_s = self._note_failure()
             log.error("the fold worker failed and is started again in %.3g s: %s", retry_s, error)
             return retry_s
-        self.failures_in_a_row = 0
+        self.streak.reset()
         return pause_s
 
     def _note_failure(self) -> float:
         """Count a failure. Returns the time to wait before the next attempt. Reclaiming is not owed meanwhile."""
         self.failures += 1
-        self.failures_in_a_row += 1
         self._owed_bytes = 0
-        return min(bounds.FOLD_RETRY_MAX_S, bounds.FOLD_RETRY_S * 2.0 ** min(self.failures_in_a_row - 1, 16))
+        return self.streak.fail()
 
     async def _fold(self, number: int) -> None:
         began_s = time.perf_counter()

@@ -481,7 +481,7 @@ class EmbeddedStore:
             maintenance.is_behind,
             self._parts.space,
             folding.deaths,
-            folding.failures_in_a_row >= FOLD_FAILURES_UNREADY,
+            folding.streak.failures >= FOLD_FAILURES_UNREADY,
             self._damage.reads,
         )
 

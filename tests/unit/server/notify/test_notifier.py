@@ -100,7 +100,7 @@ def run(
 
     async def main(engine: Engine) -> None:
         outbound = FakeOutbound(*answers)
-        notifier = Notifier(engine, limits, outbound, entropy=lambda: 0.0)
+        notifier = Notifier(engine, limits, outbound, entropy=lambda: 1.0)
         if advancing:
             notifier.now_ms = lambda: int(time.monotonic() * 1000)
         await notifier.start()

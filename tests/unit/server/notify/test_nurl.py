@@ -16,7 +16,7 @@ NURL = Nurl("\x01prices", 7, "rows", "https://peer.example/nurl", "https://us.ex
 def test_the_wait_doubles_up_to_a_bound() -> None:
     nurl, now_ms, waits = NURL, 10_000, []
     for _ in range(16):
-        nurl = failed(nurl, now_ms, LIMITS, 0.0)
+        nurl = failed(nurl, now_ms, LIMITS, 1.0)
         waits.append((nurl.next_attempt_ms - now_ms) / 1000)
         now_ms = nurl.next_attempt_ms
     assert waits[:5] == [1, 2, 4, 8, 16]
@@ -25,10 +25,10 @@ def test_the_wait_doubles_up_to_a_bound() -> None:
 
 
 @given(st.integers(0, 2_000), st.floats(0, 1, exclude_max=True))
-def test_a_part_of_the_wait_is_random(failures: int, entropy: float) -> None:
+def test_a_part_of_the_wait_is_random(failures: int, chance: float) -> None:
     nurl = msgspec.structs.replace(NURL, failures=failures, failing_since_ms=1_000)
-    whole = failed(nurl, 2_000, LIMITS, 0.0).next_attempt_ms - 2_000
-    wait = failed(nurl, 2_000, LIMITS, entropy).next_attempt_ms - 2_000
+    whole = failed(nurl, 2_000, LIMITS, 1.0).next_attempt_ms - 2_000
+    wait = failed(nurl, 2_000, LIMITS, chance).next_attempt_ms - 2_000
     assert whole / 2 - 1 <= wait <= whole
 
 
@@ -41,11 +41,11 @@ def test_a_nurl_is_given_up_after_a_day_of_failures() -> None:
 
 def test_a_clock_that_was_set_back_does_not_silence_a_nurl() -> None:
     year_ms = 365 * 86_400_000
-    nurl = failed(failed(NURL, year_ms, LIMITS, 0.0), year_ms, LIMITS, 0.0)
+    nurl = failed(failed(NURL, year_ms, LIMITS, 1.0), year_ms, LIMITS, 1.0)
     assert wait_s(nurl, year_ms, LIMITS) == 2 * LIMITS.notify_retry_s
     assert wait_s(nurl, 10_000, LIMITS) == LIMITS.notify_retry_max_s
     assert wait_s(nurl, 2 * year_ms, LIMITS) == 0
-    assert is_given_up(failed(nurl, 10_000, LIMITS, 0.0), 10_000 + 86_400_000, LIMITS)
+    assert is_given_up(failed(nurl, 10_000, LIMITS, 1.0), 10_000 + 86_400_000, LIMITS)
 
 
 def test_a_success_forgets_the_failures() -> None:

@@ -78,11 +78,11 @@ def test_repeated_deaths_back_off_and_are_logged_once_each(caplog: pytest.LogCap
         folding = Folding(worker, owner, [])
         folding.add(1)
         await asyncio.sleep(1)
-        assert folding.failures_in_a_row >= 2
+        assert folding.streak.failures >= 2
         folding.reclaim_soon()  # does not shorten the wait
         await folding.join()
         assert folding.deaths == folding.failures == 20
-        assert folding.failures_in_a_row == 0
+        assert folding.streak.failures == 0
 
     with caplog.at_level(logging.ERROR):
         run(body())

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from headwater import limits
+from headwater.backoff import Backoff, Streak
 from headwater.store.embedded.backup.backing_up import Backup
 from headwater.store.embedded.backup.failures import TargetError, UnfitSourceError
 
@@ -18,7 +19,8 @@ def follow(
     backup: Backup, stop: threading.Event, every_s: float, keep_s: float | None, report: Callable[[str], None]
 ) -> None:
     """Back up until stopped, and once more at the end. Failures are reported, and when they end."""
-    failures, wait_s, pruned_s = 0, 0.0, -limits.BACKUP_PRUNE_S
+    streak = Streak(Backoff(limits.BACKUP_RETRY_S, limits.BACKUP_RETRY_MAX_S))
+    wait_s, pruned_s = 0.0, -limits.BACKUP_PRUNE_S
     while not stop.wait(wait_s):
         started_s = time.monotonic()
         try:
@@ -27,13 +29,13 @@ def follow(
                 backup.prune(keep_s)
                 pruned_s = started_s
         except _PASSING as error:
-            wait_s = min(limits.BACKUP_RETRY_S * 2**failures, limits.BACKUP_RETRY_MAX_S)
-            failures = min(failures + 1, 10)
+            wait_s = streak.fail()
             report(f"the backup failed and is retried in {wait_s:.0f} s: {error}")
         else:
-            if failures:
+            if streak.failures:
                 report("the backup is up to date again")
-            failures, wait_s = 0, max(0.0, every_s - (time.monotonic() - started_s))
+            streak.reset()
+            wait_s = max(0.0, every_s - (time.monotonic() - started_s))
     backup.step(base_every_s(keep_s))
     backup.record()
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from headwater import limits
+from headwater.backoff import Backoff, Streak
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.backup.contents import chain, read_contents, read_timelines
 from headwater.store.embedded.backup.failures import BackupError, MissingError, TargetError
@@ -265,7 +266,8 @@ def _locked(directory: Path, wait_s: float) -> Iterator[None]:
 
 def follow_target(standby: Standby, stop: threading.Event, every_s: float, report: Callable[[str], None]) -> None:
     """Follow the target until stopped or promoted. Failures are reported, and when they end."""
-    failures, wait_s = 0, 0.0
+    streak = Streak(Backoff(limits.BACKUP_RETRY_S, limits.BACKUP_RETRY_MAX_S))
+    wait_s = 0.0
     while not stop.wait(wait_s):
         if standby.is_promoting:
             report("the standby is being promoted")
@@ -273,10 +275,10 @@ def follow_target(standby: Standby, stop: threading.Event, every_s: float, repor
         try:
             applied = standby.step()
         except PASSING as error:
-            wait_s = min(limits.BACKUP_RETRY_S * 2**failures, limits.BACKUP_RETRY_MAX_S)
-            failures = min(failures + 1, 10)
+            wait_s = streak.fail()
             report(f"the standby is behind and tries again in {wait_s:.0f} s: {error}")
         else:
-            if failures or applied.rebuilt:
+            if streak.failures or applied.rebuilt:
                 report("the standby has a new copy of the index" if applied.rebuilt else "the standby is up to date")
-            failures, wait_s = 0, every_s
+            streak.reset()
+            wait_s = every_s
