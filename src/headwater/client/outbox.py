@@ -1,13 +1,51 @@
 """The logic of the idempotent producer, without I/O: what to send when, and how to handle responses.
 
+Theory of operation
+===================
+
 Messages are queued in order and packed into batches, by size or after `linger_s`. Batches are numbered, and up to
-`in_flight_max` of them are sent at a time. A batch is retried with the same number until there is a response, so the
-server stores it once and in order. A batch that arrives before its predecessor is refused (409) and sent again later. A
-non-retryable error fails the batch and all later ones, so that there is never a gap.
+`in_flight_max` of them, the window, are sent at a time. A batch is retried with the same number until there is a
+response, so the server stores it once and in order. A non-retryable error fails the batch and all later ones, so that
+there is never a gap.
+
+The state of a producer:
+
+    state      meaning                                                                    accepts messages
+    ---------  -------------------------------------------------------------------------  ----------------
+    OPEN       messages are queued and sent                                               yes
+    CLOSING    `close` was called: what is queued is sent                                 no
+    FINISHING  `close_stream` was called: the same, and the last batch closes the stream  no
+    FINISHED   the stream is closed, and everything was stored before that                no
+    FAILED     a batch failed for good; batches before it may still be stored             no
+    STOPPED    nothing is sent any more                                                   no
+
+The state of a batch:
+
+    state      meaning                                                                   in the window
+    ---------  ------------------------------------------------------------------------  -------------
+    QUEUED     it has no number yet, and messages may be added to the newest one         no
+    IN_FLIGHT  a request with it is in progress                                          yes
+    WAITING    it is sent again when it is due                                           yes
+    HELD       it arrived before its predecessor and was refused (409): it is sent       yes
+               again when its predecessor is stored
+    STORED     the server has stored it                                                  no
+    FAILED     it was refused or given up                                                no
+    ABANDONED  it was given up while a request was in progress, whose result is ignored  no
+
+Independent of the state of a batch are: whether an attempt may have been stored although its response was lost
+(`uncertain`), whether all its predecessors were stored when it was last sent (`is_first`), and whether the stream is
+closed with it (`closes`).
+
+The first batch of an epoch is sent alone: its response shows whether the epoch is free. Once something was stored in an
+epoch, it is confirmed: it belongs to this producer.
+
+`Outbox._move` and `PendingBatch.move` are the only ways from one state to another. An event that the tables do not list
+for a state is a defect and raises `ImpossibleTransitionError`.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 import random
 import time
@@ -32,6 +70,7 @@ from headwater.errors import (
     StreamClosedError,
 )
 from headwater.log.producers import ProducerTuple
+from headwater.transitions import Transitions, next_state
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +158,110 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("linger_s must not be negative and delivery_timeout_s must be more than 0")
 
 
+class ProducerState(enum.Enum):
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    FINISHING = enum.auto()
+    FINISHED = enum.auto()
+    FAILED = enum.auto()
+    STOPPED = enum.auto()
+
+
+class ProducerEvent(enum.Enum):
+    CLOSE = enum.auto()  # accept no more messages
+    FINISH = enum.auto()  # the same, and close the stream after those that are queued
+    STREAM_CLOSED = enum.auto()  # the batch that closes the stream is stored
+    FAIL = enum.auto()  # a batch failed for good
+    STOP = enum.auto()  # send nothing any more
+
+
+PRODUCER_TRANSITIONS: Transitions[ProducerState, ProducerEvent] = {
+    ProducerState.OPEN: {
+        ProducerEvent.CLOSE: ProducerState.CLOSING,
+        ProducerEvent.FINISH: ProducerState.FINISHING,
+        ProducerEvent.FAIL: ProducerState.FAILED,
+    },
+    ProducerState.CLOSING: {
+        ProducerEvent.CLOSE: ProducerState.CLOSING,
+        ProducerEvent.FAIL: ProducerState.FAILED,
+        ProducerEvent.STOP: ProducerState.STOPPED,
+    },
+    ProducerState.FINISHING: {
+        ProducerEvent.CLOSE: ProducerState.FINISHING,
+        ProducerEvent.STREAM_CLOSED: ProducerState.FINISHED,
+        ProducerEvent.FAIL: ProducerState.FAILED,
+        ProducerEvent.STOP: ProducerState.STOPPED,
+    },
+    ProducerState.FINISHED: {
+        ProducerEvent.CLOSE: ProducerState.FINISHED,
+        ProducerEvent.FAIL: ProducerState.FAILED,  # the user gave up while delivery callbacks were running
+        ProducerEvent.STOP: ProducerState.FINISHED,
+    },
+    ProducerState.FAILED: {
+        ProducerEvent.CLOSE: ProducerState.FAILED,
+        ProducerEvent.FAIL: ProducerState.FAILED,  # a batch before the one that failed first
+        ProducerEvent.STOP: ProducerState.STOPPED,
+    },
+    ProducerState.STOPPED: {
+        ProducerEvent.CLOSE: ProducerState.STOPPED,
+        ProducerEvent.STREAM_CLOSED: ProducerState.STOPPED,  # by a request that was in progress
+        ProducerEvent.FAIL: ProducerState.STOPPED,
+        ProducerEvent.STOP: ProducerState.STOPPED,
+    },
+}
+
+
+class BatchState(enum.Enum):
+    QUEUED = enum.auto()
+    IN_FLIGHT = enum.auto()
+    WAITING = enum.auto()
+    HELD = enum.auto()
+    STORED = enum.auto()
+    FAILED = enum.auto()
+    ABANDONED = enum.auto()
+
+
+class BatchEvent(enum.Enum):
+    SEND = enum.auto()  # a request begins
+    STORED = enum.auto()  # the response says that it is stored
+    REFUSED = enum.auto()  # the response is an error for good
+    RETRY = enum.auto()  # the request failed, and is repeated
+    EARLY = enum.auto()  # the response says that its predecessor is missing
+    NEXT = enum.auto()  # its predecessor is stored
+    GIVE_UP = enum.auto()  # another batch failed, or the user gave up
+    ANSWERED = enum.auto()  # the request has ended, and its result is ignored
+
+
+BATCH_TRANSITIONS: Transitions[BatchState, BatchEvent] = {
+    BatchState.QUEUED: {
+        BatchEvent.SEND: BatchState.IN_FLIGHT,
+        BatchEvent.GIVE_UP: BatchState.FAILED,
+    },
+    BatchState.IN_FLIGHT: {
+        BatchEvent.STORED: BatchState.STORED,
+        BatchEvent.REFUSED: BatchState.FAILED,
+        BatchEvent.RETRY: BatchState.WAITING,
+        BatchEvent.EARLY: BatchState.HELD,
+        BatchEvent.NEXT: BatchState.IN_FLIGHT,
+        BatchEvent.GIVE_UP: BatchState.ABANDONED,
+    },
+    BatchState.WAITING: {
+        BatchEvent.SEND: BatchState.IN_FLIGHT,
+        BatchEvent.NEXT: BatchState.WAITING,
+        BatchEvent.GIVE_UP: BatchState.FAILED,
+    },
+    BatchState.HELD: {
+        BatchEvent.NEXT: BatchState.WAITING,
+        BatchEvent.GIVE_UP: BatchState.FAILED,
+    },
+    BatchState.STORED: {},
+    BatchState.FAILED: {},
+    BatchState.ABANDONED: {
+        BatchEvent.ANSWERED: BatchState.FAILED,
+    },
+}
+
+
 class PendingBatch(msgspec.Struct, eq=False):
     """A batch that is not stored yet: its number and its history."""
 
@@ -129,12 +272,33 @@ class PendingBatch(msgspec.Struct, eq=False):
     epoch: int = 0
     seq: int = -1
     attempts: int = 0
-    in_flight: bool = False
-    uncertain: bool = False  # an attempt may have been stored although its response was lost
-    is_first: bool = False  # all its predecessors were stored when it was sent
-    out_of_order: bool = False  # arrived before its predecessor
-    closes: bool = False  # the stream is closed with it
+    state: BatchState = BatchState.QUEUED
+    uncertain: bool = False
+    is_first: bool = False
+    closes: bool = False
     due: float = 0.0
+
+    def move(self, event: BatchEvent) -> None:
+        self.state = next_state(BATCH_TRANSITIONS, self.state, event)
+
+
+class EpochInUse(msgspec.Struct):
+    """The epoch of a producer: the number of its next batch, and how often a higher epoch may be claimed."""
+
+    number: int
+    claims_left: int
+    confirmed: bool = False
+    next_seq: int = 0
+
+    def may_claim(self, current: int | None) -> bool:
+        """Whether the epoch after the current one of the server can be claimed."""
+        if self.confirmed or not self.claims_left or current is None:
+            return False
+        return current < limits.PRODUCER_INTEGER_MAX
+
+    def claim(self, current: int) -> None:
+        self.claims_left -= 1
+        self.number = current + 1
 
 
 class Outbox:
@@ -148,24 +312,43 @@ class Outbox:
         on_delivery: OnDelivery | None,
     ) -> None:
         self.id = identity.id
-        self.epoch = identity.epoch
         self.metrics = ProducerMetrics()
+        self.state = ProducerState.OPEN
         self.failure: HeadwaterError | None = None
-        self.closing = False
-        self.stopped = False
-        self.flushing = 0
-        self.finishing = False  # close the stream after the queued messages
-        self.stream_closed = False
+        self.flushing = 0  # calls of `flush` that wait
         self.settled = 0  # messages that are stored or failed, and whose callbacks were called
         self._settings = settings
         self._retry = retry
         self._on_delivery = on_delivery
-        self._claims_left = limits.PRODUCER_CLAIMS_MAX if identity.claiming else 0
-        self._epoch_confirmed = False  # something was stored in this epoch, so it belongs to this producer
-        self._next_seq = 0
+        self._epoch = EpochInUse(identity.epoch, limits.PRODUCER_CLAIMS_MAX if identity.claiming else 0)
         self._open: PendingBatch | None = None
         self._packed: deque[PendingBatch] = deque()
         self._window: deque[PendingBatch] = deque()
+
+    def _move(self, event: ProducerEvent) -> None:
+        self.state = next_state(PRODUCER_TRANSITIONS, self.state, event)
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch.number
+
+    @property
+    def accepts(self) -> bool:
+        """Whether messages can be added."""
+        return self.state is ProducerState.OPEN
+
+    @property
+    def stopped(self) -> bool:
+        """Whether senders end."""
+        return self.state in (ProducerState.STOPPED, ProducerState.FINISHED)
+
+    def close(self) -> None:
+        """Accept no more messages. What is queued is sent."""
+        self._move(ProducerEvent.CLOSE)
+
+    def stop(self) -> None:
+        """Send nothing any more."""
+        self._move(ProducerEvent.STOP)
 
     # The queue
 
@@ -176,7 +359,7 @@ class Outbox:
     def check(self) -> None:
         if self.failure is not None:
             raise self.failure
-        if self.closing:
+        if not self.accepts:
             raise RuntimeError("the producer is closed")
 
     def add(self, message: bytes, callback: OnDelivery | None, now: float) -> bool:
@@ -199,7 +382,7 @@ class Outbox:
 
     def finish(self, message: bytes | None, now: float) -> None:
         """Close the stream after all queued messages, with a last message if given. A second call has no effect."""
-        if self.finishing:
+        if self.state in (ProducerState.FINISHING, ProducerState.FINISHED):
             return
         self.check()
         if message is not None:
@@ -208,7 +391,7 @@ class Outbox:
         batch.closes = True
         self._open = None
         self._packed.append(batch)
-        self.finishing = self.closing = True
+        self._move(ProducerEvent.FINISH)
 
     # Sending
 
@@ -217,7 +400,7 @@ class Outbox:
         batch = self._next_retry(now) or self._next_new(now)
         if batch is None:
             return None
-        batch.in_flight = True
+        batch.move(BatchEvent.SEND)
         batch.is_first = batch is self._window[0]
         batch.attempts += 1
         self.metrics.in_flight += 1
@@ -227,14 +410,14 @@ class Outbox:
 
     def wait_s(self, now: float) -> float | None:
         """How long to wait until `take` may return a batch; None if that needs another event first."""
-        dues = [batch.due for batch in self._window if not batch.in_flight and not batch.out_of_order]
+        dues = [batch.due for batch in self._window if batch.state is BatchState.WAITING]
         if self._has_room() and self._open is not None:
             dues.append(self._open.since + self._settings.linger_s)
         return max(0.0, min(dues) - now) if dues else None
 
     def _next_retry(self, now: float) -> PendingBatch | None:
         for batch in self._window:
-            if not batch.in_flight and not batch.out_of_order and batch.due <= now:
+            if batch.state is BatchState.WAITING and batch.due <= now:
                 return batch
         return None
 
@@ -247,37 +430,45 @@ class Outbox:
         if not self._packed:
             return None
         batch = self._packed.popleft()
-        batch.epoch, batch.seq, batch.since = self.epoch, self._next_seq, now
-        self._next_seq += 1
+        batch.epoch, batch.seq, batch.since = self._epoch.number, self._epoch.next_seq, now
+        self._epoch.next_seq += 1
         self._window.append(batch)
         return batch
 
     def _has_room(self) -> bool:
-        # The first batch of an epoch is sent alone: its response shows whether the epoch is free.
-        return len(self._window) < (self._settings.in_flight_max if self._epoch_confirmed else 1)
+        return len(self._window) < (self._settings.in_flight_max if self._epoch.confirmed else 1)
 
     def _is_ready(self, batch: PendingBatch, now: float) -> bool:
         settings = self._settings
         ready = batch.bytes >= settings.batch_bytes or now - batch.since >= settings.linger_s
-        return ready or self.flushing > 0 or self.closing
+        return ready or self.flushing > 0 or not self.accepts
 
     # Responses
 
     def stored(self, batch: PendingBatch, sent: Appended) -> Outcome:
-        self._end_attempt(batch)
-        if batch not in self._window:
-            return Outcome()  # given up meanwhile
-        if sent.duplicate and not batch.uncertain and not self._epoch_confirmed:
+        if self._is_answer_ignored(batch):
+            return Outcome()
+        if sent.duplicate and not batch.uncertain and not self._epoch.confirmed:
             # Once the epoch is confirmed, a duplicate is a retry of ours: no other producer uses this epoch.
-            return self._fail(batch, ProducerReusedError(f"batch {batch.seq} of {self.id!r} in epoch {batch.epoch}"))
+            return self._refuse(batch, ProducerReusedError(f"batch {batch.seq} of {self.id!r} in epoch {batch.epoch}"))
         return self._settle(batch, sent)
 
+    def _is_answer_ignored(self, batch: PendingBatch) -> bool:
+        """Count the end of a request. Returns whether its batch was given up meanwhile."""
+        self.metrics.in_flight -= 1
+        if batch.state is not BatchState.ABANDONED:
+            return False
+        batch.move(BatchEvent.ANSWERED)
+        return True
+
     def _settle(self, batch: PendingBatch, sent: Appended) -> Outcome:
-        self._epoch_confirmed = True
-        self.stream_closed = self.stream_closed or batch.closes
+        batch.move(BatchEvent.STORED)
+        self._epoch.confirmed = True
+        if batch.closes:
+            self._move(ProducerEvent.STREAM_CLOSED)
         self._window.remove(batch)
         if self._window:
-            self._window[0].out_of_order = False
+            self._window[0].move(BatchEvent.NEXT)
         metrics = self.metrics
         metrics.batches_delivered += 1
         metrics.messages_delivered += len(batch.messages)
@@ -288,18 +479,18 @@ class Outbox:
 
     def failed(self, batch: PendingBatch, error: HeadwaterError, now: float, chance: float) -> Outcome:
         """Schedule another attempt, or fail permanently and notify the callbacks."""
-        self._end_attempt(batch)
-        if batch not in self._window:
-            return Outcome()  # given up meanwhile
+        if self._is_answer_ignored(batch):
+            return Outcome()
         if isinstance(error, SequenceGapError) and not batch.is_first:
-            batch.out_of_order = batch is not self._window[0]
+            batch.move(BatchEvent.RETRY if batch is self._window[0] else BatchEvent.EARLY)
             return Outcome()
         if isinstance(error, StreamClosedError) and batch.closes and not batch.messages:
             return self._settle(batch, Appended(""))  # the stream is closed, as requested
         if isinstance(error, StaleEpochError) and self._claim(batch, error):
             return Outcome()
         if not may_succeed(error) or now - batch.since >= self._settings.delivery_timeout_s:
-            return self._fail(batch, error)
+            return self._refuse(batch, error)
+        batch.move(BatchEvent.RETRY)
         batch.uncertain = batch.uncertain or not error.nothing_done
         delay_s = self._retry.delay_s(batch.attempts, chance, error.retry_after_s)
         batch.due = min(now + delay_s, batch.since + self._settings.delivery_timeout_s)
@@ -307,42 +498,39 @@ class Outbox:
 
     def broken(self, batch: PendingBatch, cause: Exception) -> Outcome:
         """Handle an error that is not one of a request: a hook raised, the client was closed, or there is a bug."""
-        if batch.in_flight:
-            self._end_attempt(batch)
+        if batch.state in (BatchState.IN_FLIGHT, BatchState.ABANDONED) and not self._is_answer_ignored(batch):
+            batch.move(BatchEvent.RETRY)
         return self.give_up(ClientError(f"{type(cause).__name__}: {cause}"))
 
     def give_up(self, error: HeadwaterError) -> Outcome:
         """Fail permanently: all messages that are not stored yet fail with this error."""
-        waiting = [*self._window, *self._packed, *([self._open] if self._open else [])]
-        self.failure = self.failure or error
-        return self._fail(waiting[0], error) if waiting else Outcome()
-
-    def _end_attempt(self, batch: PendingBatch) -> None:
-        batch.in_flight = False
-        self.metrics.in_flight -= 1
+        return self._fail(list(self._window), error)
 
     def _claim(self, batch: PendingBatch, error: StaleEpochError) -> bool:
         """Claim the next epoch, provided that nothing can have been stored in this one."""
-        current = error.epoch
-        if self._epoch_confirmed or batch.uncertain or not self._claims_left or current is None:
+        if batch.uncertain or error.epoch is None or not self._epoch.may_claim(error.epoch):
             return False
-        if current >= limits.PRODUCER_INTEGER_MAX:
-            return False
-        self._claims_left -= 1
-        self.epoch = current + 1
-        batch.epoch = self.epoch
+        self._epoch.claim(error.epoch)
+        batch.epoch = self._epoch.number
+        batch.move(BatchEvent.RETRY)
         return True
 
-    def _fail(self, failed: PendingBatch, error: HeadwaterError) -> Outcome:
-        """Fail a batch and all later ones. Earlier batches may still be stored."""
+    def _refuse(self, refused: PendingBatch, error: HeadwaterError) -> Outcome:
+        """Fail a batch whose request got a final error, and all later ones. Earlier batches may still be stored."""
+        refused.move(BatchEvent.REFUSED)
+        return self._fail([batch for batch in self._window if batch.seq >= refused.seq], error)
+
+    def _fail(self, last: list[PendingBatch], error: HeadwaterError) -> Outcome:
+        """Fail the last batches of the window and all that are queued."""
         self.failure = self.failure or error
-        spared = [batch for batch in self._window if batch.seq < failed.seq]
-        given_up = [batch for batch in self._window if batch not in spared]
-        given_up += [*self._packed, *([self._open] if self._open else [])]
-        self._window = deque(spared)
+        self._move(ProducerEvent.FAIL)
+        given_up = [*last, *self._packed, *([self._open] if self._open else [])]
+        self._window = deque(batch for batch in self._window if batch not in last)
         self._packed.clear()
         self._open = None
         for batch in given_up:
+            if batch.state is not BatchState.FAILED:
+                batch.move(BatchEvent.GIVE_UP)
             self.metrics.messages_failed += len(batch.messages)
             self.metrics.bytes_waiting -= batch.bytes - 1
         return self._outcome(given_up, error=error)

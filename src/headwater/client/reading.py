@@ -1,17 +1,38 @@
 """Reading a stream: every message once and in order, across lost connections.
 
+Theory of operation
+===================
+
 A read catches up with plain requests, which are bounded, compressed and cacheable, and goes live at the tail. Its
 position is an offset from the server and the number of items delivered after it. The position only moves when items
 are delivered, so after any failure the next request starts exactly there.
 
-A live read uses server-sent events. It falls back to long-poll if they do not work: the response is not an event
-stream, or two consecutive connections ended without a complete event (five if events have worked before). Text
-streams always use long-poll, because server-sent events cannot transmit carriage returns.
+    state         next request        at the tail
+    ------------  ------------------  ---------------------
+    READING       plain               the read ends
+    TOWARDS_FEED  plain               server-sent events
+    TOWARDS_POLL  plain               long-poll
+    FEEDING       server-sent events  stays
+    POLLING       long-poll           stays
+    ENDED         none
+
+A read that is not live begins in `READING`, others in `TOWARDS_FEED` or `TOWARDS_POLL`. `NO_FEEDS` makes a live read
+use long-poll from then on, because server-sent events do not work: the response is not an event stream, or two
+consecutive connections ended without a complete event (five if events have worked before). For text streams it happens
+at the first response, because server-sent events cannot transmit carriage returns. `LEAVE_FEED` makes it use plain
+requests for what a feed cannot deliver: an event that is too large for memory, data past `until`, or a deletion, for
+which a plain request gets the right error.
+
+An error is not an event of the table: the next request is the same. `Attempts` decides which errors are final.
+
+`Reading._move` is the only way from one state to another. An event that the table does not list for a state is a defect
+and raises `ImpossibleTransitionError`.
 """
 
 from __future__ import annotations
 
 import binascii
+import enum
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -26,9 +47,111 @@ from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of
 from headwater.positions import BEGINNING, NOW, Position
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.sse import EventReader
+from headwater.transitions import Transitions, next_state
 
 LiveMode: TypeAlias = Literal["long-poll", "sse"] | bool
 """How to follow a stream: False not at all, True with the mode that works, or only with the given mode."""
+
+
+class ReadState(enum.Enum):
+    READING = enum.auto()
+    TOWARDS_FEED = enum.auto()
+    TOWARDS_POLL = enum.auto()
+    FEEDING = enum.auto()
+    POLLING = enum.auto()
+    ENDED = enum.auto()
+
+
+class ReadEvent(enum.Enum):
+    TAIL = enum.auto()  # everything up to the tail was delivered
+    NO_FEEDS = enum.auto()  # server-sent events do not work for this read
+    LEAVE_FEED = enum.auto()  # the feed cannot deliver what comes next
+    END = enum.auto()  # everything that was asked for was delivered
+
+
+READ_TRANSITIONS: Transitions[ReadState, ReadEvent] = {
+    ReadState.READING: {
+        ReadEvent.TAIL: ReadState.ENDED,
+        ReadEvent.END: ReadState.ENDED,
+    },
+    ReadState.TOWARDS_FEED: {
+        ReadEvent.TAIL: ReadState.FEEDING,
+        ReadEvent.NO_FEEDS: ReadState.TOWARDS_POLL,
+        ReadEvent.END: ReadState.ENDED,
+    },
+    ReadState.TOWARDS_POLL: {
+        ReadEvent.TAIL: ReadState.POLLING,
+        ReadEvent.END: ReadState.ENDED,
+    },
+    ReadState.FEEDING: {
+        ReadEvent.TAIL: ReadState.FEEDING,
+        ReadEvent.NO_FEEDS: ReadState.POLLING,
+        ReadEvent.LEAVE_FEED: ReadState.TOWARDS_FEED,
+        ReadEvent.END: ReadState.ENDED,
+    },
+    ReadState.POLLING: {
+        ReadEvent.TAIL: ReadState.POLLING,
+        ReadEvent.END: ReadState.ENDED,
+    },
+    ReadState.ENDED: {},
+}
+
+BEGINNINGS: dict[LiveMode, ReadState] = {
+    False: ReadState.READING,
+    True: ReadState.TOWARDS_FEED,
+    "sse": ReadState.TOWARDS_FEED,
+    "long-poll": ReadState.TOWARDS_POLL,
+}
+
+
+class Attempts(msgspec.Struct):
+    """The failures of a read in a row. It decides which error is final."""
+
+    attempts_max: int  # as long as the server has never responded
+    contacted: bool = False
+    failures: int = 0
+    broken: int = 0  # unreadable responses
+
+    def fail(self, error: HeadwaterError) -> None:
+        """Count a failure, or raise the error if it is final."""
+        if isinstance(error, ProtocolError) and error.retryable:
+            self.broken += 1
+            if self.broken >= limits.READ_BROKEN_ANSWERS_MAX:
+                raise error
+        elif not error.retryable:
+            raise error
+        self.failures += 1
+        if not self.contacted and self.failures >= self.attempts_max:
+            raise error
+
+
+class FeedRecord(msgspec.Struct):
+    """What the connections for server-sent events have shown so far."""
+
+    events: int = 0  # control events received
+    failures: int = 0  # connections in a row that ended without one
+    short: int = 0  # connections in a row that were very short
+
+    @property
+    def proven(self) -> bool:
+        return self.events > 0
+
+    def received(self) -> None:
+        self.events += 1
+        self.failures = 0
+
+    def shows_no_feeds(self, error: HeadwaterError) -> bool:
+        """Count a connection that ended without a complete event. Returns whether to give up server-sent events.
+
+        A server that cannot be reached does not count, and more failures are allowed if events have worked before.
+        """
+        broken = isinstance(error, ProtocolError)
+        refused = (broken and not error.retryable) or error.status in (400, 405, 406, 415, 501)
+        lost = isinstance(error, NetworkError) and error.how != "connect"
+        if not (refused or broken or lost or error.status in (502, 503, 504)):
+            return False
+        self.failures += 1
+        return refused or self.failures >= (limits.SSE_FAILURES_PROVEN_MAX if self.proven else limits.SSE_FAILURES_MAX)
 
 
 class _Control(msgspec.Struct, rename="camel"):
@@ -54,7 +177,7 @@ class Reading:
         live: LiveMode,
         piece_bytes: int = limits.READ_PIECE_BYTES,
     ) -> None:
-        if live not in (True, False, "long-poll", "sse"):
+        if live not in BEGINNINGS:
             raise ValueError(f"live is True, False, 'long-poll' or 'sse', not {live!r}")
         if position.skip < 0 or (position.skip and position.offset == NOW):
             raise ValueError("skip counts messages after an offset")
@@ -67,29 +190,24 @@ class Reading:
         self._piece_bytes = piece_bytes
         self._decoder: Decoder | None = None
         self._cursor: str | None = None
-        self._reached_tail = False
-        self._told_tail = False
-        self._ended = False
-        self._contacted = False
-        self._failures = 0
-        self._broken = 0
+        self.state = BEGINNINGS[live]
+        self._attempts = Attempts(session.retry.attempts)
+        self._feeds = FeedRecord()
+        self._told_tail = False  # the last batch said that the reader is up to date
         self._held_at: Position | None = None
-        self._mode = "sse" if live in (True, "sse") else live
-        self._sse_failures = 0
-        self._short_feeds = 0
-        self._sse_proven = False
-        self._event_received = False
         self._prefetched: HttpReply | None = None
         self._end = ""  # the offset at the end of the current response
 
+    def _move(self, event: ReadEvent) -> None:
+        self.state = next_state(READ_TRANSITIONS, self.state, event)
+
     def flow(self) -> Flow[None]:
-        begin = self.position.offset
-        if self._until is not None and begin != NOW:
-            self._ended = self._until == BEGINNING or (begin != BEGINNING and self._until <= begin)
-        while not self._ended:
+        if self._is_at_until():
+            self._move(ReadEvent.END)
+        while self.state is not ReadState.ENDED:
             try:
-                if self._reached_tail and self._mode == "sse":
-                    yield from self._feeds()
+                if self.state is ReadState.FEEDING:
+                    yield from self._feed()
                 else:
                     yield from self._piece()
             except UnauthorizedError:
@@ -97,25 +215,20 @@ class Reading:
             except HeadwaterError as error:
                 self._prefetched = None
                 yield CloseReply()
-                self._raise_if_final(error)
-                yield from pause(self._session, error, self._failures)
+                self._attempts.fail(error)
+                yield from pause(self._session, error, self._attempts.failures)
 
-    def _raise_if_final(self, error: HeadwaterError) -> None:
-        """Raise an error that is not retryable."""
-        if isinstance(error, ProtocolError) and error.retryable:
-            self._broken += 1
-            if self._broken >= limits.READ_BROKEN_ANSWERS_MAX:
-                raise error
-        elif not error.retryable:
-            raise error
-        self._failures += 1
-        if not self._contacted and self._failures >= self._session.retry.attempts:
-            raise error
+    def _is_at_until(self) -> bool:
+        """Whether the read ends where it begins."""
+        begin, until = self.position.offset, self._until
+        if until is None or begin == NOW:
+            return False
+        return until == BEGINNING or (begin != BEGINNING and until <= begin)
 
     # One bounded response
 
     def _piece(self) -> Flow[None]:
-        polling = self._reached_tail and self._mode == "long-poll"
+        polling = self.state is ReadState.POLLING
         request = self._request("long-poll" if polling else None)
         started = self._session.clock()
         reply, self._prefetched = self._prefetched, None
@@ -125,7 +238,8 @@ class Reading:
         if polling:
             self._cursor = reply.headers.get(headers.CURSOR)
         if self._until is not None and self.position.offset == NOW and self._until <= next_offset:
-            self.position, self._ended = Position(next_offset), True  # the read has already passed `until`
+            self.position = Position(next_offset)  # the read has already passed `until`
+            self._move(ReadEvent.END)
             return
         answer = self._decoded(reply).answer(self.position.skip)
         self._end = next_offset
@@ -142,7 +256,7 @@ class Reading:
             yield from self._prefetch(next_offset)
         yield from self._arrive(answer, next_offset, up_to_date=up_to_date or closed, closed=closed)
         waited = self._session.clock() - started >= limits.READ_EMPTY_POLL_S if polling else up_to_date
-        if not (moved or waited or self._ended):
+        if not (moved or waited or self.state is ReadState.ENDED):
             yield Sleep(limits.READ_EMPTY_POLL_S)  # the server neither waits nor advances the offset
 
     def _prefetch(self, offset: str) -> Flow[None]:
@@ -161,7 +275,7 @@ class Reading:
 
     def _open(self, request: HttpRequest) -> Flow[HttpReply]:
         reply = yield from opened(self._session, request, 200, 204)
-        self._contacted = True
+        self._attempts.contacted = True
         return reply
 
     def _request(self, live: str | None, offset: str | None = None) -> HttpRequest:
@@ -169,7 +283,7 @@ class Reading:
         waits = {
             None: timeouts.answer_s,
             "long-poll": timeouts.long_poll_s,
-            "sse": timeouts.sse_idle_s if self._sse_proven else timeouts.sse_first_s,
+            "sse": timeouts.sse_idle_s if self._feeds.proven else timeouts.sse_first_s,
         }
         cursor = self._cursor if live else None
         until = None if self.position.offset == NOW else self._until
@@ -184,7 +298,7 @@ class Reading:
             content_type = reply.headers.get("content-type", DEFAULT_CONTENT_TYPE)
             self._decoder = Decoder(kind_of(content_type), self._wanted)
             if self._live is True and self._decoder.kind is ContentKind.TEXT:
-                self._mode = "long-poll"
+                self._move(ReadEvent.NO_FEEDS)
         return self._decoder
 
     # Delivery; nothing else moves the position
@@ -219,13 +333,15 @@ class Reading:
         if answer.bad is not None:
             yield from self._deliver(answer, items)
         self._mark_held(answer)
-        if next_offset != self.position.offset or self._mode != "sse":  # a feed can send an event without data
-            self._broken = 0
+        if next_offset != self.position.offset or not self._is_for_feeds:  # a feed can send an event without data
+            self._attempts.broken = 0
         left = max(0, self.position.skip - answer.taken)
         self.position = Position(next_offset).after(left, self.position.end if self.position.end > next_offset else "")
-        self._failures = 0
-        self._reached_tail = self._reached_tail or up_to_date
-        self._ended = closed or next_offset == self._until or (up_to_date and self._live is False)
+        self._attempts.failures = 0
+        if closed or next_offset == self._until:
+            self._move(ReadEvent.END)
+        elif up_to_date:
+            self._move(ReadEvent.TAIL)
         if items or closed or (up_to_date and not self._told_tail):
             yield from self._emit(items, up_to_date=up_to_date, closed=closed)
         if closed and self._held_at is not None:
@@ -249,7 +365,8 @@ class Reading:
         if answer.bad is not None:
             yield from self._deliver(answer, items)
         self._mark_held(answer)
-        self.position, self._ended = Position(until), True
+        self.position = Position(until)
+        self._move(ReadEvent.END)
         yield from self._emit(items)
 
     def _surplus(self, until: str, past: str) -> Flow[int]:
@@ -286,30 +403,38 @@ class Reading:
 
     # Server-sent events
 
-    def _feeds(self) -> Flow[None]:
+    @property
+    def _is_for_feeds(self) -> bool:
+        return self.state in (ReadState.FEEDING, ReadState.TOWARDS_FEED)
+
+    def _feed(self) -> Flow[None]:
         """Read one connection. If it was very short, wait before the next one."""
-        session = self._session
-        started = session.clock()
-        self._event_received = False
+        session, feeds = self._session, self._feeds
+        started, events_before = session.clock(), feeds.events
         request = self._request("sse")
         try:
-            yield from self._feed(request)
-            if not self._event_received and not self._ended:
+            yield from self._connection(request)
+            if feeds.events == events_before and self.state is not ReadState.ENDED:
                 raise lost(request, "the event stream ended without an event")
         except HeadwaterError as error:
-            if not (self._event_received and isinstance(error, NetworkError)):
-                self._count_sse_failure(error)
+            if feeds.events == events_before or not isinstance(error, NetworkError):
+                if self._live is True and feeds.shows_no_feeds(error):
+                    self._give_up_feeds(error)
                 raise
             if error.how != "timeout":  # on a stream without appends, silence is not a failure
                 yield Report(error, 1, 0.0)
         yield CloseReply()
-        if self._ended or not self._reached_tail or session.clock() - started >= limits.SSE_SHORT_FEED_S:
-            self._short_feeds = 0
+        if self.state is not ReadState.FEEDING or session.clock() - started >= limits.SSE_SHORT_FEED_S:
+            feeds.short = 0
             return
-        self._short_feeds += 1
-        yield Sleep(session.retry.delay_s(self._short_feeds, session.chance()))
+        feeds.short += 1
+        yield Sleep(session.retry.delay_s(feeds.short, session.chance()))
 
-    def _feed(self, request: HttpRequest) -> Flow[None]:
+    def _give_up_feeds(self, error: HeadwaterError) -> None:
+        self._move(ReadEvent.NO_FEEDS)
+        error.retryable = True  # by long-poll
+
+    def _connection(self, request: HttpRequest) -> Flow[None]:
         reply = yield from self._open(request)
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
             raise ProtocolError(f"expected server-sent events, got {reply.headers.get('content-type')}")
@@ -325,11 +450,11 @@ class Reading:
                     _check_size(request, answer)
                 elif name == b"control":
                     yield from self._receive_control(request, answer, data)
-                    if self._ended or not self._reached_tail:
+                    if self.state is not ReadState.FEEDING:
                         return
                     answer = self._fresh_answer()
             if events.pending_bytes >= self._piece_bytes:
-                self._reached_tail = False  # the event is too large: use plain requests, which deliver it in parts
+                self._move(ReadEvent.LEAVE_FEED)  # the event is too large; plain requests deliver it in parts
                 return
 
     def _receive_control(self, request: HttpRequest, answer: JsonAnswer | BytesAnswer, data: bytes) -> Flow[None]:
@@ -338,14 +463,13 @@ class Reading:
             control = msgspec.json.decode(data, type=_Control)
         except UNREADABLE as error:
             raise _broken(request, f"unreadable control event: {error}") from None
-        self._event_received = self._sse_proven = True
-        self._sse_failures = 0
+        self._feeds.received()
         if control.stream_deleted:
-            self._reached_tail = False  # a plain request then gets the right error: 404, or 410 if forks keep the path
+            self._move(ReadEvent.LEAVE_FEED)  # a plain request gets the right error: 404, or 410 if forks keep the path
             return
         self._cursor = control.stream_cursor
         if self._until is not None and control.stream_next_offset > self._until:
-            self._reached_tail = False
+            self._move(ReadEvent.LEAVE_FEED)
             return
         closed = control.stream_closed
         up_to_date = control.up_to_date or closed
@@ -356,24 +480,6 @@ class Reading:
             raise ProtocolError("a feed starts after a response with the content type")
         self._end = ""  # the event after the data has it
         return self._decoder.answer(self.position.skip)
-
-    def _count_sse_failure(self, error: HeadwaterError) -> None:
-        """Fall back to long-poll if server-sent events do not work.
-
-        It counts consecutive connections that ended without a complete event. A server that cannot be reached does not
-        count, and more failures are allowed if events have worked before.
-        """
-        broken = isinstance(error, ProtocolError)
-        refused = (broken and not error.retryable) or error.status in (400, 405, 406, 415, 501)
-        lost = isinstance(error, NetworkError) and error.how != "connect"
-        doubtful = broken or lost or error.status in (502, 503, 504)
-        if self._live is not True or not (refused or doubtful):
-            return
-        self._sse_failures += 1
-        most = limits.SSE_FAILURES_PROVEN_MAX if self._sse_proven else limits.SSE_FAILURES_MAX
-        if refused or self._sse_failures >= most:
-            self._mode = "long-poll"
-            error.retryable = True
 
 
 def _check_size(request: HttpRequest, answer: JsonAnswer | BytesAnswer) -> None:

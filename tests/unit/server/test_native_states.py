@@ -17,10 +17,10 @@ from headwater.server.native.states import (
     TRANSITIONS,
     Clock,
     Event,
-    ImpossibleTransitionError,
     Lifecycle,
     State,
 )
+from headwater.transitions import ImpossibleTransitionError
 from tests.unit.server.rig import Rig
 
 LIMITS = {field.name for field in msgspec.structs.fields(Limits)}

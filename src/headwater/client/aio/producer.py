@@ -24,6 +24,7 @@ from headwater.client.outbox import (
     PendingBatch,
     ProducerMetrics,
     ProducerSettings,
+    ProducerState,
     deliver,
 )
 from headwater.errors import ClientError, HeadwaterError
@@ -85,7 +86,7 @@ class AsyncProducer(Owned, Unpicklable):
         box = self._box
         encode = self._encode or await self._learn()
         message = encode(value)
-        while box.full and box.failure is None and not box.closing:
+        while box.full and box.accepts:
             self._pump()
             async with self._changed:
                 await self._changed.wait()
@@ -123,7 +124,7 @@ class AsyncProducer(Owned, Unpicklable):
         """
         if not self._is_here():
             return
-        self._box.closing = True
+        self._box.close()
         try:
             await self.flush(timeout_s)
         except BaseException:
@@ -131,6 +132,7 @@ class AsyncProducer(Owned, Unpicklable):
             await asyncio.shield(self._notify(self._box.give_up(closed)))
             raise
         finally:
+            self._box.stop()
             if self._timer is not None:
                 self._timer.cancel()
             for task in self._sending:
@@ -148,7 +150,7 @@ class AsyncProducer(Owned, Unpicklable):
         self._pump()
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: box.stream_closed or box.failure is not None)
+                await self._changed.wait_for(lambda: box.state is not ProducerState.FINISHING)
         except TimeoutError:
             raise TimeoutError(f"the stream is not closed after {timeout_s} s") from None
         await self.close()

@@ -24,6 +24,7 @@ from headwater.client.outbox import (
     PendingBatch,
     ProducerMetrics,
     ProducerSettings,
+    ProducerState,
     deliver,
 )
 from headwater.errors import ClientError, HeadwaterError
@@ -94,7 +95,7 @@ class Producer(Owned, Unpicklable):
         message = self._encode(value)
         with self._changed:
             if not self._is_sender():  # a delivery callback must not wait: it would wait for itself
-                while box.full and box.failure is None and not box.closing:
+                while box.full and box.accepts:
                     self._changed.wait()
             box.check()
             if box.add(message, on_delivery, self._session.clock()):
@@ -131,7 +132,7 @@ class Producer(Owned, Unpicklable):
         if not self._is_here():
             return
         with self._changed:
-            self._box.closing = True
+            self._box.close()
             self._changed.notify_all()
         if self._is_sender():
             return  # called from a delivery callback: queued messages are still sent
@@ -142,7 +143,7 @@ class Producer(Owned, Unpicklable):
             raise
         finally:
             with self._changed:
-                self._box.stopped = True
+                self._box.stop()
                 self._changed.notify_all()
             atexit.unregister(self._at_exit)
 
@@ -159,7 +160,7 @@ class Producer(Owned, Unpicklable):
             self._changed.notify_all()
             if self._is_sender():
                 return
-            if not self._changed.wait_for(lambda: box.stream_closed or box.failure is not None, timeout_s):
+            if not self._changed.wait_for(lambda: box.state is not ProducerState.FINISHING, timeout_s):
                 raise TimeoutError(f"the stream is not closed after {timeout_s} s")
         self.close()
 

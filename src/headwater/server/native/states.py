@@ -38,6 +38,7 @@ from __future__ import annotations
 import enum
 
 from headwater.limits import Limits
+from headwater.transitions import ImpossibleTransitionError
 
 
 class State(enum.IntEnum):
@@ -174,10 +175,6 @@ DEADLINES: dict[State, str] = {
     HALF_CLOSED: "half_closed_s",
     LINGERING: "linger_s",
 }
-
-
-class ImpossibleTransitionError(Exception):
-    """An event that is not possible in the current state."""
 
 
 class Clock:
