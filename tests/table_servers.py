@@ -224,6 +224,7 @@ class _Scripted(ThreadingHTTPServer):
     daemon_threads = True
     script: Script
     seen: list[str]
+    sent_bytes: list[int]
 
 
 class _Raw(BaseHTTPRequestHandler):
@@ -234,9 +235,11 @@ class _Raw(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         number = len(self.server.seen)
         self.server.seen.append(self.path)
+        self.server.sent_bytes.append(0)
         with contextlib.suppress(OSError):
             for piece in self.server.script(number, self.path):
                 self.wfile.write(piece)
+                self.server.sent_bytes[number] += len(piece)
         self.close_connection = True
 
 
@@ -244,16 +247,17 @@ class _Raw(BaseHTTPRequestHandler):
 class Hostile:
     url: str
     seen: list[str]
+    sent_bytes: list[int]  # of each answer
 
 
 @contextlib.contextmanager
 def hostile_server(script: Script) -> Iterator[Hostile]:
     with _Scripted(("127.0.0.1", 0), _Raw) as server:
-        server.script, server.seen = script, []
+        server.script, server.seen, server.sent_bytes = script, [], []
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
-            yield Hostile(f"http://127.0.0.1:{server.server_address[1]}", server.seen)
+            yield Hostile(f"http://127.0.0.1:{server.server_address[1]}", server.seen, server.sent_bytes)
         finally:
             server.shutdown()
             thread.join()

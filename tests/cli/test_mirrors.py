@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from bench.servers import Server, headwater
 
 from headwater.cli import failing
 from headwater.client import Client, Put, Table
+from tests.commands import run_command
 from tests.edges import free_port
 from tests.waiting import LIMIT_S
 
@@ -64,18 +66,18 @@ def environment(server: Server) -> dict[str, str]:
     return {**os.environ, "HEADWATER_URL": base(server)}
 
 
-def run(server: Server, *arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    ran = subprocess.run(
-        [HEADWATER, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=environment(server),
-    )
+class Ran(NamedTuple):
+    """The output of a command."""
+
+    stdout: str
+    stderr: str
+
+
+def run(server: Server, *arguments: str, expect: int = 0) -> Ran:
+    ran = run_command(*arguments, environment=environment(server))
     assert ran.returncode == expect, ran.stderr
-    assert "Traceback" not in ran.stderr
-    return ran
+    assert b"Traceback" not in ran.stderr
+    return Ran(ran.stdout.decode(), ran.stderr.decode())
 
 
 def test_a_mirror_in_plain_lines_and_in_json(source: Table, local: Server) -> None:

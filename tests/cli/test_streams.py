@@ -14,6 +14,7 @@ import pytest
 from bench.servers import Server, headwater
 
 from headwater.cli import failing
+from tests.commands import run_command
 from tests.edges import free_port
 from tests.waiting import LIMIT_S
 
@@ -22,14 +23,7 @@ def run(
     server: Server | None, *arguments: str, stdin: bytes = b"", expect: int = 0, **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
     url = f"http://{server.host}:{server.port}" if server else ""
-    ran = subprocess.run(
-        [Path(sys.executable).parent / "headwater", *arguments],
-        input=stdin,
-        capture_output=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "HEADWATER_URL": url, **environment},
-    )
+    ran = run_command(*arguments, stdin=stdin, environment={**os.environ, "HEADWATER_URL": url, **environment})
     assert ran.returncode == expect, ran.stderr.decode()
     assert b"Traceback" not in ran.stderr
     return ran

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from headwater.cli import failing
+from tests.commands import run_command
 from tests.table_servers import NOW, TableServer, head, hostile_server, lines, table_server
 from tests.waiting import LIMIT_S, wait_until
 
@@ -29,14 +30,8 @@ def server() -> Iterator[TableServer]:
 def run(
     server: TableServer, *arguments: str, stdin: bytes = b"", expect: int = 0
 ) -> subprocess.CompletedProcess[bytes]:
-    ran = subprocess.run(
-        [HEADWATER, *arguments],
-        input=stdin,
-        capture_output=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "HEADWATER_URL": server.url, "HEADWATER_TOKEN": "secret"},
-    )
+    environment = {**os.environ, "HEADWATER_URL": server.url, "HEADWATER_TOKEN": "secret"}
+    ran = run_command(*arguments, stdin=stdin, environment=environment)
     assert ran.returncode == expect, ran.stderr.decode()
     assert b"Traceback" not in ran.stderr
     return ran

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import uuid
 from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
@@ -16,8 +15,8 @@ from rich.cells import cell_len
 from headwater.cli import failing
 from headwater.client import Client
 from headwater.protocol.problems import PROBLEM_TYPE_PREFIX
-from tests.cli.stubs import HEADWATER, Answer, Stub, on_terminal, stub_server
-from tests.waiting import LIMIT_S
+from tests.cli.stubs import Answer, Stub, on_terminal, stub_server
+from tests.commands import run_command
 
 # A closing tag of markup, an escape sequence, a line of its own, a bell, a C1 sequence, and bidi overrides.
 HOSTILE = "a[/x][red]\x1b[2J\x1b]0;title\x07\nheadwater: all is well\r\x9b31m\u202etxt\u2066\u2028"
@@ -74,9 +73,9 @@ def test_control_characters_never_reach_a_terminal(hostile: Stub, arguments: tup
 
 def test_a_pipe_gets_data_as_it_is(hostile: Stub) -> None:
     def piped(*arguments: str) -> bytes:
-        return subprocess.run(
-            [HEADWATER, *arguments, "--url", hostile.url], capture_output=True, check=True, timeout=LIMIT_S
-        ).stdout
+        ran = run_command(*arguments, "--url", hostile.url)
+        ran.check_returncode()
+        return ran.stdout
 
     assert b"\x1b[2J\x1b]0;title\x07\nheadwater: all is well\r\x9b" in piped("read", "text")
     assert json.loads(piped("list", "--json"))["path"] == HOSTILE
@@ -126,12 +125,8 @@ def test_the_list_fits_a_terminal(server: Server, prefix: str, columns: int) -> 
 
 def test_the_list_has_sizes(server: Server, prefix: str) -> None:
     def listed(*more: str) -> str:
-        ran = subprocess.run(
-            [HEADWATER, "list", f"{prefix}/orders", "--url", server.url, *more],
-            capture_output=True,
-            check=True,
-            timeout=LIMIT_S,
-        )
+        ran = run_command("list", f"{prefix}/orders", "--url", server.url, *more)
+        ran.check_returncode()
         return ran.stdout.decode()
 
     info = json.loads(listed("--json"))

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from headwater.server.serve import serve_store
 from headwater.server.settings import Settings
 from headwater.store.embedded.disk import RealDisk, RealFile
 from tests.contract.stores import embedded
-from tests.waiting import LIMIT_S, wait_for
+from tests.waiting import LIMIT_S, wait_for, wait_until
 
 LIMITS = Limits(segment_bytes=20_000, fold_idle_s=3600, disk_reserve_bytes=20_000)
 TEXT = {"content-type": "text/plain"}
@@ -38,6 +37,7 @@ class FaultyFile(RealFile):
 
     def allocate(self, size: int) -> None:
         if self.disk.full:
+            self.disk.checks += 1
             raise OSError(errno.ENOSPC, "No space left on device", self.name)
         super().allocate(size)
 
@@ -51,6 +51,7 @@ class FaultyDisk(RealDisk):
     full = False
     failing = False
     bytes_written = 0
+    checks = 0  # for free space that there is not
 
     def open(self, name: str) -> RealFile:
         opened = super().open(name)
@@ -145,11 +146,13 @@ def test_a_full_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert http.put("/a", headers=TEXT, content=b"kept;").status_code == 201
         disk.full = True
         assert http.post("/a", headers=TEXT, content=LARGE).status_code == 507
-        written = disk.bytes_written
-        deadline = time.monotonic() + 3
-        while time.monotonic() < deadline:
+        written, checks = disk.bytes_written, disk.checks
+
+        def is_checked_again() -> bool:
             assert http.post("/a", headers=TEXT, content=b"x" * 1500).status_code == 507
-            time.sleep(0.1)
+            return disk.checks >= checks + 3
+
+        wait_until(is_checked_again)
         assert disk.bytes_written - written < 100_000  # it does not check for space by writing zeros
 
     with caplog.at_level(logging.WARNING):

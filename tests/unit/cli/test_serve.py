@@ -8,10 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -169,9 +169,10 @@ def test_a_server_ends_with_its_terminal_and_reloads_otherwise() -> None:
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-m", "headwater", "serve", "--memory", "--port", "0"])
     with open(terminal, "rb", buffering=0) as output:
-        assert b"serving streams" in output.read(200)
+        found = re.search(rb"serving streams at (http://[0-9.:]+)/", output.read(200))
+        assert found is not None
         os.kill(pid, signal.SIGHUP)
-        time.sleep(0.2)
+        assert httpx.get(f"{found[1].decode()}/readyz").status_code == 200  # a server that ends answers 503, or not
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 

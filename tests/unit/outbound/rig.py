@@ -14,6 +14,7 @@ import httpcore
 from headwater.limits import Limits
 from headwater.outbound import OutboundClient, open_outbound
 from headwater.outbound.backend import connect_tcp
+from tests.waiting import wait_for_async
 
 CERTIFICATES = Path(__file__).parent / "certificates"  # an authority and a server's, made with openssl for 100 years
 PUBLIC = "93.184.216.34"
@@ -87,7 +88,7 @@ async def peer(respond: Respond | bytes, *, tls: bool = True) -> AsyncIterator[P
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks)
-        await asyncio.sleep(0.01)  # for connections to close
+        await wait_for_async(lambda: found.open, 0)
 
 
 class Names:

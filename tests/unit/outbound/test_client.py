@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import socket
-import time
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -26,7 +26,7 @@ from headwater.outbound import OutboundClient, open_outbound
 from headwater.outbound.backend import BoundedStream
 from headwater.outbound.resolver import SystemResolver
 from tests.unit.outbound.rig import LIMITS, PUBLIC, Names, Peer, Respond, Wire, peer, public_client, trusting
-from tests.waiting import wait_for_async
+from tests.waiting import LIMIT_S, wait_for_async
 
 pytestmark = pytest.mark.slow  # starts servers and waits for timeouts
 
@@ -226,12 +226,13 @@ def test_a_lookup_that_hangs_times_out() -> None:
 
 def test_lookups_are_bounded_even_if_nobody_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     under_way = most = 0
+    free = threading.Event()
 
     def slow(*_given: Any, **_named: Any) -> list[Any]:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        time.sleep(0.05)
+        assert free.wait(LIMIT_S)
         under_way -= 1
         return [(2, 1, 6, "", (PUBLIC, 0))]
 
@@ -246,6 +247,7 @@ def test_lookups_are_bounded_even_if_nobody_waits_for_them(monkeypatch: pytest.M
         resolver = SystemResolver(lookups_max=2)
         for _ in range(3):
             await asyncio.gather(*(impatient(resolver) for _ in range(5)))
+        free.set()
         assert await resolver("a.example") == [PUBLIC]
         assert most == 2
 
@@ -449,12 +451,12 @@ def test_a_stream_that_is_left_or_cancelled_releases_its_connection() -> None:
                 async for _ in answer:
                     pass
 
-        for _ in range(6):  # more than the limit of connections per host
+        for number in range(6):  # more than the limit of connections per host
             async with client.stream("GET", URL) as answer:
                 async for _ in answer:
                     break
             reading = asyncio.create_task(read())
-            await asyncio.sleep(0.02)
+            await wait_for_async(lambda: found.connections, 2 * number + 2)
             reading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await reading
@@ -470,8 +472,10 @@ def test_a_stream_that_is_left_or_cancelled_releases_its_connection() -> None:
     ("in_all", "per_host", "hosts", "most"), [(8, 3, 1, 3), (5, 3, 4, 5)], ids=["of a host", "in all"]
 )
 def test_connections_are_bounded(in_all: int, per_host: int, hosts: int, most: int) -> None:
+    free = asyncio.Event()
+
     async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.02)
+        await free.wait()
         writer.write(OK)
 
     async def main() -> None:
@@ -482,8 +486,10 @@ def test_connections_are_bounded(in_all: int, per_host: int, hosts: int, most: i
             names = Names(**{f"h{number}_localhost": [["127.0.0.1"]] for number in range(hosts)})
             async with open_outbound(development=True, limits=limits, resolver=names) as client:
                 urls = [f"http://h{number % hosts}.localhost:{found.port}/" for number in range(24)]
-                answers = await asyncio.gather(*(client.request("GET", url) for url in urls))
-                assert {answer.body for answer in answers} == {b"ok"}
+                requests = asyncio.gather(*(client.request("GET", url) for url in urls))
+                await wait_for_async(lambda: found.open, most)
+                free.set()
+                assert {answer.body for answer in await requests} == {b"ok"}
                 assert found.open_max == most
 
     run(main)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -20,7 +19,7 @@ from headwater.protocol.tables.following import Following
 from headwater.protocol.tables.paths import log_path
 from headwater.server.following import Followers, follower, open_followers, parse_policy
 from headwater.server.following.admitted import forgotten
-from headwater.server.following.follower import FollowerState, FollowerStatus
+from headwater.server.following.follower import Follower, FollowerState, FollowerStatus
 from headwater.server.following.stopped import Stopped, resolved, write_stopped
 from headwater.store.memory import MemoryStore
 from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, lines, table_server
@@ -40,6 +39,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RETRY_MAX_S", 0.02)
     monkeypatch.setattr(limits, "FOLLOW_POLL_S", 0.005)
     monkeypatch.setattr(follower, "Following", functools.partial(Following, repeated_bytes_max=2_000_000))
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long followers wait, one after the other: what they do not do is what they wait for."""
+    begun: list[float] = []
+    pause = Follower._pause
+
+    async def noted(follower: Follower, wait_s: float, *, wakeable: bool = True) -> None:
+        begun.append(wait_s)
+        await pause(follower, wait_s, wakeable=wakeable)
+
+    monkeypatch.setattr(Follower, "_pause", noted)
+    return begun
 
 
 class LastingStore(MemoryStore):
@@ -187,7 +200,7 @@ def test_a_table_that_does_not_exist_yet_is_waited_for() -> None:
         following(f"{server.url}/v1/table/t", body)
 
 
-def test_a_server_that_says_when_to_come_back_is_asked_then() -> None:
+def test_a_server_that_says_when_to_come_back_is_asked_then(pauses: list[float]) -> None:
     def busy(number: int, path: str) -> Iterator[bytes]:
         pause_s = "3600" if number == 0 else "1"
         yield head("503 Service Unavailable", Retry_After=pause_s) if number < 2 else head() + lines(1)
@@ -195,22 +208,22 @@ def test_a_server_that_says_when_to_come_back_is_asked_then() -> None:
     with hostile_server(busy) as server:
 
         async def body(engine: Engine, followers: Followers) -> None:
-            await until(followers, lambda status: status.last_error)
-            await asyncio.sleep(0.2)
-            assert len(server.seen) == 1
+            await until(followers, lambda status: status.last_error and pauses)
+            assert (pauses, len(server.seen)) == ([limits.FOLLOW_REFUSED_S], 1)  # that is the longest wait
             assert followers.wake("t", server.url)  # or at once, if it says itself that there is something
             await until(followers, lambda status: len(server.seen) == 2)
             await until(followers, lambda status: status.last_seqno == 1)
+            assert pauses[1] == 1.0
 
         following(server.url, body)
 
 
-def test_nobody_listens() -> None:
+def test_nobody_listens(pauses: list[float]) -> None:
     async def body(engine: Engine, followers: Followers) -> None:
-        status = await until(followers, lambda status: status.last_error)
-        assert status.state is RETRYING
-        await asyncio.sleep(0.1)
-        assert followers.status()[0].state is RETRYING
+        for failures in (1, 5):
+            status = await until(followers, lambda status: len(pauses) >= failures)  # noqa: B023
+            assert status.state is RETRYING
+            assert status.last_error
 
     following("http://127.0.0.1:1025/v1/table/t", body)
 
@@ -218,7 +231,7 @@ def test_nobody_listens() -> None:
 # Local tables
 
 
-def test_a_local_table_that_is_no_mirror_is_left_alone() -> None:
+def test_a_local_table_that_is_no_mirror_is_left_alone(pauses: list[float]) -> None:
     async def occupied(engine: Engine) -> None:
         await engine.execute(
             Create(path=PATH, now_ms=0, content_type=CONTENT_TYPE, kind=ContentKind.ROWS, body=b"+\tk\tr")
@@ -229,10 +242,10 @@ def test_a_local_table_that_is_no_mirror_is_left_alone() -> None:
 
         async def body(engine: Engine, followers: Followers) -> None:
             before = await rows(engine)
-            status = await until(followers, lambda status: status.last_error)
+            status = await until(followers, lambda status: status.last_error and pauses)
             assert status.state is RETRYING
             assert "is not a mirror" in str(status.last_error)
-            await asyncio.sleep(0.1)
+            assert pauses == [limits.FOLLOW_REFUSED_S]
             assert await rows(engine) == before
             assert not server.requests
 
@@ -330,7 +343,11 @@ HOSTILE: list[tuple[Script, FollowerState, type[errors.HeadwaterError], list[int
     ("script", "state", "error", "expected"), HOSTILE, ids=lambda value: getattr(value, "__name__", None)
 )
 def test_a_hostile_server_ends_in_a_clear_error(
-    script: Script, state: FollowerState, error: type[errors.HeadwaterError], expected: list[int]
+    script: Script,
+    state: FollowerState,
+    error: type[errors.HeadwaterError],
+    expected: list[int],
+    pauses: list[float],
 ) -> None:
     with hostile_server(script) as server:
 
@@ -348,18 +365,13 @@ def test_a_hostile_server_ends_in_a_clear_error(
             else:
                 await absent_or_empty(engine)
             if not error.retryable:
-                asked = -1
-                while len(server.seen) != asked:  # until it is no longer asked again soon
-                    asked = len(server.seen)
-                    await asyncio.sleep(0.3)
-                assert asked <= limits.FOLLOW_TRIES_MAX + 1
+                await until(  # it is no longer asked again soon
+                    followers, lambda found: found.state is STOPPED or pauses[-1:] == [limits.FOLLOW_REFUSED_S]
+                )
+                assert len(server.seen) <= limits.FOLLOW_TRIES_MAX + 1
 
-        tracemalloc.start()
-        try:
-            following(server.url, body)
-            assert tracemalloc.get_traced_memory()[1] < 20_000_000
-        finally:
-            tracemalloc.stop()
+        following(server.url, body)
+        assert max(server.sent_bytes) < 20_000_000  # of an answer without end
 
 
 async def absent_or_empty(engine: Engine) -> None:
@@ -425,7 +437,7 @@ def test_a_history_that_changed_while_the_server_was_down_is_noticed() -> None:
 # Notify
 
 
-def test_notify_wakes_the_follower_of_a_surl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notify_wakes_the_follower_of_a_surl(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> None:
     monkeypatch.setattr(limits, "FOLLOW_POLL_S", 30.0)
     monkeypatch.setattr(limits, "FOLLOW_POLL_MAX_S", 30.0)
 
@@ -435,8 +447,8 @@ def test_notify_wakes_the_follower_of_a_surl(monkeypatch: pytest.MonkeyPatch) ->
     with hostile_server(answered_at_once) as server:
 
         async def body(engine: Engine, followers: Followers) -> None:
-            await until(followers, lambda status: len(server.seen) == 3)
-            await asyncio.sleep(0.05)
+            await until(followers, lambda status: len(server.seen) == len(pauses) == 3)
+            assert pauses[-1] == limits.FOLLOW_POLL_S
             assert not followers.wake("other", f"{server.url}/other")
             assert len(server.seen) == 3
             assert followers.wake("other", server.url)
@@ -549,7 +561,7 @@ def test_what_notify_named_is_followed_after_a_restart_while_the_policy_allows_i
             await engine.execute(Delete(PATH, engine.now_ms(), (forgotten("t"),)))
             followers.mirror_deleted("t")
             assert followers.status() == []
-            await asyncio.sleep(0.05)
+            await followers.stop()  # all that it had begun has ended
             with pytest.raises(StreamNotFoundError):
                 await engine.info(PATH)
 

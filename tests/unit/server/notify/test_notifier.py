@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -102,7 +101,7 @@ def run(
         outbound = FakeOutbound(*answers)
         notifier = Notifier(engine, limits, outbound, entropy=lambda: 1.0)
         if advancing:
-            notifier.now_ms = lambda: int(time.monotonic() * 1000)
+            notifier.now_ms = lambda: int(asyncio.get_running_loop().time() * 1000)
         await notifier.start()
         await create(engine)
         await body(engine, notifier, outbound, clock)

@@ -136,7 +136,8 @@ def test_a_worker_that_died_while_idle_can_be_closed(
         asking = folder.SubprocessFolder(tmp_path)
         await asking.fold(1)
         await workers.processes[0].wait()
-        await asyncio.sleep(0.01)
+        for _ in range(10):  # turns of the loop, in which it may notice the end
+            await asyncio.sleep(0)
         await asking.close()
 
     run(work())
