@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from typing import IO
 
 from tests.waiting import LIMIT_S
 
@@ -51,7 +52,7 @@ class Commands:
             err.seek(0)
             return subprocess.CompletedProcess(["headwater", *arguments], code, out.read(), err.read())
 
-    def _ask(self, request: object, files: list[tempfile._TemporaryFileWrapper[bytes]]) -> int:
+    def _ask(self, request: object, files: list[IO[bytes]]) -> int:
         with self._lock:
             if self._socket is None:
                 self._socket = _start()

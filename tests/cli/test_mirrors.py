@@ -102,6 +102,7 @@ def test_a_mirror_in_plain_lines_and_in_json(source: Table, local: Server) -> No
     }
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_double_and_lose_nothing(source: Table, local: Server) -> None:
     """The command is killed again and again while rows come, and once while two of it run."""
     name, dice = uuid.uuid4().hex, random.Random(7)

@@ -20,6 +20,7 @@ from headwater.pipeline.materialize.buckets import BucketWork, Done
 from headwater.pipeline.materialize.layout import BUCKET, OTHER, TIME, Layout
 from headwater.pipeline.materialize.settings import Settings
 from headwater.pipeline.materialize.tables import Tables, prepare, tables_at
+from tests.quick import quick
 from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
 
 PAYLOAD = pa.schema([("key", pa.string()), ("value", pa.int64()), ("shade", pa.int64())])
@@ -168,7 +169,7 @@ def run(tables: Tables, settings: Settings, layout: Layout, told: History, path:
             applier = Applier(tables, layout)
 
 
-@pytest.mark.parametrize("path", ["merge", "buckets", "both"])
+@pytest.mark.parametrize("path", quick(1, ["both", "merge", "buckets"]))
 @pytest.mark.parametrize(
     ("is_history", "tracked"), [(False, None), (True, None), (True, ("shade",))], ids=["scd1", "scd2", "tracked"]
 )

@@ -24,6 +24,7 @@ from headwater.store.embedded.opening import open_store
 from headwater.store.embedded.salvage import salvage_directory
 from tests.fault.sim_disk import SimDisk
 from tests.journals import NEW, at, new_journal
+from tests.quick import quick
 from tests.unit.store.embedded.test_directory import UNFOLDED, append, content, create, live
 
 SLOT = 4096
@@ -100,7 +101,7 @@ def test_a_loss_is_refused_and_nothing_is_changed(directory: Path, harm: str) ->
     assert "headwater check" in result.stderr
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("harm", quick(3, HARMS))
 def test_salvage_says_what_is_lost_and_the_directory_opens_again(directory: Path, harm: str) -> None:
     HARMS[harm][0](directory)
     salvaged = salvage_directory(directory)
