@@ -91,6 +91,7 @@ HeadwaterError
     ├── ForkedError                      a producer, a database or an httpx client of the parent process was used
     ├── OptionError                      an option of the server, a job, a source or a sink is missing or invalid
     ├── SchemaError                      a DataFrame has other columns than the source or sink needs
+    │   └── PartialWriteError            a target refused rows of a batch, and may have accepted others of it
     ├── UnsupportedTableError            a Delta table uses a feature of Delta that the jobs do not know
     ├── BatchReusedError                 a batch number or writeId was used before for other rows
     ├── ReplayError                      the target of a replay has other content than the archive

@@ -130,6 +130,13 @@ class SchemaError(ClientError):
     advice = "Select, rename or cast the columns."
 
 
+class PartialWriteError(SchemaError):
+    """A target refused rows of a batch after it may have accepted others of the same batch."""
+
+    title = "A batch may be written in part"
+    advice = "Let the target accept the rows that it refused, and run the job again: it appends the rest."
+
+
 class UnsupportedTableError(ClientError):
     title = "The Delta table uses a feature that is not supported"
     advice = "Drop the feature with ALTER TABLE … DROP FEATURE, or copy the rows to a table without it."

@@ -113,6 +113,9 @@ class _Archiving:
         self._streams = _Streams(Lake(streams_table(lake.uri)), source)
 
     def open(self) -> None:
+        """Create the tables. Tables that cannot be used are refused before anything is written."""
+        self._lake.check(SCHEMA, ["date"], removes=False)
+        self._streams.check()
         self._lake.create(SCHEMA, ["date"])
         self._streams.note(self._source.tails(), {})
 
@@ -172,6 +175,9 @@ class _Streams:
         self._lake = lake
         self._source = source
         self._known: dict[tuple[str, str], bool] | None = None
+
+    def check(self) -> None:
+        self._lake.check(STREAMS_SCHEMA, removes=True)
 
     def note(self, found: Mapping[str, StreamInfo], ends: Mapping[str, Place]) -> None:
         """Add new streams, and streams that are closed and archived completely."""

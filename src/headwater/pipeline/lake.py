@@ -25,8 +25,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
-from headwater.errors import BatchReusedError, JobConflictError, UnsupportedTableError
-from headwater.pipeline.features import check_readable, check_writable
+from headwater.errors import BatchReusedError, JobConflictError, SchemaError, UnsupportedTableError
+from headwater.pipeline.features import check_readable, check_writable, refuse_unknown
 
 _COMPRESSION = "zstd"
 
@@ -92,12 +92,24 @@ class Lake(msgspec.Struct, frozen=True):
         """The table, unless another writer gave it a feature with which its files cannot be read as they are."""
         try:
             table = DeltaTable(self.uri, version=version)
-        except DeltaError as error:
-            if "Unsupported" in str(error):  # delta-rs has no class for it
+        except DeltaError as error:  # delta-rs has no class for a feature that it does not know
+            if not isinstance(error, TableNotFoundError):
+                refuse_unknown(self.uri, self.files())
+            if "Unsupported" in str(error):
                 raise UnsupportedTableError(f"{self.uri} cannot be read: {error}") from error
             raise
         check_readable(table)
         return table
+
+    def check(self, schema: pa.Schema, partition_by: Sequence[str] = (), *, removes: bool) -> None:
+        """Refuse a table that exists, if the job cannot write it, or another program made it.
+
+        Columns may be missing, if they were added to the job later.
+        """
+        with contextlib.suppress(TableNotFoundError):
+            table = self.open()
+            check_writable(table, removes=removes)
+            _check_columns(table, schema, partition_by)
 
     def create(
         self, schema: pa.Schema, partition_by: Sequence[str] = (), configuration: Mapping[str, str] | None = None
@@ -105,7 +117,7 @@ class Lake(msgspec.Struct, frozen=True):
         """The table; created if it does not exist."""
         try:
             table = self.open()
-            check_writable(table)
+            check_writable(table, removes=False)
             return table
         except TableNotFoundError:
             return DeltaTable.create(
@@ -143,7 +155,7 @@ class Lake(msgspec.Struct, frozen=True):
 
         Files in `removing` are removed by the same commit. It fails if another commit removed one of them first.
         """
-        check_writable(table)
+        check_writable(table, removes=bool(removing or replacing))
         filters = [(name, "in", list(values)) for name, values in (replacing or {}).items()]
         table.create_write_transaction(
             [*(file.added() for file in files), *(file.removed() for file in removing)],
@@ -153,6 +165,15 @@ class Lake(msgspec.Struct, frozen=True):
             partition_filters=filters or None,
             commit_properties=noted(batch),
         )
+
+
+def _check_columns(table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    wanted = {field.name: field.type for field in Schema.from_arrow(schema).fields}
+    other = sorted(field.name for field in table.schema().fields if wanted.get(field.name) != field.type)
+    partitions = table.metadata().partition_columns
+    if other or partitions != list(partition_by):
+        told = f"other columns ({', '.join(other)})" if other else f"other partitions ({', '.join(partitions)})"
+        raise SchemaError(f"{table.table_uri} has {told} than a table of this job; use another table")
 
 
 def noted(batch: Batch) -> CommitProperties:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
 
 from headwater import limits
-from headwater.errors import DataLossError, OptionError, SchemaError
+from headwater.errors import BodyTooLargeError, DataLossError, OptionError, PartialWriteError, SchemaError
 from headwater.pipeline.checkpoints import beside
 from headwater.pipeline.lake import Lake
 from headwater.pipeline.locations import local_path
@@ -75,6 +75,7 @@ def publish(
         raise OptionError("apply_as_deletes is for rows: removed rows of a table are always published as deletes")
     if not Lake(table or "").exists():
         raise OptionError(f"there is no Delta table at {table}")
+    Lake(table or "").open()  # refuses a table that cannot be read before the checkpoint is created
     place = local_path(default_checkpoint(table or "", target, checkpoint))
     if place is None:
         raise OptionError(f"the checkpoint of publish must be a directory on a disk, got {checkpoint}")
@@ -214,10 +215,10 @@ class _Publishing:
             yield self._publish(state)
 
     def _skip(self, state: _State, newest: int, error: Exception) -> None:
-        """Give up a version whose rows cannot be published, if there is a newer one. Nothing of it was sent: all rows
-        are checked before the first one is sent."""
+        """Give up a version whose rows cannot be published, if there is a newer one and nothing of it was sent."""
         cause = cause_of(error)
-        if not isinstance(cause, SchemaError) or state.publishing is None or newest == state.publishing:
+        is_refused = isinstance(cause, SchemaError | BodyTooLargeError) and not isinstance(cause, PartialWriteError)
+        if not is_refused or state.publishing is None or newest == state.publishing:
             raise error
         log.warning("version %d of %s is skipped: %s", state.publishing, self._lake.uri, cause)
         skipped = Skipped(version=state.publishing, reason=str(cause))
@@ -340,11 +341,15 @@ def _publish_rows(
     if checkpoint is None:
         raise OptionError("rows needs a checkpoint")
     shape.needed(rows.columns)
-    value = shape.value(rows.columns, rows.schema)
-    kept = value if deletes is None else F.when(~F.coalesce(F.expr(deletes), F.lit(False)), value)
-    changes = rows.select(shape.key().alias("key"), kept.alias("value"), F.lit(None).cast("boolean").alias("is_new"))
 
     def work(batch: DataFrame, number: int, job: str) -> None:
         target.write(batch, job, number)
 
+    changes = _changes_of(rows, shape, deletes)
     return start_query(changes, work, name=name, checkpoint=checkpoint, once=once)
+
+
+def _changes_of(rows: DataFrame, shape: Shape, deletes: str | None) -> DataFrame:
+    value = shape.value(rows.columns, rows.schema)
+    kept = value if deletes is None else F.when(~F.coalesce(F.expr(deletes), F.lit(False)), value)
+    return rows.select(shape.key().alias("key"), kept.alias("value"), F.lit(None).cast("boolean").alias("is_new"))

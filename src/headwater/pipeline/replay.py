@@ -54,6 +54,7 @@ def replay(
     """
     if not Lake(table).exists():
         raise OptionError(f"there is no archive at {table}")
+    _check_archive(Lake(table))
     options = {"url": url, "streams": "unused", **({} if token is None else {"token": token})}
     connection = read_options(options, bounded=True, state=False).connection
     replaying = _Replaying(spark, Lake(table), connection, checked_path(to.strip("/")) if to else None, streams)
@@ -148,6 +149,14 @@ class _Replaying:
         rows = scan(self._spark, self._lake, version, paths, _NEEDED).withColumn("life", F.expr(_LIFE))
         kept = rows.join(F.broadcast(ends), ["stream", "life"]).where("ends IS NULL OR order < ends")
         return kept.select("life", *_NEEDED)
+
+
+def _check_archive(lake: Lake) -> None:
+    """Refuse a table that cannot be read or is not an archive, before anything is written."""
+    names = {field.name for field in lake.open().schema().fields}
+    if missing := [name for name in _NEEDED if name not in names]:
+        raise OptionError(f"{lake.uri} is not an archive: it has no column {', '.join(missing)}")
+    _noted(lake)
 
 
 def _noted(lake: Lake) -> dict[tuple[str, int], Noted]:

@@ -50,15 +50,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def write(self, changes: DataFrame, job: str, number: int) -> None:
         """Send rows of `key`, `value` (null for a delete) and `is_new` (null: unknown), once for this number."""
         options = {**self._connection(), "writeId": job, "writeVersion": str(number)}
-        if self.to is not None:
-            kind, options["stream"] = "stream-state", self.to
-            operation = "CASE WHEN value IS NULL THEN 'delete' WHEN is_new THEN 'insert' WHEN NOT is_new THEN 'update'"
-            named = F.expr(f"{operation} ELSE 'upsert' END").alias("operation")
-            rows = changes.select(F.lit(self.type).alias("type"), "key", named, "value")
-        else:
-            kind, options["table"] = "stp", self.to_table or ""
-            rows = changes.selectExpr("key", "value AS record")
-        rows.write.format(kind).options(**options).mode("append").save()
+        kind = "stream-state" if self.to is not None else "stp"
+        options |= {"stream": self.to} if self.to is not None else {"table": self.to_table or ""}
+        self._rows(changes).write.format(kind).options(**options).mode("append").save()
+
+    def _rows(self, changes: DataFrame) -> DataFrame:
+        """The changes with the columns of the sink."""
+        if self.to is None:
+            return changes.selectExpr("key", "value AS record")
+        operation = "CASE WHEN value IS NULL THEN 'delete' WHEN is_new THEN 'insert' WHEN NOT is_new THEN 'update'"
+        named = F.expr(f"{operation} ELSE 'upsert' END").alias("operation")
+        return changes.select(F.lit(self.type).alias("type"), "key", named, "value")
 
     def _connection(self) -> dict[str, str]:
         return {"url": self.url, **({} if self.token is None else {"token": self.token})}

@@ -88,8 +88,8 @@ class Ledger:
     def list_of(self, batch: int) -> Stream:
         return self._client.stream(f"{directory(self._writer, batch)}/list", content_type=BYTES)
 
-    def agree(self, batch: int, ours: Listed) -> Listed:
-        """Write the list of a batch, or return the one that exists. The first append to the list counts."""
+    def agree(self, batch: int, ours: Listed) -> tuple[Listed, bool]:
+        """Write the list of a batch, or return the one that exists, and whether it is ours: the first append counts."""
         text = msgspec.msgpack.encode(ours)
         if len(text) > self._request_bytes // 2 + limits.SPARK_INLINE_BYTES:
             ours = msgspec.structs.replace(ours, pieces=self._in_pieces(batch, text))
@@ -103,7 +103,7 @@ class Ledger:
         if found is None:
             raise DataLossError(f"{self.list_of(batch).url} was deleted while the batch was published")
         discard(self._client, {piece.stored_in for piece in ours.pieces} - found.places)  # `found` may be our own list
-        return found
+        return found, first
 
     def _in_pieces(self, batch: int, text: bytes) -> list[RowChunk]:
         storage, size = Storage(self._client, place_of(self._writer, batch, 0)), self._request_bytes
@@ -171,14 +171,18 @@ class Ledger:
     def mark_done(self, batch: int) -> None:
         self.list_of(batch).append_body(_DONE, producer=ProducerTuple("done", 0, 0))
 
-    def pass_fence(self, batch: int, listed: Listed) -> None:
-        """Fail if a later batch was started. It has deleted streams of this one, which must not be created again."""
-        if self._keep is not Retention.NONE:
-            fence = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/fence", content_type=BYTES)
-            try:
-                self._append_to(fence, b".", ProducerTuple("batch", batch, 0))
-            except StaleEpochError as error:
-                raise behind(", ".join(sorted({chunk.target for chunk in listed.chunks})), batch, error) from error
+    def pass_fence(self, batch: int, listed: Listed) -> bool:
+        """Fail if a later batch was started. It has deleted streams of this one, which must not be created again.
+
+        Returns whether an earlier attempt of the batch has passed the fence before.
+        """
+        if self._keep is Retention.NONE:
+            return False
+        fence = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/fence", content_type=BYTES)
+        try:
+            return self._append_to(fence, b".", ProducerTuple("batch", batch, 0)).duplicate
+        except StaleEpochError as error:
+            raise behind(", ".join(sorted({chunk.target for chunk in listed.chunks})), batch, error) from error
 
     def forget(self, batch: int) -> None:
         """Delete the lists and staged rows that no retry can need any more."""

@@ -17,6 +17,7 @@ from headwater.client import Client
 from headwater.errors import (
     BatchReusedError,
     DataLossError,
+    PartialWriteError,
     RequestError,
     SchemaError,
     SequenceGapError,
@@ -50,12 +51,13 @@ class Publisher:
 
         `made_from` distinguishes batches with the same number: "offsets …" or "rows …", empty if unknown.
         """
-        chunks = self._together(batch, parts)
+        chunks, is_ours = self._together(batch, parts), False
         target = target_name(self._options)
         if chunks:
             self._check_targets(chunks)
             content_type = self._options.content_type or _JSON
-            listed = self._ledger.agree(batch, Listed(chunks, content_type, target=target, made_from=made_from))
+            ours = Listed(chunks, content_type, target=target, made_from=made_from)
+            listed, is_ours = self._ledger.agree(batch, ours)
         else:  # a retry without rows still completes the appends of an earlier attempt
             found = self._ledger.found(batch)
             if found is None:
@@ -68,8 +70,8 @@ class Publisher:
             discard(self._client, {chunk.stored_in for chunk in chunks} - listed.places)
             raise
         if not listed.done:
-            self._ledger.pass_fence(batch, listed)
-            self._append(batch, listed)
+            has_begun = self._ledger.pass_fence(batch, listed) and not is_ours
+            self._append(batch, listed, has_begun=has_begun)
         discard(self._client, {chunk.stored_in for chunk in chunks} | listed.places)
         self._ledger.forget(batch)
 
@@ -101,7 +103,8 @@ class Publisher:
             for target in targets:
                 check_stream(msgspec.structs.replace(self._options, target=target), found.get(target))
 
-    def _append(self, batch: int, listed: Listed) -> None:
+    def _append(self, batch: int, listed: Listed, *, has_begun: bool) -> None:
+        """Append what is listed. `has_begun`: an earlier attempt may have appended some of it."""
         options = msgspec.structs.replace(self._options, content_type=listed.content_type)
         appending = Appending(self._client, options, self._writer, batch, self._missing)
         try:
@@ -109,12 +112,12 @@ class Publisher:
         except (StaleEpochError, SequenceGapError):
             raise
         except (SchemaError, RequestError) as error:
-            if is_final(error) and not appending.may_have_appended:
+            if is_final(error) and not appending.may_have_appended and not has_begun:
                 self._ledger.withdraw(batch, listed)
                 raise
             told = f"{error}. A part of the batch may have been appended. The whole batch is recorded in"
             way_out = "a retry appends the rest when the target accepts it"
-            raise SchemaError(f"{told} {self._ledger.list_of(batch).url}; {way_out}") from error
+            raise PartialWriteError(f"{told} {self._ledger.list_of(batch).url}; {way_out}") from error
         except StoredRowsGoneError as error:
             found = self._ledger.found(batch)
             if found is None or not found.done:  # otherwise another driver committed first

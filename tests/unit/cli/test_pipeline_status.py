@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from headwater.cli.whole import app
 from headwater.client import Client
 from tests.servers import Server
+from tests.unit.pipeline.foreign_features import FEATURES
 
 JOBS = """
 url = "{url}"
@@ -95,3 +96,16 @@ def test_a_server_that_is_not_there(tmp_path: Path, url: str, code: int) -> None
     result = CliRunner().invoke(app, ["pipeline", "status", str(file)])
     assert result.exit_code == code
     assert len(result.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize("feature", [name for name, feature in FEATURES.items() if not feature.readable])
+def test_a_table_with_an_unknown_feature_is_named_beside_other_jobs(
+    server: Server, tmp_path: Path, feature: str
+) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(JOBS.format(url=server.url, here=tmp_path))
+    write_deltalake(str(tmp_path / "prices"), pa.table({"item": ["tea", "oil"], "price": [3, 9]}))
+    FEATURES[feature].give(tmp_path / "prices")
+    prices = _status(file)[1]
+    assert FEATURES[feature].name in str(prices["position"])
+    assert prices["lag_versions"] is None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 ROWS = pa.table({"key": ["a", "b", "c", "d", "e"], "n": [1, 2, 3, 4, 5]})
 
@@ -25,35 +25,43 @@ def table_at(path: Path) -> Path:
 
 def commit(table: Path, *actions: dict[str, Any]) -> None:
     log = table / "_delta_log"
-    version = max(int(file.stem) for file in log.glob("*.json")) + 1
+    version = max(int(file.stem) for file in log.glob("*.json") if file.stem.isdigit()) + 1
     info = {"commitInfo": {"timestamp": int(time.time() * 1000), "operation": "UPDATE"}}
     (log / f"{version:020d}.json").write_text("\n".join(json.dumps(action) for action in (info, *actions)))
 
 
-def _last(table: Path, name: str) -> dict[str, Any]:
-    files = sorted((table / "_delta_log").glob("*.json"))
+def last_action(table: Path, name: str) -> dict[str, Any]:
+    files = sorted(file for file in (table / "_delta_log").glob("*.json") if file.stem.isdigit())
     actions = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return dict([action[name] for action in actions if name in action][-1])
 
 
 def add_features(table: Path, *, reader: list[str], writer: list[str], **properties: str) -> None:
     """Give the table features, and properties whose names are written with `_` for `.`."""
-    metadata = _last(table, "metaData")
+    metadata = last_action(table, "metaData")
     metadata["configuration"] |= {name.replace("_", "."): value for name, value in properties.items()}
+    before = last_action(table, "protocol")
+    reader = sorted({*reader, *before.get("readerFeatures", ())})
+    writer = sorted({*writer, *before.get("writerFeatures", ())})
     protocol: dict[str, Any] = {"minReaderVersion": 3 if reader else 1, "minWriterVersion": 7}
     protocol |= {"readerFeatures": reader} if reader else {}
     protocol |= {"writerFeatures": sorted({*reader, *writer})}
     commit(table, {"protocol": protocol}, {"metaData": metadata})
 
 
+def set_protocol(table: Path, protocol: dict[str, Any]) -> None:
+    commit(table, {"protocol": protocol})
+
+
 def delete_rows(table: Path, first: int, second: int) -> None:
-    """Delete two rows of the only file with a deletion vector in the log."""
-    (file,) = [uri.rpartition("/")[2] for uri in DeltaTable(table).file_uris()]
+    """Delete two rows of the last file with a deletion vector in the log."""
     add_features(table, reader=["deletionVectors"], writer=["invariants"])
-    added = _last(table, "add")
+    added = last_action(table, "add")
     bitmap = struct.pack("<iqi", 1681511377, 1, 0) + struct.pack("<IIHHIHH", 12346, 1, 0, 1, 16, first, second)
     vector = {"storageType": "i", "pathOrInlineDv": _z85(bitmap), "sizeInBytes": len(bitmap), "cardinality": 2}
-    removed = {"path": file, "dataChange": True, "partitionValues": {}, "deletionTimestamp": int(time.time() * 1000)}
+    now_ms = int(time.time() * 1000)
+    removed = {name: added[name] for name in ("path", "partitionValues")}
+    removed |= {"dataChange": True, "deletionTimestamp": now_ms}
     commit(table, {"remove": removed}, {"add": {**added, "deletionVector": vector}})
 
 

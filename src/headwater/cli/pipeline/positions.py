@@ -59,6 +59,7 @@ def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobSta
 
 
 def _of_publish(name: str, options: PublishOptions) -> JobStatus:
+    from headwater.errors import UnsupportedTableError
     from headwater.pipeline.lake import Lake
     from headwater.pipeline.locations import local_path
     from headwater.pipeline.publish import default_checkpoint, published_version, skipped_versions
@@ -66,13 +67,17 @@ def _of_publish(name: str, options: PublishOptions) -> JobStatus:
 
     target = Target(url=options.url, type=options.type, to=options.to, to_table=options.to_table)
     directory = local_path(default_checkpoint(options.table, target, options.checkpoint))
-    version = Lake(options.table).open().version() if Lake(options.table).exists() else None
+    lake, version, refusal = Lake(options.table), None, f"there is no Delta table at {options.table}"
+    try:
+        version = lake.open().version() if lake.exists() else None
+    except UnsupportedTableError as error:
+        refusal = str(error)
     done = published_version(directory) if directory is not None else None
     skipped = skipped_versions(directory) if directory is not None else []
     position = "not started" if done is None else f"version {done}"
     position += "".join(f"; version {one.version} was skipped: {one.reason}" for one in skipped[-1:])
     if version is None:
-        position += f"; there is no Delta table at {options.table}"
+        position += f"; {refusal}"
     lag = None if version is None else version - (-1 if done is None else done)
     return JobStatus(name=name, job=options.job, position=position, lag_versions=lag)
 

@@ -78,7 +78,7 @@ def _absent(before: pa.Table, after: pa.Table, key: tuple[str, ...]) -> pa.Table
 def _merge_into(table: DeltaTable, rows: pa.Table, gone: pa.Table, key: tuple[str, ...], *, batch: Batch) -> None:
     if batch.is_done(table) or not (rows.num_rows or gone.num_rows):
         return
-    check_writable(table)
+    check_writable(table, removes=True)
     schema = rows.schema
     source = pa.concat_tables([_marked(rows, gone=False), _marked(aligned(gone, schema), gone=True)])
     buckets = ", ".join(map(str, sorted(set(source.column(BUCKET).to_pylist()))))

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Field, Schema
+from deltalake.exceptions import TableNotFoundError
 
 from headwater import limits
 from headwater.errors import SchemaError
+from headwater.pipeline.features import check_writable
 from headwater.pipeline.lake import Batch, File, Lake
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, TIME, Layout, aligned
 from headwater.pipeline.materialize.settings import Settings
@@ -74,12 +76,22 @@ def prepare(tables: Tables, settings: Settings, layout: Layout) -> Settings:
         settings = _checked(tables.rows.open(), settings)
     lasting = {_SETTINGS: json.dumps(settings.lasting())}
     partitions = [BUCKET, CURRENT] if layout.is_history else [BUCKET]
+    _check(tables, layout)
     _fit(tables.rows, layout.rows, partitions, lasting)
     if layout.sequence is not None:
         _fit(tables.remembered, layout.remembered, [BUCKET], {})
     tables.streams.create(_STREAMS)
     tables.quarantine.create(QUARANTINE)
     return settings
+
+
+def _check(tables: Tables, layout: Layout) -> None:
+    """Refuse tables that cannot be used, before anything is written."""
+    _missing(tables.rows, layout.rows)
+    if layout.sequence is not None:
+        _missing(tables.remembered, layout.remembered)
+    tables.streams.check(_STREAMS, removes=False)
+    tables.quarantine.check(QUARANTINE, removes=False)
 
 
 def _checked(table: DeltaTable, settings: Settings) -> Settings:
@@ -96,10 +108,20 @@ def _checked(table: DeltaTable, settings: Settings) -> Settings:
 
 
 def _fit(lake: Lake, schema: pa.Schema, partitions: Sequence[str], configuration: dict[str, str]) -> None:
-    wanted = pa.schema([*schema, pa.field(BUCKET, pa.int32())])
-    table = lake.create(wanted, partitions, configuration)
+    table = lake.create(_with_bucket(schema), partitions, configuration)
+    if added := _missing(lake, schema):
+        table.alter.add_columns(added)
+
+
+def _missing(lake: Lake, schema: pa.Schema) -> list[Field]:
+    """The columns that a table does not have yet. Refuses one that cannot be written, or has other columns."""
+    try:
+        table = lake.open()
+    except TableNotFoundError:
+        return []
+    check_writable(table, removes=True)
     there = {field.name: field for field in table.schema().fields}
-    asked = Schema.from_arrow(wanted).fields
+    asked = Schema.from_arrow(_with_bucket(schema)).fields
     for field in asked:
         found = there.get(field.name)
         if found is not None and found.type != field.type:
@@ -108,9 +130,11 @@ def _fit(lake: Lake, schema: pa.Schema, partitions: Sequence[str], configuration
     missing = sorted(there.keys() - {field.name for field in asked})
     if missing:
         raise SchemaError(f"{lake.uri} has columns that the schema lacks: {', '.join(missing)}; add them to the schema")
-    added = [field for field in asked if field.name not in there]
-    if added:
-        table.alter.add_columns(added)
+    return [field for field in asked if field.name not in there]
+
+
+def _with_bucket(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*schema, pa.field(BUCKET, pa.int32())])
 
 
 def _name(kind: object) -> str:
