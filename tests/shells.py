@@ -86,9 +86,9 @@ class _Blocking:
         _await(self._loop, self._target.__aexit__(*failure))
 
 
-def database_of(stream: Stream, definition: StateDefinition, **options: Any) -> StreamDB:
+def database_of(stream: Stream, definition: StateDefinition, **options: Any) -> Any:
     """A StreamDB of the same shell as the stream."""
     if not isinstance(stream, _Blocking):
         return StreamDB(stream, definition, **options)
     made = _await(stream._loop, _made(AsyncStreamDB, stream._target, definition, **options))
-    return _Blocking(stream._loop, made)  # type: ignore[return-value]
+    return _Blocking(stream._loop, made)

@@ -23,7 +23,7 @@ ENDLESS = re.compile(
     r"uvicorn|granian|hypercorn)\b"
 )
 ENDED_BY_TIMEOUT = 124
-QUICK = ("README.md", "CONTRIBUTING.md", "tutorial.md", "client.md", "state.md")  # the others are slow
+QUICK = ("README.md", "CONTRIBUTING.md", "tutorial.md", "client.md", "state.md", "schemas.md")  # the others are slow
 RUN = [
     page if page.name in QUICK else pytest.param(page, marks=pytest.mark.slow)
     for page in PAGES

@@ -29,7 +29,7 @@ def official(mode: str, url: str) -> Any:
 
 
 def contents(db: StreamDB) -> dict[str, Any]:
-    return {table.definition.type: dict(table) for table in (db.users, db.orders)}
+    return {table.definition.type: dict(table) for table in (db.users, db.orders)}  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
@@ -59,10 +59,10 @@ def test_events_of_ours_are_materialised_by_the_official_package(server: Server)
         stream = client.stream(f"{server.url}/ours/{uuid.uuid4().hex}")
         stream.create()
         with stream.producer() as producer:
-            producer.append(STATE.users.insert({"id": "before the reset"}))
+            producer.append(STATE["users"].insert({"id": "before the reset"}))
             producer.append(control_event("reset"))
             for number in range(500):
-                collection = chance.choice([STATE.users, STATE.orders])
+                collection = chance.choice([STATE["users"], STATE["orders"]])
                 key = str(chance.randrange(30))
                 value = {collection.key: key, "n": number, "text": "é€\U0001f600", "deep": [{"a": None}]}
                 make = chance.choice([collection.insert, collection.update, collection.upsert])
@@ -80,19 +80,19 @@ def test_a_streamdb_over_the_reference_server(tmp_path: Path) -> None:
     with reference() as node, Client(f"http://{node.host}:{node.port}") as client:
         stream = client.stream("state/s")
         stream.create()
-        stream.append_many([STATE.users.insert({"id": "1"}), STATE.users.insert({"id": "2"})])
+        stream.append_many([STATE["users"].insert({"id": "1"}), STATE["users"].insert({"id": "2"})])
         with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as db:
             db.preload(10)
             with db.transaction() as transaction:
-                transaction.users.delete("1")
-                transaction.orders.insert({"no": 5})
+                transaction["users"].delete("1")
+                transaction["orders"].insert({"no": 5})
             assert contents(db) == {"user": {"2": {"id": "2"}}, "order": {"5": {"no": 5}}}
         with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as db:
             db.preload(10)
             assert db.counts.events == 0
             assert contents(db) == {"user": {"2": {"id": "2"}}, "order": {"5": {"no": 5}}}
         stream.delete()
-        stream.create(messages=[STATE.users.insert({"id": "9"})])
+        stream.create(messages=[STATE["users"].insert({"id": "9"})])
         with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as db:
             db.preload(10)
             assert contents(db) == {"user": {"9": {"id": "9"}}, "order": {}}

@@ -76,10 +76,10 @@ def test_a_stream_db_over_a_table(server: Server) -> None:
         stream.create(view_of=table.url, entity_type="price")
         with StreamDB(stream, define_state({"prices": PRICES})) as db:
             db.preload()
-            wait_for(lambda: sorted(db.prices), ["coffee", "tea"])
+            wait_for(lambda: sorted(db.prices), ["coffee", "tea"])  # type: ignore[attr-defined]
             table.append([Remove("coffee"), Put("tea", '{"id":"tea","eur":2.5}')])
-            wait_for(lambda: {key: price.eur for key, price in db.prices.items()}, {"tea": 2.5})
+            wait_for(lambda: {key: price.eur for key, price in db.prices.items()}, {"tea": 2.5})  # type: ignore[attr-defined]
             table.delete()
             table.create(schema="price")
             table.append([Put("water", '{"id":"water","eur":0}')])
-            wait_for(lambda: sorted(db.prices), ["water"])
+            wait_for(lambda: sorted(db.prices), ["water"])  # type: ignore[attr-defined]

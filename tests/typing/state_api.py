@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, assert_type
 
 import msgspec
@@ -17,6 +18,7 @@ from headwater.state import (
     ChangeHeaders,
     Collection,
     ControlEvent,
+    Loaded,
     MaterializedState,
     Query,
     StateDefinition,
@@ -76,7 +78,7 @@ def letter(event: BadEvent) -> None:
 
 def blocking(stream: Stream) -> None:
     with StreamDB(stream, state, checkpoint="file", on_bad_event=letter) as db:
-        db.preload(10.0)
+        assert_type(db.preload(10.0), Loaded)
         table = db.table(users)
         assert_type(table, Table[User])
         assert_type(table["1"], User)
@@ -92,9 +94,13 @@ def blocking(stream: Stream) -> None:
         with db.reading():
             assert_type(len(table), int)
         with db.transaction() as transaction:
-            transaction.users.insert(User("1"))
+            transaction.table(users).insert(User("1"))
+            transaction["users"].insert(User("1"))
+            _ = transaction.usres  # type: ignore[attr-defined]  # pyright: ignore
         db.await_txid("t", timeout_s=3)
         assert_type(db.publish_snapshot(), Stream)
+        _ = db.prodcuts  # type: ignore[attr-defined]  # pyright: ignore
+        _ = state.prodcuts  # type: ignore[attr-defined]  # pyright: ignore
         StreamDB(stream, state, live="websocket")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -103,10 +109,41 @@ async def asynchronous(stream: AsyncStream) -> None:
         await db.preload()
         assert_type(db.table(orders), Table[Order])
         async with db.transaction() as transaction:
-            transaction.users.delete("1")
+            transaction.table(users).delete("1")
         async for change in db.changes("users"):
             assert_type(change, Change[Any])
         assert_type(await db.publish_snapshot(), AsyncStream)
+
+
+class Shop(StreamDB):
+    users = Collection("user", User)
+    orders = Collection("order", Order, key="no")
+
+
+class AsyncShop(AsyncStreamDB):
+    users = Collection("user", User)
+
+
+class App:
+    users = Collection("user", User)  # of a class that is no database
+
+
+def declared(stream: Stream, time: datetime) -> None:
+    with Shop(stream, at=time) as db:
+        assert_type(db, Shop)
+        assert_type(db.preload().unfit, dict[str, int])
+        assert_type(db.users, Table[User])
+        assert_type(db.users["1"].id, str)
+        assert_type(db.orders.unfit, frozenset[str])
+        assert_type(Shop.users, Collection[User])
+        assert_type(App().users, Collection[User])
+        _ = db.prodcuts  # type: ignore[attr-defined]  # pyright: ignore
+
+
+async def declared_asynchronous(stream: AsyncStream) -> None:
+    async with AsyncShop(stream, at="-1") as db:
+        assert_type(db.users, Table[User])
+        _ = db.prodcuts  # type: ignore[attr-defined]  # pyright: ignore
 
 
 def materialized(message: object) -> None:

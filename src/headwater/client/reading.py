@@ -342,7 +342,7 @@ class Reading:
             self._move(ReadEvent.END)
         elif up_to_date:
             self._move(ReadEvent.TAIL)
-        if items or closed or (up_to_date and not self._told_tail):
+        if items or closed or (up_to_date and not self._told_tail) or next_offset == self._until:
             yield from self._emit(items, up_to_date=up_to_date, closed=closed)
         if closed and self._held_at is not None:
             raise MessageError("the stream ends in the middle of a UTF-8 character", self._held_at)

@@ -88,6 +88,7 @@ HeadwaterError
     ├── ProducerReusedError              the server took new messages for duplicates
     ├── MessageError                     a message cannot be decoded to the type that the reader asked for
     │   └── InvalidEventError            a message is not a state event, or its value does not match the schema
+    ├── SchemaMismatchError              most of a stream does not match the schemas of a StreamDB
     ├── ForkedError                      a producer, a database or an httpx client of the parent process was used
     ├── OptionError                      an option of the server, a job, a source or a sink is missing or invalid
     ├── SchemaError                      a DataFrame has other columns than the source or sink needs

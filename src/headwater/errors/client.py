@@ -111,6 +111,16 @@ class InvalidEventError(MessageError):
     advice = "Correct the program that writes it. To continue without it, skip bad events or pass a callback for them."
 
 
+class SchemaMismatchError(ClientError):
+    """Most of a stream does not match the schemas of a state, which would be empty or out of date."""
+
+    title = "The state does not match its schemas"
+    advice = (
+        "Give new fields a default, or upgrade old values in a function as schema: docs/schemas.md. "
+        "To continue without them, pass on_bad_event='skip' or a callback."
+    )
+
+
 class ForkedError(ClientError):
     """The object was made before `fork()` and cannot be used in the child process. The parent can still use it."""
 

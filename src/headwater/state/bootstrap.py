@@ -37,6 +37,7 @@ class Start(msgspec.Struct, frozen=True):
     position: Position
     texts: dict[str, dict[str, bytes]] = {}  # for each collection the JSON of its rows, as in the stream
     txids: list[str] = []
+    unfit: dict[str, list[str]] = {}  # for each collection the keys whose newest value does not match the schema
 
 
 # Snapshots
@@ -140,11 +141,14 @@ class _Saved(msgspec.Struct):
     texts: dict[str, dict[str, bytes]]
     txids: list[str]
     end: str = ""
+    unfit: dict[str, list[str]] = {}
 
 
 def encode_checkpoint(url: str, definition: StateDefinition, start: Start) -> bytes:
     here = start.position
-    saved = _Saved(url, here.offset, here.skip, _fingerprints(definition), start.texts, start.txids, here.end)
+    saved = _Saved(
+        url, here.offset, here.skip, _fingerprints(definition), start.texts, start.txids, here.end, start.unfit
+    )
     body = msgspec.msgpack.encode(saved)
     return MAGIC + zlib.crc32(body).to_bytes(4, "big") + body
 
@@ -166,7 +170,7 @@ def decode_checkpoint(data: bytes, url: str, definition: StateDefinition) -> Sta
         raise ValueError("it has other collections or schemas")
     if not fits(definition, saved.texts):
         raise ValueError("its values do not fit their schemas")
-    return Start(Position(saved.offset, saved.skip, saved.end), saved.texts, saved.txids)
+    return Start(Position(saved.offset, saved.skip, saved.end), saved.texts, saved.txids, saved.unfit)
 
 
 def _fingerprints(definition: StateDefinition) -> dict[str, str]:

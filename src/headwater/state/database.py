@@ -11,15 +11,15 @@ import contextlib
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
-from headwater.errors import InvalidEventError
+from headwater.errors import InvalidEventError, SchemaMismatchError
 from headwater.positions import Position
 from headwater.protocol.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, plain
-from headwater.state.definitions import StateDefinition
+from headwater.state.definitions import Collection, StateDefinition
 from headwater.state.tables import GONE, Change, OnBatch, OnChange, Table, told
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,14 @@ class Counts(msgspec.Struct):
     controls: int = 0
     ignored: int = 0  # changes of types without a collection, and unknown controls
     bad: int = 0
+
+
+class Loaded(Counts):
+    """What `preload` read. `unfit` counts the keys of each collection whose newest value does not match the schema:
+    they have an older value, or are missing."""
+
+    rows: dict[str, int] = {}
+    unfit: dict[str, int] = {}
 
 
 class Transaction:
@@ -58,13 +66,23 @@ class Transaction:
         self.events: list[ChangeEvent[Any]] = []
         self._database = database
 
-    def __getattr__(self, name: str) -> TransactionTable:
-        tables = self.__dict__["_database"].tables
-        if name not in tables:
-            raise AttributeError(f"no collection is called {name!r}")
-        return TransactionTable(self, tables[name])
+    def table(self, collection: Collection[Any]) -> TransactionTable:
+        """Return a collection by its definition."""
+        for table in self._database.tables.values():
+            if table.definition is collection:
+                return TransactionTable(self, table)
+        raise KeyError(f"{collection!r} is not a part of this state")
 
-    __getitem__ = __getattr__
+    def __getitem__(self, name: str) -> TransactionTable:
+        return TransactionTable(self, self._database.tables[name])
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> TransactionTable:
+            tables = self.__dict__["_database"].tables
+            if name not in tables:
+                raise AttributeError(f"no collection is called {name!r}")
+            return TransactionTable(self, tables[name])
 
 
 class TransactionTable:
@@ -125,6 +143,7 @@ class Database:
             name: Table(name, made, self.read_lock, self._changes) for name, made in definition.items()
         }
         self.counts = Counts()
+        self._not_events = 0  # messages
         self._in_snapshot = False
         self._stage = _Stage()
         self._watchers: list[OnBatch] = []
@@ -166,6 +185,7 @@ class Database:
                 elif type(event) is ControlEvent:
                     self._control(event)
                 else:
+                    self._not_events += 1
                     self._bad(event)  # type: ignore[arg-type]
         except BaseException as error:
             if isinstance(error, InvalidEventError):
@@ -207,8 +227,11 @@ class Database:
                 value = table.definition.row(key, text)  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001  # a schema may raise anything for a value that does not match
                 reason = str(error) or type(error).__name__
+                table.misfit(key, f"{headers.operation} of {event.type} {key!r}: {reason}")
                 self._bad(BadEvent(_plain(event), f"{headers.operation} of {event.type} {key!r}: {reason}"))
                 return
+        if table.misfits:
+            table.misfits.discard(key)
         if table.is_watched:
             self._stage.steps.append((table, key, value, text, headers))
         else:
@@ -223,6 +246,7 @@ class Database:
             self._stage.steps.clear()
             for table in self.tables.values():
                 table.unstage()
+                table.misfits.clear()
         elif control == "snapshot-start":
             if self._in_snapshot:
                 log.warning("a snapshot starts inside a snapshot")
@@ -243,6 +267,36 @@ class Database:
             raise InvalidEventError(event.reason)
         elif self._on_bad_event == LOG:
             self._stage.bad.append(event.reason)
+
+    def loaded(self) -> Loaded:
+        """The counts so far, with the rows of each collection and the keys whose newest value does not fit."""
+        return Loaded(
+            **msgspec.structs.asdict(self.counts),
+            rows={name: table.confirmed_count for name, table in self.tables.items()},
+            unfit={name: len(table.misfits) for name, table in self.tables.items()},
+        )
+
+    def check_fit(self) -> None:
+        """Raise SchemaMismatchError if most of what was read could not be used, unless bad events are left to the user.
+
+        For a collection it counts keys, not events: old events that later ones replaced do no harm.
+        """
+        if self._on_bad_event != LOG:
+            return
+        events = self.counts.events
+        if self._not_events * 2 > events:
+            raise SchemaMismatchError(f"{self._not_events} of {events} messages are not state events")
+        for name, table in self.tables.items():
+            unfit = len(table.misfits)
+            keys = len(table.misfits.union(table.confirmed())) if unfit else 0
+            if unfit * 2 > keys:
+                raise SchemaMismatchError(
+                    f"the newest values of {unfit} of {keys} keys of {name!r} do not match its schema, "
+                    f"for example: {table.misfit_reason}"
+                )
+        if events and self.counts.ignored == events:
+            types = ", ".join(sorted(self._by_type))
+            log.warning("none of %d events has a type of the state: %s", events, types)
 
     def reset(self, texts: Mapping[str, Mapping[str, bytes]] | None = None) -> None:
         """Start again, empty or with the rows of each collection as JSON."""
@@ -296,9 +350,12 @@ class Database:
         """The transaction ids seen recently, oldest first."""
         return list(self._txids)
 
-    def recall(self, txids: Sequence[str]) -> None:
-        """Restore the transaction ids that were seen before a restart."""
+    def recall(self, txids: Sequence[str], unfit: Mapping[str, Sequence[str]]) -> None:
+        """Restore the transaction ids that were seen before a restart, and the keys whose values did not fit."""
         self._remember(dict.fromkeys(txids))
+        for name, keys in unfit.items():
+            for key in keys:
+                self.tables[name].misfit(key, f"value of {key!r}: refused before the last checkpoint")
 
     def _remember(self, txids: dict[str, None]) -> None:
         for txid in txids:

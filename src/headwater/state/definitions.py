@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET
@@ -16,10 +16,27 @@ from headwater.protocol.state.events import ChangeEvent, ChangeHeaders, change_h
 from headwater.protocol.state.vocabulary import Operation
 from headwater.state.schemas import Schema, fingerprint_of, json_name, schema_of, unknown_fields
 
+if TYPE_CHECKING:
+    from headwater.state.tables import Table
+
 T = TypeVar("T")
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NUMBER = re.compile(r"-?[1-9][0-9]{0,18}|0")
+
+
+class StateHolder:
+    """A class of databases. Attributes of it that are collections stand for the tables in an instance."""
+
+    def table(self, collection: Collection[T]) -> Table[T]:
+        """Return a collection by its definition. Unlike `db.name`, it is typed for type checkers."""
+        raise NotImplementedError
+
+    @classmethod
+    def declared(cls) -> dict[str, Collection[Any]]:
+        """The collections that are attributes of the class, by name."""
+        attributes = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+        return {name: value for name, value in attributes.items() if isinstance(value, Collection)}
 
 
 class Collection(Generic[T]):
@@ -65,6 +82,19 @@ class Collection(Generic[T]):
         self._key_in_json = json_name(self.schema, key)
         self._takes_anything = isinstance(self.schema, msgspec.json.Decoder) and self.schema.type in (Any, dict)
         self.check_fields(self.indexes)
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Collection[T]: ...
+
+    @overload
+    def __get__(self, instance: StateHolder, owner: Any) -> Table[T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: Any) -> Collection[T]: ...
+
+    def __get__(self, instance: object, owner: Any) -> Any:
+        """The table, if the collection is an attribute of the class of a database."""
+        return instance.table(self) if isinstance(instance, StateHolder) else self
 
     def check_fields(self, names: Iterable[str]) -> None:
         """Check the names of fields, if the schema is a Struct or a dataclass. Raises ValueError."""
@@ -247,11 +277,13 @@ class StateDefinition(Mapping[str, Collection[Any]]):
     def __len__(self) -> int:
         return len(self._collections)
 
-    def __getattr__(self, name: str) -> Collection[Any]:
-        try:
-            return self.__dict__["_collections"][name]  # type: ignore[no-any-return]
-        except KeyError:
-            raise AttributeError(f"no collection is called {name!r}") from None
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Collection[Any]:
+            try:
+                return self.__dict__["_collections"][name]
+            except KeyError:
+                raise AttributeError(f"no collection is called {name!r}") from None
 
 
 def define_state(collections: Mapping[str, Collection[Any] | Mapping[str, Any]]) -> StateDefinition:

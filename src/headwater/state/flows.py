@@ -7,6 +7,7 @@ back the result or throws the error. A path of None means the stream that the da
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -50,24 +51,36 @@ class Publish(msgspec.Struct, frozen=True):
     events: Iterable[StateEvent]
 
 
+class OffsetAt(msgspec.Struct, frozen=True):
+    """Get the offset of the first record at or after a time, of the stream that the database follows."""
+
+    time: datetime
+    path: None = None
+
+
 class Follow(msgspec.Struct, frozen=True):
-    """Follow the stream from the position of the database until the stream ends or the database is closed."""
+    """Follow the stream from the position of the database until the stream or the read ends, or the database is closed.
+    Returns whether it was not closed."""
 
 
-Wish: TypeAlias = ListStreams | Head | ReadEvents | Publish | Follow
+Wish: TypeAlias = ListStreams | Head | ReadEvents | Publish | OffsetAt | Follow
 Flow: TypeAlias = Generator[Wish, Any, T]
 
 
 def run(following: Following, path: str | None) -> Flow[None]:
     """Choose a start and follow the stream. If the checkpoint or snapshot is of another stream, read it all."""
+    at = following.settings.at
+    following.until = (yield OffsetAt(at)) if isinstance(at, datetime) else at
     following.begin((yield from _start(following, path)))
     try:
-        yield Follow()
+        is_complete = yield Follow()
     except HeadwaterError as error:
         if not following.must_restart(error):
             raise
         following.begin(None)
-        yield Follow()
+        is_complete = yield Follow()
+    if is_complete:
+        following.reach()
 
 
 def _start(following: Following, path: str | None) -> Flow[Start | None]:
@@ -83,7 +96,7 @@ def _start_from_snapshot(following: Following, path: str | None) -> Flow[Start |
     if path is None or not following.settings.snapshots:
         return None
     definition = following.definition
-    found = yield from _newest_snapshot(path, lambda fold: fold.texts(definition) is not None)
+    found = yield from _newest_snapshot(path, lambda fold: fold.texts(definition) is not None, following.until)
     if found is None:
         return None
     offset, fold = found

@@ -6,8 +6,9 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -23,13 +24,14 @@ from headwater.errors import (
     InvalidEventError,
     InvalidOffsetError,
     OffsetGoneError,
+    SchemaMismatchError,
 )
-from headwater.positions import BEGINNING, Position
+from headwater.positions import BEGINNING, NOW, Position
 from headwater.protocol.state.events import EventDecoder
 from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoint
 from headwater.state.checkpoints import load
-from headwater.state.database import Counts, Database, OnBadEvent, Transaction
-from headwater.state.definitions import Collection, StateDefinition
+from headwater.state.database import Counts, Database, Loaded, OnBadEvent, Transaction
+from headwater.state.definitions import Collection, StateDefinition, StateHolder, define_state
 from headwater.state.tables import OnBatch, OnChange, Table
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ RESERVED = frozenset(
         "changes",
         "close",
         "counts",
+        "declared",
         "definition",
         "error",
         "events",
@@ -72,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every_s: float
     snapshots: bool
     on_error: Callable[[Exception], Any] | None
+    at: str | datetime | None  # an offset or a time
 
 
 class Following:
@@ -92,6 +96,8 @@ class Following:
         self.up_to_date = False
         self.ready = False  # whether it has been up to date
         self.saved_at: Position | None = None
+        self.until: str | None = None  # the offset of the state, if `at` names an offset or a time
+        self._fits = True
         if settings.checkpoint is not None:
             for table in database.tables.values():
                 table.keep_texts()
@@ -102,7 +108,7 @@ class Following:
             if start is None:
                 start, self.saved_at = Start(Position()), None
             self.database.reset(start.texts)
-            self.database.recall(start.txids)
+            self.database.recall(start.txids, start.unfit)
             self.position = start.position
 
     def apply(self, batch: Batch[Any]) -> None:
@@ -118,8 +124,28 @@ class Following:
         with database.lock:
             self.position = batch.position
             self.up_to_date = batch.up_to_date
-            self.ready = self.ready or batch.up_to_date
             database.commit()
+            if batch.up_to_date and self.until is None:
+                self._become_ready()
+
+    def reach(self) -> None:
+        """The stream was read up to `until`. Raises ClientError if it ends before that."""
+        if self.until is None:
+            return
+        with self.database.lock:
+            if self.position.offset != self.until and self.until != BEGINNING:
+                raise ClientError(f"the stream has no offset {self.until}: it ends at {self.position.offset}")
+            self._become_ready()
+
+    def _become_ready(self) -> None:
+        if self.ready:
+            return
+        try:
+            self.database.check_fit()
+        except SchemaMismatchError:
+            self._fits = False
+            raise
+        self.ready = True
 
     def must_restart(self, error: HeadwaterError) -> bool:
         """Whether a checkpoint or snapshot cannot be used because the stream was deleted and created again."""
@@ -151,10 +177,12 @@ class Following:
         """The state to save and its position; None if it is already saved."""
         with self.database.lock:
             here = self.position
-            if here == self.saved_at or here.offset == BEGINNING:
+            if here == self.saved_at or here.offset == BEGINNING or not self._fits:
                 return None
-            texts = {name: dict(table.texts or {}) for name, table in self.database.tables.items()}
-            start = Start(here, texts, self.database.txids)
+            tables = self.database.tables
+            texts = {name: dict(table.texts or {}) for name, table in tables.items()}
+            unfit = {name: sorted(table.misfits) for name, table in tables.items()}
+            start = Start(here, texts, self.database.txids, unfit)
         return encode_checkpoint(self.url, self.definition, start), here
 
     def snapshot_offset(self) -> str:
@@ -177,7 +205,7 @@ class ReadLock:
         self._lock().__exit__(*failure)
 
 
-class FollowedState(Unpicklable):
+class FollowedState(StateHolder, Unpicklable):
     """The interface to the state that both kinds of StreamDB share."""
 
     error: Exception | None
@@ -190,13 +218,15 @@ class FollowedState(Unpicklable):
     _worker: object | None  # the task or thread that follows the stream
     _process: int  # the process of the worker
 
-    def __getattr__(self, name: str) -> Table[Any]:
-        if "_process" in self.__dict__:
-            self._check_process()
-        try:
-            return self.__dict__["_database"].tables[name]  # type: ignore[no-any-return]
-        except KeyError:
-            raise AttributeError(f"no collection is called {name!r}") from None
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Table[Any]:
+            if "_process" in self.__dict__:
+                self._check_process()
+            try:
+                return self.__dict__["_database"].tables[name]
+            except KeyError:
+                raise AttributeError(f"no collection is called {name!r}") from None
 
     def table(self, collection: Collection[T]) -> Table[T]:
         """Return a collection by its definition. Unlike `db.name`, it is typed for type checkers."""
@@ -250,6 +280,10 @@ class FollowedState(Unpicklable):
         self._check_process()
         return self._database.counts
 
+    def _loaded(self) -> Loaded:
+        with self._database.lock:
+            return self._database.loaded()
+
     def _checkpoint(self) -> tuple[Path, bytes, Position] | None:
         """The file, the state to save and its position; None if there is nothing new to save."""
         path = self._settings.checkpoint
@@ -300,7 +334,21 @@ class FollowedState(Unpicklable):
         if self._closing:
             raise ClientError("the database is closed")
         if self._over:
-            raise ClientError("the stream is not followed any more: it is closed, or `live` is False")
+            raise ClientError(
+                "the stream is not followed any more: it is closed, `live` is False, or the state is `at` an offset"
+            )
+
+
+def definition_of(kind: type[StateHolder], definition: StateDefinition | None) -> StateDefinition:
+    """The state of a database: as it was passed, or of the collections that its class has as attributes."""
+    declared = kind.declared()
+    if definition is None:
+        if not declared:
+            raise TypeError("pass the definition of a state, or use a subclass with collections as attributes")
+        return define_state(declared)
+    if declared:
+        raise TypeError(f"{kind.__name__} has collections as attributes, so it takes no definition of a state")
+    return definition
 
 
 def settings_of(
@@ -309,14 +357,32 @@ def settings_of(
     checkpoint_every_s: float,
     snapshots: bool,
     on_error: Callable[[Exception], Any] | None,
+    at: str | datetime | None = None,
 ) -> Settings:
+    if at is not None:
+        _check_at(at, live, checkpoint)
     return Settings(
-        live=live,
+        at=at,
+        live=live if at is None else False,
         checkpoint=None if checkpoint is None else Path(checkpoint),
         checkpoint_every_s=checkpoint_every_s,
         snapshots=snapshots,
         on_error=on_error,
     )
+
+
+def _check_at(at: str | datetime, live: LiveMode, checkpoint: str | Path | None) -> None:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise ValueError("a time needs a time zone")
+    elif not isinstance(at, str):
+        raise TypeError(f"`at` is an offset or a datetime, not {at!r:.80}")
+    elif at == NOW:
+        raise ValueError("`at` is an offset or a datetime; for the current state pass live=False instead")
+    if checkpoint is not None:
+        raise ValueError("a state `at` an offset has no checkpoint file: a checkpoint is for the current state")
+    if isinstance(live, str):
+        raise ValueError(f"a state `at` an offset does not change, so it cannot be followed with live={live!r}")
 
 
 def database_of(

@@ -75,6 +75,8 @@ class Table(Mapping[str, T]):
         self._queries: weakref.WeakSet[Query[T]] = weakref.WeakSet()
         self._is_kept_current = bool(definition.indexes)  # whether indexes or queries need every change
         self.is_watched = False  # whether a watcher needs every change
+        self.misfits: set[str] = set()  # keys whose newest value does not match the schema
+        self.misfit_reason = ""
 
     # Reading
 
@@ -110,6 +112,12 @@ class Table(Mapping[str, T]):
                 **{key: changes[-1][1] for key, changes in self._overlay.items()},
             }
         return [(key, value) for key, value in merged.items() if not isinstance(value, _Gone)]
+
+    @property
+    def unfit(self) -> frozenset[str]:
+        """The keys whose newest value does not match the schema. They have an older value, or are missing."""
+        with self._lock:
+            return frozenset(self.misfits)
 
     def rows(self) -> dict[str, T]:
         """A copy of all rows, as of one moment."""
@@ -182,6 +190,12 @@ class Table(Mapping[str, T]):
         if self.texts is not None:
             self.staged_texts[key] = text
 
+    def misfit(self, key: str, reason: str) -> None:
+        """Note that the newest value of a key does not match the schema."""
+        if not self.misfits:
+            self.misfit_reason = reason
+        self.misfits.add(key)
+
     def unstage(self) -> None:
         """Drop everything that is staged."""
         self.staged, self.staged_texts = {}, {}
@@ -221,6 +235,11 @@ class Table(Mapping[str, T]):
         """The state of the stream, without optimistic changes."""
         return dict(self._rows)
 
+    @property
+    def confirmed_count(self) -> int:
+        """The number of rows in the state of the stream, without optimistic changes."""
+        return len(self._rows)
+
     def show_optimistic(self, transaction: object, key: str, value: T | _Gone) -> None:
         """Show an optimistic value until the transaction ends."""
         before = self._shown(key)
@@ -243,6 +262,7 @@ class Table(Mapping[str, T]):
         """Replace all rows by others, given as JSON. Optimistic changes stay."""
         row = self.definition.row
         self._rows = {key: row(key, text) for key, text in (texts or {}).items()}
+        self.misfits.clear()
         if self.texts is not None:
             self.texts = dict(texts or {})
         for index in self._indexes.values():

@@ -226,13 +226,13 @@ def test_a_followed_database_says_that_it_is_not_current_in_the_child(
             in_child(lambda: read(db))
         in_child(db.close)
         stream.append(USERS.insert({"id": "1"}))
-        wait_for(lambda: list(db.users), ["1"])
+        wait_for(lambda: list(db.users), ["1"])  # type: ignore[attr-defined]
 
 
 def test_rows_and_queries_taken_before_the_fork_are_refused_too(stream: Stream) -> None:
     with StreamDB(stream, STATE, on_bad_event="skip") as db:
         db.preload()
-        users, query = db.users, db.users.query()
+        users, query = db.users, db.users.query()  # type: ignore[attr-defined]
         reads: list[Callable[[], Any]] = [
             lambda: users["1"], lambda: len(users), lambda: "1" in users, lambda: list(users), users.rows, query.items,
             query.count, lambda: users.by(id="1"),
@@ -250,7 +250,7 @@ def test_a_followed_async_database_is_refused(url: str, stream: Stream) -> None:
             async with AsyncStreamDB(client.stream(stream.url), STATE, on_bad_event="skip") as db:
                 await db.preload()
                 reads: list[Callable[[], Any]] = [
-                    lambda: len(db.users), lambda: db.changes(), lambda: db.preload().send(None),
+                    lambda: len(db.users), lambda: db.changes(), lambda: db.preload().send(None),  # type: ignore[attr-defined]
                 ]  # fmt: skip
                 for read in reads:
                     with pytest.raises(ForkedError):
@@ -278,7 +278,7 @@ def test_a_database_that_was_not_preloaded_can_be_preloaded_in_a_child(stream: S
     def child() -> list[str]:
         with db:
             db.preload()
-            return list(db.users)
+            return list(db.users)  # type: ignore[attr-defined]
 
     assert in_child(child) == ["1"]
 

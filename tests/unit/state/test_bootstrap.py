@@ -123,11 +123,11 @@ def test_a_checkpoint_is_refused_if_it_is_not_ours() -> None:
             decode_checkpoint(wrong, URL, DEFINITION)
     with pytest.raises(ValueError, match="it is of http"):
         decode_checkpoint(data, URL + "2", DEFINITION)
-    orders = DEFINITION.orders
+    orders = DEFINITION["orders"]
     others = (
         {"users": Collection("user", dict[str, str]), "orders": orders},
         {"users": Collection("member", Any), "orders": orders},
-        {"users": DEFINITION.users},
+        {"users": DEFINITION["users"]},
     )
     for other in others:
         with pytest.raises(ValueError, match="other collections or schemas"):

@@ -9,7 +9,8 @@ import msgspec
 import pydantic
 import pytest
 
-from headwater.state import Collection, define_state, schema_of
+from headwater.client import Client
+from headwater.state import Collection, StreamDB, define_state, schema_of
 
 
 class User(msgspec.Struct):
@@ -94,11 +95,11 @@ def test_a_state_has_names_and_one_schema_for_a_type() -> None:
     state = define_state(
         {"users": Collection("user", User), "orders": {"type": "order", "schema": dict, "primary_key": "no"}}
     )
-    assert state.users is state["users"]
-    assert state.orders.key == "no"
+    assert getattr(state, "users") is state["users"]  # noqa: B009  # for type checkers it has no such attribute
+    assert state["orders"].key == "no"
     assert list(state) == ["users", "orders"]
     with pytest.raises(AttributeError, match="carts"):
-        _ = state.carts
+        getattr(state, "carts")  # noqa: B009
     with pytest.raises(ValueError, match="same entity type"):
         define_state({"a": Collection("user", User), "b": Collection("user", User)})
     for wrong in ({"not a name": Collection("x", int)}, {"_private": Collection("x", int)}, {"a": {"schema": int}}):
@@ -236,3 +237,44 @@ def test_custom_headers_do_not_replace_those_of_the_protocol() -> None:
     for name in ("operation", "txid", "timestamp", "control"):
         with pytest.raises(ValueError, match=name):
             Collection("thing", Any).insert({"id": "1"}, headers={name: "x"})
+
+
+class Shop(StreamDB):
+    users = Collection("user", User)
+
+
+class LargeShop(Shop):
+    orders = Collection("order", dict, key="no")
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client("http://127.0.0.1:1")  # nothing is sent
+
+
+def test_collections_can_be_attributes_of_a_database(client: Client) -> None:
+    db = LargeShop(client.stream("any"))
+    assert dict(db.definition) == {"users": Shop.users, "orders": LargeShop.orders}
+    assert db.users is db.table(Shop.users)
+    assert isinstance(Shop.users, Collection)
+
+
+def test_a_state_is_defined_once(client: Client) -> None:
+    stream = client.stream("any")
+    with pytest.raises(TypeError, match="Shop has collections as attributes"):
+        Shop(stream, define_state({"users": Shop.users}))
+    with pytest.raises(TypeError, match="pass the definition"):
+        StreamDB(stream)
+
+    class Reserved(StreamDB):
+        offset = Collection("offset", int)  # type: ignore[assignment]
+
+    with pytest.raises(ValueError, match="reserved: offset"):
+        Reserved(stream)
+
+
+def test_a_collection_in_another_class_is_itself() -> None:
+    class App:
+        users = Collection("user", User)
+
+    assert App().users is App.users

@@ -159,7 +159,7 @@ def test_an_action_commits_its_own_way_or_is_rolled_back(client: Client, stream:
         backend = elsewhere.stream(stream.url)
 
         def show(transaction: Transaction, name: str) -> None:
-            transaction.users.insert(User("1", name))
+            transaction["users"].insert(User("1", name))
 
         def commit(transaction: Transaction, name: str) -> None:
             assert names(db) == {"1": name}
@@ -313,7 +313,7 @@ def test_changes_can_be_iterated_over(server: Server) -> None:
 
                 looking = asyncio.create_task(look())
                 await asyncio.sleep(0)  # it looks from now on
-                await stream.append_many([users.insert(User("1", "Ann")), STATE.counters.insert(1, key="x")])
+                await stream.append_many([users.insert(User("1", "Ann")), STATE["counters"].insert(1, key="x")])
                 await stream.append(users.delete("1"))
                 await stream.close()
                 await asyncio.wait_for(looking, 60)
@@ -360,7 +360,7 @@ def test_changes_shows_what_is_optimistic_at_once_and_bounds_what_waits(
 
                 async def change_and_fail() -> None:
                     async with db.transaction() as transaction:
-                        transaction.users.insert(User("1", "Ann"))
+                        transaction["users"].insert(User("1", "Ann"))
                         shown = await asyncio.wait_for(anext(seen), 60)
                         assert (shown.operation, shown.optimistic) == ("insert", True)
                         _ = 1 // 0
@@ -369,7 +369,7 @@ def test_changes_shows_what_is_optimistic_at_once_and_bounds_what_waits(
                     await change_and_fail()
                 assert (await asyncio.wait_for(anext(seen), 60)).operation == "delete"
                 await stream.append_many([users.insert(User(str(n), "x")) for n in range(9)])
-                await wait_until_async(lambda: len(db.users) == 9)
+                await wait_until_async(lambda: len(db.users) == 9)  # type: ignore[attr-defined]
                 with pytest.raises(ClientError, match="waiting"):
                     await anext(seen)
 
@@ -415,7 +415,7 @@ def test_a_snapshot_has_every_type_and_the_values_as_written(client: Client, str
         id: str
 
     stream.append(users.insert(User("1", "Ann", "blue")))
-    stream.append(STATE.counters.insert(7, key="n"))
+    stream.append(STATE["counters"].insert(7, key="n"))
     with database_of(stream, define_state({"users": Collection("user", Bare)})) as db:
         db.preload(60)
         db.publish_snapshot()
@@ -479,7 +479,7 @@ def test_changes_arrive_in_batches_with_the_headers_of_their_events(stream: Stre
         end = db.on_batch(lambda changes: seen.extend(number_of(change) for change in changes))
         first = users.insert(User("1", "Ann"), headers={"n": 1, "from": "shop"})
         stream.append_many(
-            [first, STATE.counters.insert(1, key="n", headers={"n": 2}), users.delete("1", headers={"n": 3})]
+            [first, STATE["counters"].insert(1, key="n", headers={"n": 2}), users.delete("1", headers={"n": 3})]
         )
         wait_until(lambda: seen)
         end()

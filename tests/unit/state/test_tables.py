@@ -84,9 +84,9 @@ def test_indexes_queries_and_watchers_agree_with_the_table(steps: list[Any]) -> 
             transactions.append(f"t{len(transactions)}-{id(step)}")
             transaction = db.begin(transactions[-1])
             if step[0] == "lay":
-                transaction.items.upsert({"id": step[1], "team": step[2], "score": step[3]})
+                transaction["items"].upsert({"id": step[1], "team": step[2], "score": step[3]})
             else:
-                transaction.items.delete(step[1])
+                transaction["items"].delete(step[1])
         else:
             apply(db, step)
         rows = dict(table)
@@ -107,7 +107,7 @@ def test_a_transaction_is_shown_at_once_and_gives_way_to_the_stream() -> None:
     changes: list[tuple[str, bool]] = []
     table.on_change(lambda change: changes.append((change.operation, change.optimistic)))
     transaction = db.begin("t1")
-    transaction.items.insert({"id": "1", "team": "a", "score": 1})
+    transaction["items"].insert({"id": "1", "team": "a", "score": 1})
     assert table["1"].score == 1
     assert table.confirmed() == {}
     apply(db, put("1", "a", 1, txid="t1"))
@@ -120,9 +120,9 @@ def test_a_failed_transaction_is_rolled_back() -> None:
     db = database()
     apply(db, put("1", score=1))
     transaction = db.begin("t1")
-    transaction.items.update({"id": "1", "team": "a", "score": 2})
-    transaction.items.delete("1")
-    transaction.items.insert({"id": "2", "team": "a", "score": 2})
+    transaction["items"].update({"id": "1", "team": "a", "score": 2})
+    transaction["items"].delete("1")
+    transaction["items"].insert({"id": "2", "team": "a", "score": 2})
     assert list(db.tables["items"]) == ["2"]
     db.settle("t1")
     assert {key: item.score for key, item in db.tables["items"].items()} == {"1": 1}
@@ -131,9 +131,9 @@ def test_a_failed_transaction_is_rolled_back() -> None:
 def test_a_transaction_checks_what_it_is_given() -> None:
     transaction = database().begin("t")
     with pytest.raises(ValueError, match="item"):
-        transaction.items.insert({"id": "1"})
+        transaction["items"].insert({"id": "1"})
     with pytest.raises(AttributeError, match="nothing"):
-        _ = transaction.nothing
+        _ = transaction.nothing  # type: ignore[attr-defined]
     assert transaction.events == []
 
 
@@ -195,10 +195,10 @@ def test_what_cannot_be_hashed_can_be_indexed() -> None:
 def test_a_transaction_that_is_over_shows_nothing_more() -> None:
     db = database()
     transaction = db.begin("t1")
-    transaction.items.insert({"id": "1", "team": "a", "score": 1})
+    transaction["items"].insert({"id": "1", "team": "a", "score": 1})
     apply(db, put("1", "a", 1, txid="t1"))
     with pytest.raises(RuntimeError, match="has ended"):
-        transaction.items.insert({"id": "2", "team": "a", "score": 1})
+        transaction["items"].insert({"id": "2", "team": "a", "score": 1})
     assert list(db.tables["items"]) == ["1"]
 
 
@@ -227,7 +227,7 @@ def test_reading_while_others_lay_and_lift() -> None:
 
     def write() -> None:
         while not stop.is_set():
-            db.begin("t").items.update({"id": "1", "team": "b", "score": 1})
+            db.begin("t")["items"].update({"id": "1", "team": "b", "score": 1})
             db.settle("t")
 
     interval = sys.getswitchinterval()
@@ -289,7 +289,7 @@ def test_callbacks_see_all_that_arrived_together_and_what_they_change_comes_afte
     def watch(change: Change[Item]) -> None:
         order.append((change.key, sorted(table)))
         if change.key == "1" and not change.optimistic:
-            db.begin("t").items.insert({"id": "mine", "team": "a", "score": 1})
+            db.begin("t")["items"].insert({"id": "mine", "team": "a", "score": 1})
 
     db.on_change(watch)
     batches: list[list[str]] = []

@@ -6,10 +6,11 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from headwater import limits
 from headwater.client import AsyncReader, AsyncStream, ProducerTuple
@@ -18,9 +19,9 @@ from headwater.client.reading import LiveMode
 from headwater.errors import HeadwaterError
 from headwater.state import flows
 from headwater.state.aio.background import AsyncBackground
-from headwater.state.database import LOG, OnBadEvent, Transaction
+from headwater.state.database import LOG, Loaded, OnBadEvent, Transaction
 from headwater.state.definitions import StateDefinition
-from headwater.state.following import EVENTS, Following, ReadLock, database_of, settings_of
+from headwater.state.following import EVENTS, Following, ReadLock, database_of, definition_of, settings_of
 
 R = TypeVar("R")
 
@@ -32,6 +33,8 @@ class AsyncStreamDB(AsyncBackground):
 
     `preload` reads up to the tail of the stream, starting from the checkpoint file or a snapshot if there is one. After
     that, changes are applied as they arrive (unless `live` is False). Collections are attributes: `db.users["1"]`.
+    A subclass may have its collections as attributes instead of a definition; type checkers then know their types.
+    With `at`, an offset or a time, it is the state that the stream had there, and does not change.
     After `fork()`, a child process needs a database of its own: nothing keeps the state of the parent's current there.
 
     ```python
@@ -50,9 +53,10 @@ class AsyncStreamDB(AsyncBackground):
     def __init__(
         self,
         stream: AsyncStream,
-        definition: StateDefinition,
+        definition: StateDefinition | None = None,
         *,
         live: LiveMode = True,
+        at: str | datetime | None = None,
         checkpoint: str | Path | None = None,
         checkpoint_every_s: float = limits.STATE_CHECKPOINT_EVERY_S,
         snapshots: bool = True,
@@ -62,8 +66,8 @@ class AsyncStreamDB(AsyncBackground):
     ) -> None:
         super().__init__()
         self.stream = stream
-        self.definition = definition
-        settings = settings_of(live, checkpoint, checkpoint_every_s, snapshots, on_error)
+        self.definition = definition = definition_of(type(self), definition)
+        settings = settings_of(live, checkpoint, checkpoint_every_s, snapshots, on_error, at)
         self._database = database_of(definition, on_bad_event, txids_kept, self._lock, ReadLock(self._lock_to_read))
         self._following = Following(stream.url, definition, settings, self._database)
         self._settings = settings
@@ -73,12 +77,18 @@ class AsyncStreamDB(AsyncBackground):
         self._saved_s = time.monotonic()
         self.error = None
 
-    async def preload(self, timeout_s: float | None = None) -> None:
-        """Start to follow the stream, and wait until the state is up to date. Raises the error if that fails."""
+    async def preload(self, timeout_s: float | None = None) -> Loaded:
+        """Start to follow the stream, and wait until the state is up to date. Returns what was read and what did not
+        match the schemas.
+
+        Raises the error if that fails. It is a SchemaMismatchError if most of the stream does not match the schemas,
+        unless `on_bad_event` is "skip" or a function.
+        """
         self._begin(self._run)
         await self._wait(lambda: self._following.ready or self._is_over(), timeout_s, "not up to date")
         if not self._following.ready or self.error is not None:
             self._check()
+        return self._loaded()
 
     async def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
         """Wait until an event with this transaction id is applied."""
@@ -171,7 +181,7 @@ class AsyncStreamDB(AsyncBackground):
         if self._settings.checkpoint is not None:
             await self.save_checkpoint()
 
-    async def __aenter__(self) -> AsyncStreamDB:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -193,17 +203,20 @@ class AsyncStreamDB(AsyncBackground):
             self._over = True
             await self._notify()
 
-    async def _follow(self) -> None:
+    async def _follow(self) -> bool:
         following = self._following
-        reader = self.stream.read(type=EVENTS, offset=following.position, live=self._settings.live)
+        reader = self.stream.read(
+            type=EVENTS, offset=following.position, until=following.until, live=self._settings.live
+        )
         self._reader = reader
         if self._closing:  # either `close` sees the reader, or this sees `closed`
-            return
+            return False
         async with reader:
             async for batch in reader.batches():
                 following.apply(batch)
                 await self._notify()
                 await self._maybe_save()
+        return not self._closing
 
     async def _maybe_save(self) -> None:
         """Save a checkpoint if it is due. A failure is logged and retried, because the state does not depend on it."""
@@ -246,6 +259,8 @@ async def _perform(stream: AsyncStream, wish: Any) -> Any:
     named = stream if wish.path is None else stream.client.stream(wish.path)
     if isinstance(wish, flows.Head):
         return await named.head()
+    if isinstance(wish, flows.OffsetAt):
+        return await named.offset_at(wish.time)
     if isinstance(wish, flows.ReadEvents):
         async with named.read(type=EVENTS, offset=wish.offset, until=wish.until) as reader:
             async for batch in reader.batches():

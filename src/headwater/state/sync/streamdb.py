@@ -7,10 +7,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from headwater import limits
 from headwater.client import ProducerTuple, Reader, Stream
@@ -18,9 +19,9 @@ from headwater.client.effects import Progress
 from headwater.client.reading import LiveMode
 from headwater.errors import HeadwaterError
 from headwater.state import flows
-from headwater.state.database import LOG, OnBadEvent, Transaction
+from headwater.state.database import LOG, Loaded, OnBadEvent, Transaction
 from headwater.state.definitions import StateDefinition
-from headwater.state.following import EVENTS, Following, ReadLock, database_of, settings_of
+from headwater.state.following import EVENTS, Following, ReadLock, database_of, definition_of, settings_of
 from headwater.state.sync.background import Background
 
 R = TypeVar("R")
@@ -33,6 +34,8 @@ class StreamDB(Background):
 
     `preload` reads up to the tail of the stream, starting from the checkpoint file or a snapshot if there is one. After
     that, changes are applied as they arrive (unless `live` is False). Collections are attributes: `db.users["1"]`.
+    A subclass may have its collections as attributes instead of a definition; type checkers then know their types.
+    With `at`, an offset or a time, it is the state that the stream had there, and does not change.
     After `fork()`, a child process needs a database of its own: nothing keeps the state of the parent's current there.
 
     ```python
@@ -51,9 +54,10 @@ class StreamDB(Background):
     def __init__(
         self,
         stream: Stream,
-        definition: StateDefinition,
+        definition: StateDefinition | None = None,
         *,
         live: LiveMode = True,
+        at: str | datetime | None = None,
         checkpoint: str | Path | None = None,
         checkpoint_every_s: float = limits.STATE_CHECKPOINT_EVERY_S,
         snapshots: bool = True,
@@ -63,8 +67,8 @@ class StreamDB(Background):
     ) -> None:
         super().__init__()
         self.stream = stream
-        self.definition = definition
-        settings = settings_of(live, checkpoint, checkpoint_every_s, snapshots, on_error)
+        self.definition = definition = definition_of(type(self), definition)
+        settings = settings_of(live, checkpoint, checkpoint_every_s, snapshots, on_error, at)
         self._database = database_of(definition, on_bad_event, txids_kept, self._lock, ReadLock(self._lock_to_read))
         self._following = Following(stream.url, definition, settings, self._database)
         self._settings = settings
@@ -74,12 +78,18 @@ class StreamDB(Background):
         self._saved_s = time.monotonic()
         self.error = None
 
-    def preload(self, timeout_s: float | None = None) -> None:
-        """Start to follow the stream, and wait until the state is up to date. Raises the error if that fails."""
+    def preload(self, timeout_s: float | None = None) -> Loaded:
+        """Start to follow the stream, and wait until the state is up to date. Returns what was read and what did not
+        match the schemas.
+
+        Raises the error if that fails. It is a SchemaMismatchError if most of the stream does not match the schemas,
+        unless `on_bad_event` is "skip" or a function.
+        """
         self._begin(self._run)
         self._wait(lambda: self._following.ready or self._is_over(), timeout_s, "not up to date")
         if not self._following.ready or self.error is not None:
             self._check()
+        return self._loaded()
 
     def await_txid(self, txid: str, timeout_s: float = limits.STATE_AWAIT_TXID_S) -> None:
         """Wait until an event with this transaction id is applied."""
@@ -172,7 +182,7 @@ class StreamDB(Background):
         if self._settings.checkpoint is not None:
             self.save_checkpoint()
 
-    def __enter__(self) -> StreamDB:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -194,17 +204,20 @@ class StreamDB(Background):
             self._over = True
             self._notify()
 
-    def _follow(self) -> None:
+    def _follow(self) -> bool:
         following = self._following
-        reader = self.stream.read(type=EVENTS, offset=following.position, live=self._settings.live)
+        reader = self.stream.read(
+            type=EVENTS, offset=following.position, until=following.until, live=self._settings.live
+        )
         self._reader = reader
         if self._closing:  # either `close` sees the reader, or this sees `closed`
-            return
+            return False
         with reader:
             for batch in reader.batches():
                 following.apply(batch)
                 self._notify()
                 self._maybe_save()
+        return not self._closing
 
     def _maybe_save(self) -> None:
         """Save a checkpoint if it is due. A failure is logged and retried, because the state does not depend on it."""
@@ -247,6 +260,8 @@ def _perform(stream: Stream, wish: Any) -> Any:
     named = stream if wish.path is None else stream.client.stream(wish.path)
     if isinstance(wish, flows.Head):
         return named.head()
+    if isinstance(wish, flows.OffsetAt):
+        return named.offset_at(wish.time)
     if isinstance(wish, flows.ReadEvents):
         with named.read(type=EVENTS, offset=wish.offset, until=wish.until) as reader:
             for batch in reader.batches():

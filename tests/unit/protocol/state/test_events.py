@@ -85,7 +85,7 @@ def test_producer_events_are_appended_in_a_well_defined_order() -> None:
     database = Database(define_state({"users": users}), txids_kept=5)
     transaction = database.begin("t")
     for number in range(5):
-        transaction.users.insert({"id": number})
+        transaction["users"].insert({"id": number})
     assert [event.key for event in transaction.events] == ["0", "1", "2", "3", "4"]
 
 
