@@ -90,13 +90,17 @@ PARAMETERS = {
     f"POST {STREAM_CONTROL}/sign": {
         "url": "The URL path of the stream or table.",
         "expires": "Seconds that the signature is valid: 3,600 by default, 604,800 (seven days) at most.",
+        "action": "`read` (default) or `append`: what the URL is for.",
     },
     f"GET {TABLE_CONTROL}/tables": _LIST,
     f"GET {TABLE}": _READ_TABLE,
     f"GET {NURL}": _READ_TABLE,
     f"DELETE {NURL}": {"nurl": "The NURL to withdraw, under all its event types."},
 }
-SIGNED = "A signature made by `sign` or `headwater token sign`. Valid with `GET` and `HEAD` of its stream or table."
+SIGNED = (
+    "A signature made by `sign` or `headwater token sign`. Valid with `GET` and `HEAD` of its stream or table, or with "
+    "`POST`, if it was made for appends."
+)
 
 BOTH, REQUEST, RESPONSE = "both", "request", "response"
 

@@ -310,8 +310,8 @@ def test_an_allowed_page_can_read_why_it_is_refused(world: World, method: str) -
 # Signed URLs
 
 
-def signed(world: World, token: str, path: str = STREAM, seconds: int = 60) -> str:
-    answer = world.send("POST", f"{CONTROL_ROOT}sign?url={quote(path)}&expires={seconds}", token)
+def signed(world: World, token: str, path: str = STREAM, seconds: int = 60, action: str = "read") -> str:
+    answer = world.send("POST", f"{CONTROL_ROOT}sign?url={quote(path)}&expires={seconds}&action={action}", token)
     assert answer.status_code == 200, answer.text
     return httpx.URL(answer.json()["url"]).raw_path.decode()
 
@@ -374,6 +374,72 @@ def test_a_signed_url_ends_with_its_time_and_with_its_signer(world: World) -> No
     world.revoke(token)
     world.wait_for(token, known=False)
     assert world.send("GET", long).status_code == 401
+
+
+def test_a_url_signed_for_appends_appends_to_one_path_and_does_nothing_else(world: World) -> None:
+    prepare(world)
+    query = signed(world, world.tokens[f"append:{PATH}"], action="append").partition("?")[2]
+    before = world.send("HEAD", STREAM, world.admin).headers["stream-next-offset"]
+    assert world.send("POST", f"{STREAM}?{query}", content=b"[1]", headers=JSON).status_code == 204
+    after = world.send("HEAD", STREAM, world.admin).headers["stream-next-offset"]
+    assert after > before
+    for method, path, more in (
+        ("GET", STREAM, {}),
+        ("HEAD", STREAM, {}),
+        ("PUT", STREAM, {}),
+        ("PUT", f"{STREAM}/new", {}),
+        ("DELETE", STREAM, {}),
+        ("POST", f"{STREAM}2", {}),
+        ("POST", TABLE, {}),
+        ("POST", NURL, FORM),
+        ("GET", f"{CONTROL_ROOT}streams", {}),
+        ("POST", f"{CONTROL_ROOT}sign", {}),
+    ):
+        refused = world.send(method, f"{path}?{query}", content=b"[2]", headers={**JSON, **more})
+        assert refused.status_code == 401, (method, path)
+    for value in ("true", "TRUE", "false"):
+        for content in (b"", b"[3]"):
+            closing = {**JSON, "stream-closed": value}
+            refused = world.send("POST", f"{STREAM}?{query}", content=content, headers=closing)
+            assert refused.status_code == 403, refused.text
+    reading = signed(world, world.tokens[f"read:{PATH}"])
+    assert world.send("POST", reading, content=b"[4]", headers=JSON).status_code == 401
+    value = query.removeprefix("signed=")
+    for forged in (value.removeprefix("append."), f"append.{reading.partition('signed=')[2]}", f"append.{value}"):
+        for method in ("GET", "POST"):
+            refused = world.send(method, f"{STREAM}?signed={forged}", content=b"[5]", headers=JSON)
+            assert refused.status_code == 401, forged
+    head = world.send("HEAD", STREAM, world.admin)
+    assert (head.headers["stream-next-offset"], head.headers.get("stream-closed")) == (after, None)
+    table = signed(world, world.tokens[f"append:{PATH}"], TABLE, action="append")
+    assert world.send("POST", table, content=b"+\tk\tv\n", headers=ROWS).status_code in (200, 204)
+
+
+def test_a_signature_for_appends_needs_the_append_scope(world: World) -> None:
+    prepare(world)
+    for scope in (f"read:{PATH}", "read:**", "create:**", "append:elsewhere/**"):
+        token = world.token(scope)
+        asked = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}&action=append", token)
+        assert asked.status_code == 403, scope
+    for action in ("create", "delete", "admin", "", "close"):
+        asked = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}&action={action}", world.admin)
+        assert asked.status_code == 400, action
+    token = world.token(f"append:{PATH}", "read:soon", expires_s=30)
+    until_s = int(
+        signed(world, token, seconds=86_400, action="append").partition("signed=append.")[2].partition(".")[0]
+    )
+    assert until_s <= time.time() + 30
+
+
+def test_a_url_signed_for_appends_ends_with_its_time_and_with_its_signer(world: World) -> None:
+    prepare(world)
+    token = world.token(f"append:{PATH}", "read:z")
+    short, long = (signed(world, token, seconds=seconds, action="append") for seconds in (1, 60))
+    wait_for(lambda: world.send("POST", short, content=b"[1]", headers=JSON).status_code, 401)
+    assert world.send("POST", long, content=b"[1]", headers=JSON).status_code == 204
+    world.revoke(token)
+    world.wait_for(token, known=False)
+    assert world.send("POST", long, content=b"[1]", headers=JSON).status_code == 401
 
 
 # Live reads, which would last ten minutes

@@ -2,7 +2,7 @@
 
 from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream, AsyncTable, AsyncTableReader
 from headwater.client.effects import Batch, Report
-from headwater.client.flows import Appended, RecordInfo, RecordTimes, Splits, StreamInfo
+from headwater.client.flows import Appended, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
 from headwater.client.mirroring import Mirrored
 from headwater.client.nurls import Nurl
 from headwater.client.outbox import Delivery, ProducerMetrics
@@ -47,6 +47,7 @@ __all__ = [
     "Report",
     "Retry",
     "Row",
+    "SignedUrl",
     "Splits",
     "Stream",
     "StreamInfo",

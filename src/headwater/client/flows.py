@@ -100,6 +100,13 @@ class RecordTimes(msgspec.Struct, frozen=True):
 Page = TypeVar("Page", RecordPage, RecordTimes)
 
 
+class SignedUrl(msgspec.Struct, frozen=True):
+    """A URL with which anyone can read one stream or table, or append to it, until it expires."""
+
+    url: str
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
 class StreamPage(msgspec.Struct):
     streams: list[StreamInfo]
     next_after: str | None = None
@@ -328,6 +335,18 @@ def record_page(session: Session, url: str, offset: str, until: str | None, limi
 def record_times(session: Session, url: str, offset: str, until: str | None, limit: int) -> Flow[RecordTimes]:
     query = {"offset": offset, "until": until, "limit": str(limit), "compact": "true"}
     return _record_page(session, url, RecordTimes, **query)
+
+
+def sign(session: Session, url: str, *, append: bool, expires_s: int) -> Flow[SignedUrl]:
+    if not url.startswith((session.root, session.table_root)):
+        raise ValueError(f"not a stream or table of this client's server: {url}")
+    query = {"url": urlsplit(url).path, "expires": str(expires_s), "action": "append" if append else "read"}
+    request = HttpRequest("POST", with_query(f"{session.root}{RESERVED}/sign", **query))
+    try:
+        reply = yield from exchange(session, request)
+        return msgspec.json.decode(reply.body, type=SignedUrl)
+    except (UnknownRouteError, MethodNotAllowedError, *UNREADABLE) as error:
+        raise ProtocolError(f"this server does not sign URLs: {error}") from None
 
 
 def offset_at(session: Session, url: str, time: datetime) -> Flow[str]:

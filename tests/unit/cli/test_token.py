@@ -83,6 +83,13 @@ def test_a_url_is_signed_by_a_token_that_may_read_it(file: Path, tmp_path: Path)
         assert refused.exit_code != 0
         assert says in refused.stderr
         assert not refused.stdout
+    run("add", file, "--scope", "append:orders", "--name", "form")
+    orders = "https://host/v1/stream/orders"
+    assert "?signed=append." in run("sign", file, orders, "--name", "form", "--append").stdout
+    for name, options, says in (("form", [], "read:orders"), ("shop", ["--append"], "append:orders")):
+        refused = run("sign", file, orders, "--name", name, *options)
+        assert refused.exit_code != 0
+        assert says in refused.stderr
     missing = run("list", tmp_path / "none.toml")
     assert missing.exit_code == 1
     assert "none.toml" in missing.stderr

@@ -1,4 +1,4 @@
-"""`headwater token sign`: make a signed URL, which can be read without a token."""
+"""`headwater token sign`: make a signed URL, for reads or appends without a token."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ from headwater.server.references import stream_path, table_path
 def command(
     file: File,
     url: Annotated[str, typer.Argument(help="The URL of a stream or table.", show_default=False)],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The token that signs; it must allow the read.")],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The token that signs; it must allow the same.")],
     expires: Annotated[
         str, typer.Option("--expires", metavar="SPAN", help="Time until it expires, at most 7d.")
     ] = "1h",
+    append: Annotated[bool, typer.Option("--append", help="The URL is for appends instead of reads.")] = False,
     audit_log: Audit = None,
 ) -> None:
     """Print a signed URL that lets its holder read one stream or table for a while, for example with EventSource.
 
-    It becomes invalid when it expires, and when the token that signed it expires or is revoked.
+    With --append it lets its holder append to it, and not read, close, create or delete it. It becomes invalid when it
+    expires, and when the token that signed it expires or is revoked.
     """
     until_s = int(after(expires).timestamp())
     if after(expires) > after("1s") + timedelta(seconds=SIGNED_URL_S_MAX):
         raise typer.BadParameter("a signed URL lasts for 7d at most", param_hint="--expires")
     with file_errors(file):
-        value = _signed(file, _log_path(url), name, until_s)
+        value = _signed(file, _log_path(url), name, until_s, Action.APPEND if append else Action.READ)
     audit(audit_log, "sign", urlsplit(url).path)
     parts = urlsplit(url)
     query = f"{parts.query}&{PARAMETER}={value}".removeprefix("&")
@@ -54,7 +56,7 @@ def _log_path(url: str) -> str:
     raise typer.BadParameter(f"expected …{STREAM_ROOT}PATH or …{TABLE_ROOT}NAME, got {url[:80]!r}", param_hint="URL")
 
 
-def _signed(file: Path, path: str, name: str, until_s: int) -> str:
+def _signed(file: Path, path: str, name: str, until_s: int, action: Action) -> str:
     found = read_auth_file(file)
     entry = next((token for token in found.token if token.name == name), None)
     if entry is None:
@@ -62,5 +64,5 @@ def _signed(file: Path, path: str, name: str, until_s: int) -> str:
     if found.signing_secret is None:
         raise ValueError(f"{file} has no signing_secret; it is 32 random bytes in base64url")
     token = parse_token(entry)
-    Caller(token.name, parse_scopes(token.scopes)).require(Action.READ, path)
-    return sign(parse_secret(found.signing_secret), path, Signature(until_s, token.id))
+    Caller(token.name, parse_scopes(token.scopes)).require(action, path)
+    return sign(parse_secret(found.signing_secret), path, Signature(until_s, token.id, action))

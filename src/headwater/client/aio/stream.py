@@ -11,7 +11,7 @@ from headwater.client import flows
 from headwater.client.aio.producer import AsyncProducer
 from headwater.client.aio.reader import AsyncReader
 from headwater.client.codecs import JSON
-from headwater.client.flows import Appended, RecordInfo, RecordTimes, Splits, StreamInfo
+from headwater.client.flows import Appended, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
 from headwater.client.outbox import (
     OnDelivery,
     ProducerSettings,
@@ -157,6 +157,13 @@ class AsyncStream:
         ProtocolError.
         """
         return await self._client._run(flows.offset_at(self._session, self.url, time))
+
+    async def sign(self, *, append: bool = False, expires_s: int = limits.SIGNED_URL_S) -> SignedUrl:
+        """Return a URL with which anyone can read this stream until it expires, or with `append` append to it.
+
+        The client's token must allow the same. This is an extension of Headwater.
+        """
+        return await self._client._run(flows.sign(self._session, self.url, append=append, expires_s=expires_s))
 
     async def append(
         self,

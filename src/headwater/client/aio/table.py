@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from headwater import limits
-from headwater.client import mirroring, table_reading, tables
+from headwater.client import flows, mirroring, table_reading, tables
 from headwater.client import nurls as notifying
 from headwater.client.aio.table_reader import AsyncTableReader
 from headwater.client.mirroring import Mirrored, Mirroring
@@ -84,6 +84,13 @@ class AsyncTable:
         """Return the metadata of the table."""
         found, self.table_type = await self._client._run(tables.info(self._session, self.url))
         return found
+
+    async def sign(self, *, append: bool = False, expires_s: int = limits.SIGNED_URL_S) -> flows.SignedUrl:
+        """Return a URL with which anyone can read this table until it expires, or with `append` append to it.
+
+        The client's token must allow the same. This is an extension of Headwater.
+        """
+        return await self._client._run(flows.sign(self._session, self.url, append=append, expires_s=expires_s))
 
     async def append(
         self,

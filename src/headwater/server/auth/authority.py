@@ -16,20 +16,20 @@ import time
 from collections.abc import Awaitable, Callable
 
 from headwater import limits
-from headwater.errors import HeadwaterError, UnauthorizedError
+from headwater.errors import ForbiddenError, HeadwaterError, UnauthorizedError
 from headwater.log.quotas import TokenQuotas
 from headwater.outbound import Target
+from headwater.protocol.streams.headers import CLOSED
 from headwater.server.auth import signing
 from headwater.server.auth.callers import Caller
 from headwater.server.auth.held import Held, HeldFeed, HeldReads
 from headwater.server.auth.issuers import OF_JWT, verify_jwt
 from headwater.server.auth.route_rules import Rule, Subject
 from headwater.server.auth.rules import Rules
-from headwater.server.auth.scopes import Action, ReadOne, Scopes, parse_scopes
+from headwater.server.auth.scopes import Action, OneAction, Scopes, parse_scopes
 from headwater.server.auth.tokens import PREFIX, Token, digest_of
 from headwater.server.http import Headers, Request, Response
 
-_READS = ("GET", "HEAD")
 _PATH, _LIST, _METRICS = Subject.PATH, Subject.LIST, Subject.METRICS  # names of their own: see log/content.py
 # Caches must keep responses apart by credentials, and pages must not send signed URLs as referrers.
 READ_HEADERS: Headers = (("vary", "authorization"), ("referrer-policy", "no-referrer"))
@@ -56,7 +56,7 @@ class Authority:
     def forget(self) -> None:
         """Check every credential again: rules or keys have changed."""
         self._callers: dict[str, Caller] = {}  # by the value of the Authorization header
-        self._signers: dict[tuple[str, str], Caller] = {}  # by the signature of a URL and its path
+        self._signers: dict[tuple[str, str, str], Caller] = {}  # by the signature of a URL, its path and the method
         self._epoch = object()
         self._held.end_those_not_allowed()
 
@@ -78,8 +78,10 @@ class Authority:
         if subject is _PATH:
             if (action, path) not in caller.allowed:  # usually it is cached
                 caller.require(action, path)
+            if caller.signature and action is Action.APPEND and CLOSED in request.headers:
+                raise ForbiddenError("a signed URL is for appends, not to close a stream or table")
         elif rule.named is not None:
-            caller.require(action, rule.named(request))
+            caller.require(action if rule.acts is None else rule.acts(request), rule.named(request))
         elif subject is _LIST:
             if caller is self.rules.anonymous and not caller.scopes:
                 raise caller.refusal("read:…")
@@ -91,9 +93,7 @@ class Authority:
             return self._caller(credentials)
         if signature is None:
             return self.rules.anonymous
-        if method not in _READS:
-            raise UnauthorizedError("a signed URL is for GET and HEAD")
-        return self._signer(signature, path)
+        return self._signer(signature, path, method)
 
     def _caller(self, credentials: str) -> Caller:
         """The caller of a request, by the value of its Authorization header."""
@@ -137,40 +137,45 @@ class Authority:
 
     # Signed URLs
 
-    def sign(self, caller: Caller, path: str, seconds: int) -> tuple[str, int]:
-        """The query parameter of a signed URL, and its expiry time. The caller must be allowed to read the path."""
+    def sign(self, caller: Caller, path: str, seconds: int, action: Action = Action.READ) -> tuple[str, int]:
+        """The query parameter of a signed URL, and its expiry time. The caller must be allowed the action."""
         secret = self.rules.signing_secret
         if secret is None:
             raise UnauthorizedError("the auth file has no signing_secret, so URLs cannot be signed")
         until_s = int(min(self._clock() + seconds, caller.until_s))
-        return signing.sign(secret, path, signing.Signature(until_s, caller.id)), until_s
+        return signing.sign(secret, path, signing.Signature(until_s, caller.id, action)), until_s
 
-    def _signer(self, value: str, path: str) -> Caller:
-        """The caller of a request with a signed URL: its signer, if the signer may still read."""
-        known = self._signers.get((value, path))
+    def _signer(self, value: str, path: str, method: str) -> Caller:
+        """The caller of a request with a signed URL: its signer, for the signed action alone."""
+        known = self._signers.get((value, path, method))
         if known is not None and known.until_s > self._clock():
             return known
         secret = self.rules.signing_secret
         if secret is None:
             raise UnauthorizedError("this server takes no signed URLs")
         signature = signing.verify(secret, path, value, self._clock())
+        if signing.ACTIONS.get(method) is not signature.action:
+            methods = [name for name, action in signing.ACTIONS.items() if action is signature.action]
+            raise UnauthorizedError(f"the signed URL is for {' and '.join(methods)}")
         caller = self._signer_of(signature, path)
         caller.signature = value.rpartition(".")[2]
-        caller.renewed = lambda: self._signer(value, path)
+        caller.renewed = lambda: self._signer(value, path, method)
         if len(self._signers) >= limits.AUTH_CALLERS_CACHED_MAX:
             del self._signers[next(iter(self._signers))]  # the oldest
-        self._signers[value, path] = caller
+        self._signers[value, path, method] = caller
         return caller
 
     def _signer_of(self, signature: signing.Signature, path: str) -> Caller:
         if signature.signer.startswith(OF_JWT):
             issuer, _, name = signature.signer.partition(":")
-            return Caller(name, ReadOne(path, self._narrowed(issuer)), signature.until_s)
+            scopes: Scopes = OneAction(signature.action, path, self._narrowed(issuer))
+            return Caller(name, scopes, signature.until_s)
         token = self._tokens.get(signature.signer)
         if token is None:
             raise UnauthorizedError("the token that signed the URL was revoked")
         caller = self._caller_of(token)
-        return Caller(caller.name, ReadOne(path, caller.scopes), min(signature.until_s, caller.until_s))
+        scopes = OneAction(signature.action, path, caller.scopes)
+        return Caller(caller.name, scopes, min(signature.until_s, caller.until_s))
 
     def _narrowed(self, issuer_id: str) -> Scopes | None:
         """The scopes that limit an issuer."""

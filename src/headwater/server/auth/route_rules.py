@@ -21,11 +21,13 @@ class Subject(enum.Enum):
 
 
 class Rule(NamedTuple):
-    """`action` None: the route is public. `named` returns the path in the log that a request names."""
+    """`action` None: the route is public. `named` returns the path in the log that a request names, and `acts` the
+    action on it, if the request names that too."""
 
     action: Action | None
     subject: Subject = Subject.PATH
     named: Callable[[Request], str] | None = None
+    acts: Callable[[Request], Action] | None = None
 
 
 OPEN = Rule(None)
@@ -41,6 +43,6 @@ SERVER = Rule(Action.ADMIN, Subject.SERVER)
 METRICS = Rule(Action.ADMIN, Subject.METRICS)
 
 
-def read_named(named: Callable[[Request], str]) -> Rule:
-    """The rule to read a stream or table that a parameter names."""
-    return Rule(Action.READ, Subject.NAMED, named)
+def read_named(named: Callable[[Request], str], acts: Callable[[Request], Action] | None = None) -> Rule:
+    """The rule to read a stream or table that a parameter names, or for the action on it that a parameter names."""
+    return Rule(Action.READ, Subject.NAMED, named, acts)

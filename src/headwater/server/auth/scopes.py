@@ -129,16 +129,17 @@ def parse_scopes(texts: Iterable[str]) -> Scopes:
 NOTHING = Scopes(())
 
 
-class ReadOne(Scopes):
-    """A scope to read one path of the log, within other scopes."""
+class OneAction(Scopes):
+    """A scope for one action on one path of the log, within other scopes."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_action", "_path")
 
-    def __init__(self, path: str, within: Scopes | None = None) -> None:
+    def __init__(self, action: Action, path: str, within: Scopes | None = None) -> None:
         super().__init__((), within)
+        self._action = action
         self._path = path
 
     def allow(self, action: Action, path: str) -> bool:
-        if action is not Action.READ or path != self._path:
+        if action is not self._action or path != self._path:
             return False
         return self._within is None or self._within.allow(action, path)
